@@ -1,0 +1,39 @@
+# make demo and make test build what they need; nothing else has to be set up.
+PYTHON ?= python3
+BIN := .venv/bin
+SET ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint types bench clean
+
+help:  ## show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: .venv/.ready  ## build .venv with the pinned versions
+
+.venv/.ready: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: no '$(PYTHON)'; set PYTHON=/path/to/python3.11+" >&2; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "bayesrule needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: .venv/.ready  ## compare every method on a data set inside scikit-learn; table and report
+	$(BIN)/bayesrule compare $(SET) --out demo
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.ready
+	$(BIN)/mypy
+
+test: lint types  ## ruff, the type checker, pytest and doctests
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
+
+bench: .venv/.ready  ## speed as multiples of an Adam step, on a quiet machine
+	$(BIN)/bayesrule bench speed
+
+clean:  ## remove everything that make builds
+	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache

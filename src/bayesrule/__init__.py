@@ -1,0 +1,44 @@
+"""Bayesian deep learning on unmodified torch modules: one learning rule, many posteriors."""
+
+from bayesrule import metrics, schedules
+from bayesrule.curvature import (
+    GGN,
+    Curvature,
+    Fisher,
+    Hessian,
+    NoCurvature,
+    PerExample,
+    Price,
+    SquaredGradient,
+)
+from bayesrule.expectations import AtMean, Draws, Expectation
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    Likelihood,
+    PoissonLikelihood,
+)
+from bayesrule.matrices import Dense, Diagonal, Isotropic, LowRank, Matrix, Structure, Subset
+from bayesrule.methods import (
+    METHODS,
+    adam,
+    ivon,
+    laplace,
+    map,
+    newton,
+    ogn,
+    ridge,
+    rmsprop,
+    sgd,
+    vogn,
+)
+from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
+from bayesrule.predict import Linearised, MonteCarlo, Probit, elbo, predict
+from bayesrule.prediction import Prediction
+from bayesrule.rules import Average, HeavyBall, Natural, Rule
+from bayesrule.types import Batch, Derivatives, Info, Params, State
+
+__version__ = "0.1.0"

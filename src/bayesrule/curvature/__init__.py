@@ -1,0 +1,22 @@
+"""Which second-order information of the loss is used."""
+
+from bayesrule.curvature._base import Curvature, Local, Problem
+from bayesrule.curvature.fisher import GGN, Fisher
+from bayesrule.curvature.hessian import Hessian
+from bayesrule.curvature.rows import ExampleRows, Recording
+from bayesrule.curvature.squares import NoCurvature, PerExample, Price, SquaredGradient
+
+__all__ = [
+    "GGN",
+    "Curvature",
+    "ExampleRows",
+    "Fisher",
+    "Hessian",
+    "Local",
+    "NoCurvature",
+    "PerExample",
+    "Price",
+    "Problem",
+    "Recording",
+    "SquaredGradient",
+]

@@ -1,0 +1,85 @@
+"""The contract of every estimate of second-order information, and what all of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from bayesrule.expectations import Point
+from bayesrule.likelihoods import Likelihood
+from bayesrule.matrices import Matrix, Structure
+from bayesrule.network import Inputs, Network
+from bayesrule.types import Derivatives, Params
+
+
+@dataclass(frozen=True)
+class Local:
+    """Sums over one batch at one point: loss, gradient, curvature and the noise's statistics."""
+
+    loss: Tensor
+    gradient: Params
+    curvature: Matrix | None
+    statistics: Params
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that an estimate looks at: the network, the likelihood, the batch, where randomness is."""
+
+    network: Network
+    likelihood: Likelihood
+    noise: Params
+    buffers: Params
+    x: Inputs
+    y: Tensor
+    generator: Generator
+    training: bool = True
+
+    def forward(self, params: Params) -> Tensor:
+        """The outputs at the given weights."""
+        return self.network(params, self.buffers, self.x, training=self.training)
+
+    def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The negative log-likelihood of the batch, summed, and its gradient in the outputs."""
+        leaf = outputs.detach().requires_grad_()
+        loss = self.nll(leaf, self.y)
+        (slope,) = torch.autograd.grad(loss, leaf)
+        return loss.detach(), slope
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """`−Σ log p(y | f)`."""
+        return -self.likelihood.log_prob(outputs, targets, self.noise).sum()
+
+    def statistics(self, outputs: Tensor) -> Params:
+        """What the likelihood learns from."""
+        return self.likelihood.statistics(outputs.detach(), self.y)
+
+
+class Curvature(ABC):
+    """Which second-order information of the loss is estimated, and how."""
+
+    needs_draws: bool = False
+    gives_curvature: bool = True
+    may_be_negative: bool = False
+
+    @abstractmethod
+    def local(
+        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+    ) -> Local:
+        """Sums over the batch at one point, not yet scaled to the data set."""
+
+    def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
+        """What can only be known once everything is summed over points and machines."""
+        return derivatives
+
+
+def plain_gradient(problem: Problem, params: Params) -> tuple[Tensor, Params, Tensor]:
+    """Loss, gradient and outputs at the given weights: one forward and one backward pass."""
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    outputs = problem.forward(leaves)
+    loss, slope = problem.loss(outputs)
+    found = torch.autograd.grad(outputs, list(leaves.values()), slope, materialize_grads=True)
+    return loss, dict(zip(leaves, found, strict=True)), outputs

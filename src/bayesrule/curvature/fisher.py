@@ -1,0 +1,66 @@
+"""The Fisher information and the generalised Gauss-Newton matrix."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule.curvature._base import Curvature, Local, Problem
+from bayesrule.curvature.rows import Recording
+from bayesrule.expectations import Point
+from bayesrule.matrices import Matrix, Structure
+
+
+class _ModelVectors(Curvature):
+    """Curvature from vectors that the model itself gives, whatever the targets are."""
+
+    @abstractmethod
+    def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
+        """What is backpropagated from the outputs, (V, n, *)."""
+
+    def local(
+        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+    ) -> Local:
+        recording = Recording(problem, point.params)
+        loss, slope = problem.loss(recording.outputs)
+        gradient = recording.gradient(slope)
+        rows, _ = recording.backward(
+            self.vectors(problem, recording.outputs.detach()), gradient=False
+        )
+        statistics = problem.statistics(recording.outputs)
+        return Local(loss, gradient, structure.contract(rows), statistics)
+
+
+@dataclass(frozen=True)
+class Fisher(_ModelVectors):
+    """The Fisher information with targets drawn from the model, `samples` for each example."""
+
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"Fisher takes at least one sample, got {self.samples}.")
+
+    def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
+        return torch.stack([self._score(problem, outputs) for _ in range(self.samples)])
+
+    def _score(self, problem: Problem, outputs: Tensor) -> Tensor:
+        leaf = outputs.detach().requires_grad_()
+        targets = problem.likelihood.sample(leaf.detach(), problem.noise, problem.generator)
+        (score,) = torch.autograd.grad(problem.nll(leaf, targets), leaf)
+        return score * self.samples**-0.5
+
+
+@dataclass(frozen=True)
+class GGN(_ModelVectors):
+    """The exact generalised Gauss-Newton matrix `Σ Jᵀ H J`, one backward pass for each output.
+
+    H is the Fisher information of the outputs, which for the likelihoods here with a fixed noise is
+    the Hessian, except for the heteroscedastic one.
+    """
+
+    def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
+        return problem.likelihood.fisher_vectors(outputs, problem.noise)

@@ -1,0 +1,100 @@
+"""Curvature from gradients: none, the squared batch gradient, squares of single examples, Price."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayesrule import vectors
+from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
+from bayesrule.curvature.rows import Recording
+from bayesrule.expectations import Point
+from bayesrule.matrices import Matrix, Structure
+from bayesrule.types import Derivatives, Params
+
+
+@dataclass(frozen=True)
+class NoCurvature(Curvature):
+    """Gradients only."""
+
+    gives_curvature = False
+
+    def local(
+        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+    ) -> Local:
+        loss, gradient, outputs = plain_gradient(problem, point.params)
+        return Local(loss, gradient, None, problem.statistics(outputs))
+
+
+@dataclass(frozen=True)
+class _OneRow:
+    """A single vector as rows."""
+
+    row: Params
+
+    def squares(self) -> Params:
+        return vectors.mul(self.row, self.row)
+
+    def per_example(self) -> Params:
+        return {name: value[None, None] for name, value in self.row.items()}
+
+    def gram(self, weights: Params) -> Tensor:
+        return vectors.dot(vectors.mul(self.row, self.row), weights).reshape(1, 1, 1)
+
+
+@dataclass(frozen=True)
+class SquaredGradient(Curvature):
+    """`N ĝ²`, the square of the batch-mean gradient: cheap, and what RMSprop and Adam use.
+
+    It falls with the batch size where the squares of single examples would not; Khan & Rue (2023),
+    sec. 4.2.
+    """
+
+    def local(
+        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+    ) -> Local:
+        return NoCurvature().local(problem, point, structure, precision)
+
+    def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
+        # The square is taken of the whole gradient: after the sum over draws and machines.
+        row = vectors.scale(derivatives.gradient, derivatives.weight**-0.5)
+        return dataclasses.replace(derivatives, curvature=structure.contract(_OneRow(row)))
+
+
+@dataclass(frozen=True)
+class PerExample(Curvature):
+    """`Σ_i g_i g_iᵀ`, squares of the gradients of single examples: the empirical Fisher.
+
+    Where batch norm in training mode couples examples, row i is the gradient through the activations
+    of example i, as in Osawa et al. (2019).
+    """
+
+    def local(
+        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+    ) -> Local:
+        recording = Recording(problem, point.params)
+        loss, slope = problem.loss(recording.outputs)
+        rows, gradient = recording.backward(slope.unsqueeze(0), gradient=True)
+        statistics = problem.statistics(recording.outputs)
+        return Local(loss, gradient, structure.contract(rows), statistics)
+
+
+@dataclass(frozen=True)
+class Price(Curvature):
+    """`E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`: the Hessian averaged over q, from gradients at draws alone.
+
+    An estimate may be negative; the rule's retraction keeps the precision positive.
+    """
+
+    needs_draws = True
+    may_be_negative = True
+
+    def local(
+        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+    ) -> Local:
+        loss, gradient, outputs = plain_gradient(problem, point.params)
+        assert point.offset is not None
+        curvature = precision.price(point.offset, gradient)
+        return Local(loss, gradient, curvature, problem.statistics(outputs))

@@ -1,0 +1,35 @@
+"""Where the loss is looked at: the points at which an expectation over q is estimated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Generator
+
+from bayesrule.posteriors import Posterior
+from bayesrule.types import Params
+
+
+@dataclass(frozen=True)
+class Point:
+    """Weights at which the loss is evaluated; `offset = θ − mean`, None at the mean itself."""
+
+    params: Params
+    offset: Params | None
+
+
+class Expectation(ABC):
+    """`E_q[·]` as an average over a few points."""
+
+    random: bool
+
+    @property
+    @abstractmethod
+    def num(self) -> int:
+        """How many points there are."""
+
+    @abstractmethod
+    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+        """The points, one after another."""

@@ -1,0 +1,39 @@
+"""Monte Carlo over the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Generator
+
+from bayesrule import vectors
+from bayesrule.expectations._base import Expectation, Point
+from bayesrule.posteriors import Posterior
+
+
+@dataclass(frozen=True)
+class Draws(Expectation):
+    """`num` draws of the weights, each shared by the batch.
+
+    Antithetic draws come in pairs `m ± δ`, which cancels all odd moments of the error.
+    """
+
+    num: int = 1
+    antithetic: bool = False
+
+    random = True
+
+    def __post_init__(self) -> None:
+        if self.num < 1:
+            raise ValueError(f"Draws takes at least one draw, got {self.num}.")
+        if self.antithetic and self.num % 2:
+            raise ValueError(f"Antithetic draws come in pairs, got an odd number: {self.num}.")
+
+    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+        for _ in range(self.num // 2 if self.antithetic else self.num):
+            offset = posterior.offset(generator)
+            yield Point(vectors.add(posterior.mean, offset), offset)
+            if self.antithetic:
+                mirrored = vectors.scale(offset, -1.0)
+                yield Point(vectors.add(posterior.mean, mirrored), mirrored)

@@ -1,0 +1,261 @@
+"""A learner: one choice of family, expectation, curvature and rule on one module."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesrule import distributed, seeds, vectors
+from bayesrule.curvature import Curvature, Local, Problem
+from bayesrule.expectations import AtMean, Expectation, Point
+from bayesrule.likelihoods import Likelihood
+from bayesrule.matrices import Matrix, Structure
+from bayesrule.network import Inputs, Network, forked_randomness, num_examples
+from bayesrule.posteriors import Family, Gaussian, GaussianFamily
+from bayesrule.rules import Rule
+from bayesrule.types import Batch, Derivatives, Info, Params, State
+
+# Streams of randomness within one step.
+_TARGETS, _MODULE, _DRAWS = 0, 1, 2
+
+
+class Learner:
+    """Learns a belief over the weights of a module, a batch at a time.
+
+    `init` makes the first state from the module's own parameters, `step` the next one from a batch.
+    Both leave the module as it is. Under torch.distributed each rank gives its own part of the batch
+    and the derivatives are summed over the ranks; weight draws then differ by rank, which averages
+    over more of them, unless `shared_draws` is set.
+
+    - `num_data`: how many examples the whole data set has.
+    - `prior_precision`: of the prior N(0, I / prior_precision) over all weights.
+    - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more.
+    - `final_curvature`: taken over all data once training ends, at the mean (Laplace).
+    - `predictive`: how `predict` looks at the belief when it is not told.
+
+    >>> from bayesrule import CategoricalLikelihood, vogn
+    >>> learner = vogn(nn.Linear(4, 3), CategoricalLikelihood(), num_data=100)
+    >>> state = learner.init(seed=0)
+    >>> batch = torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)
+    >>> state, info = learner.step(state, batch)
+    >>> sorted(state.posterior.variance())
+    ['bias', 'weight']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        *,
+        num_data: int,
+        posterior: Family,
+        expectation: Expectation,
+        curvature: Curvature,
+        rule: Rule,
+        prior_precision: float = 1.0,
+        temperature: float = 1.0,
+        final_curvature: Curvature | None = None,
+        predictive: object | None = None,
+        shared_draws: bool = False,
+    ) -> None:
+        self.network = Network(model)
+        self.likelihood = _instance(likelihood, Likelihood, "likelihood", "CategoricalLikelihood()")
+        self.family = _instance(posterior, Family, "posterior", "GaussianFamily(Diagonal())")
+        self.expectation = _instance(expectation, Expectation, "expectation", "Draws(1)")
+        self.curvature = _instance(curvature, Curvature, "curvature", "PerExample()")
+        self.rule = _instance(rule, Rule, "rule", "Natural()")
+        self.num_data = _positive(num_data, "num_data, the size of the data set,")
+        self.temperature = _positive(temperature, "temperature")
+        self.prior_precision = _not_negative(prior_precision, "prior_precision")
+        self.final_curvature = final_curvature
+        self.predictive = predictive or AtMean()
+        self.shared_draws = shared_draws
+        self.rule.check(self.family, self.expectation, self.curvature)
+        # A structure that is too large for the module is refused here, not at the first step.
+        self.family.init(
+            self.network.params(), weight=self.weight, prior_precision=self.prior_precision
+        )
+
+    @property
+    def model(self) -> nn.Module:
+        """The module, as it was given."""
+        return self.network.model
+
+    @property
+    def weight(self) -> float:
+        """`num_data / temperature`, what one mean gradient stands for."""
+        return self.num_data / self.temperature
+
+    def init(self, seed: int = 0) -> State:
+        """The state before the first step; all randomness of the run follows from `seed`."""
+        params = self.network.params()
+        posterior = self.family.init(
+            params, weight=self.weight, prior_precision=self.prior_precision
+        )
+        return State(
+            posterior=posterior,
+            rule=self.rule.init(self.family, params, self.weight),
+            noise=self.likelihood.init(next(iter(params.values()))),
+            buffers=self.network.buffers(),
+            step=0,
+            seed=int(seed),
+        )
+
+    def step(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """The next state, and what a person wants to see of the step."""
+        x, y = batch
+        size = _check_batch(x, y)
+        device = next(iter(state.posterior.mean.values())).device
+        buffers = {name: value.clone() for name, value in state.buffers.items()}
+        problem = Problem(
+            self.network, self.likelihood, state.noise, buffers, x, y, self._targets(state, device)
+        )
+        with forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))):
+            local = self._average(problem, state, device)
+        derivatives, statistics = self._scaled(local, size)
+        derivatives = self.curvature.complete(derivatives, self.rule.structure(self.family))
+        posterior, memory = self.rule.step(
+            state.posterior, derivatives, self.prior_precision, state.rule, state.step
+        )
+        noise = self.likelihood.update(state.noise, statistics, self.weight)
+        buffers = distributed.mean_over_ranks(buffers)
+        new = State(posterior, memory, noise, buffers, state.step + 1, state.seed)
+        prior = self.prior_precision
+        return new, Info(derivatives.loss, self.temperature, lambda: posterior.kl(prior))
+
+    def finish(self, state: State, batches: Iterable[Batch]) -> State:
+        """What is left to do once training ends: for Laplace, the curvature over all the data."""
+        if self.final_curvature is None:
+            return state
+        assert isinstance(self.family, GaussianFamily)
+        total, seen = None, 0
+        for x, y in batches:
+            curvature = self._curvature_at_mean(state, x, y, self.family.structure, seen)
+            total = curvature if total is None else total.plus(curvature)
+            seen += _check_batch(x, y)
+        if total is None:
+            raise ValueError("There are no batches to take the curvature of.")
+        total, count = distributed.sum_over_ranks((_Sum(total, torch.tensor(float(seen)))),).parts()
+        precision = total.times(self.weight / count).damped(self.prior_precision)
+        return dataclasses.replace(state, posterior=Gaussian(state.posterior.mean, precision))
+
+    def parts(self) -> dict[str, str]:
+        """The four choices, in words."""
+        family = self.family
+        belief = family.structure if isinstance(family, GaussianFamily) else family
+        chosen = {
+            "posterior": belief,
+            "expectation": self.expectation,
+            "curvature": self.final_curvature or self.curvature,
+            "rule": self.rule,
+        }
+        return {name: type(part).__name__ for name, part in chosen.items()}
+
+    def _stream(self, kind: int) -> int:
+        shared = kind == _DRAWS and self.shared_draws
+        return kind + 3 * (0 if shared else distributed.rank())
+
+    def _targets(self, state: State, device: torch.device) -> Generator:
+        return seeds.generator(device, state.seed, state.step, self._stream(_TARGETS))
+
+    def _average(self, problem: Problem, state: State, device: torch.device) -> Local:
+        """Sums over the batch, averaged over the points of the expectation."""
+        generator = seeds.generator(device, state.seed, state.step, self._stream(_DRAWS))
+        structure = self.rule.structure(self.family)
+        precision = getattr(state.posterior, "precision", None)
+        total: Local | None = None
+        for point in self.expectation.points(state.posterior, generator):
+            local = self.curvature.local(problem, point, structure, precision)  # type: ignore[arg-type]
+            total = local if total is None else _add(total, local)
+        assert total is not None
+        return total if self.expectation.num == 1 else _times(total, 1.0 / self.expectation.num)
+
+    def _scaled(self, local: Local, size: int) -> tuple[Derivatives, Params]:
+        """The one place where sums over a batch become estimates for the whole data set."""
+        local, count = distributed.sum_over_ranks(
+            _Sum(local, torch.tensor(float(size), device=local.loss.device))
+        ).parts()
+        factor = self.num_data / count
+        tempered = _times(local, factor / self.temperature)
+        derivatives = Derivatives(
+            local.loss * factor, tempered.gradient, tempered.curvature, self.weight
+        )
+        return derivatives, tempered.statistics
+
+    def _curvature_at_mean(
+        self, state: State, x: Inputs, y: Tensor, structure: Structure, seen: int
+    ) -> Matrix:
+        assert self.final_curvature is not None
+        assert isinstance(state.posterior, Gaussian)
+        device = next(iter(state.posterior.mean.values())).device
+        generator = seeds.generator(device, state.seed, state.step + seen, self._stream(_TARGETS))
+        problem = Problem(
+            self.network,
+            self.likelihood,
+            state.noise,
+            state.buffers,
+            x,
+            y,
+            generator,
+            training=False,
+        )
+        point = Point(state.posterior.mean, None)
+        local = self.final_curvature.local(problem, point, structure, state.posterior.precision)
+        assert local.curvature is not None
+        return local.curvature
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sum:
+    """A summand together with the number of examples it stands for."""
+
+    value: object
+    count: Tensor
+
+    def parts(self) -> tuple:
+        return self.value, float(self.count)
+
+
+def _add(a: Local, b: Local) -> Local:
+    curvature = None if a.curvature is None else a.curvature.plus(b.curvature)
+    statistics = {k: v + b.statistics[k] for k, v in a.statistics.items()}
+    return Local(a.loss + b.loss, vectors.add(a.gradient, b.gradient), curvature, statistics)
+
+
+def _times(a: Local, factor: float) -> Local:
+    curvature = None if a.curvature is None else a.curvature.times(factor)
+    statistics = {k: v * factor for k, v in a.statistics.items()}
+    return Local(a.loss * factor, vectors.scale(a.gradient, factor), curvature, statistics)
+
+
+def _check_batch(x: Inputs, y: Tensor) -> int:
+    size = num_examples(x)
+    if size == 0:
+        raise ValueError("The batch is empty.")
+    if len(y) != size:
+        raise ValueError(f"The batch has {size} inputs but {len(y)} targets.")
+    return size
+
+
+def _instance(part: object, kind: type, name: str, example: str):  # type: ignore[no-untyped-def]
+    if isinstance(part, type) and issubclass(part, kind):
+        raise TypeError(f"{name} takes an object, got the class: write {part.__name__}().")
+    if not isinstance(part, kind):
+        raise TypeError(f"{name} takes a {kind.__name__} such as {example}, got {part!r}.")
+    return part
+
+
+def _positive(value: float, name: str) -> float:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive, got {value}.")
+    return value
+
+
+def _not_negative(value: float, name: str) -> float:
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must not be negative, got {value}.")
+    return value

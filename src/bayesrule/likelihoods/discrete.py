@@ -1,0 +1,119 @@
+"""Classes, yes-or-no answers and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+from torch.distributions import Bernoulli, Categorical, Poisson
+from torch.nn import functional
+
+from bayesrule.likelihoods._base import Likelihood, match, one_vector_per_output, per_example
+from bayesrule.types import Params
+
+
+@dataclass(frozen=True)
+class CategoricalLikelihood(Likelihood):
+    """`y ~ Categorical(softmax f)`: outputs (n, C) are logits, targets (n,) class numbers."""
+
+    classification = True
+
+    def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.ndim != 2 or outputs.shape[1] < 2:
+            raise ValueError(
+                "CategoricalLikelihood needs one logit for each class: outputs (n, C) with C ≥ 2. "
+                f"The network gives {tuple(outputs.shape)}; for one logit use BernoulliLikelihood."
+            )
+        if targets.shape != outputs.shape[:1] or targets.is_floating_point():
+            raise ValueError(
+                f"CategoricalLikelihood needs integer class numbers of shape ({len(outputs)},), "
+                f"got {targets.dtype} of shape {tuple(targets.shape)}."
+            )
+        if targets.device.type == "cpu" and targets.numel():
+            low, high = int(targets.min()), int(targets.max())
+            if low < 0 or high >= outputs.shape[1]:
+                raise ValueError(
+                    f"The targets hold class {low if low < 0 else high}, but the network has "
+                    f"{outputs.shape[1]} outputs: classes 0 to {outputs.shape[1] - 1}."
+                )
+        return targets.long()
+
+    def distribution(self, outputs: Tensor, noise: Params) -> Categorical:
+        return Categorical(logits=outputs, validate_args=False)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
+        return -functional.cross_entropy(outputs, self.check(outputs, targets), reduction="none")
+
+    def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
+        return torch.multinomial(outputs.softmax(-1), 1, generator=generator).squeeze(-1)
+
+    def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
+        # diag p − p pᵀ = Σ_c p_c (e_c − p)(e_c − p)ᵀ
+        p = outputs.softmax(-1)
+        centred = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device) - p.unsqueeze(1)
+        return (p.sqrt().unsqueeze(-1) * centred).transpose(0, 1)
+
+    def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
+        p = outputs.softmax(-1)
+        return p, p * (1.0 - p)
+
+
+@dataclass(frozen=True)
+class BernoulliLikelihood(Likelihood):
+    """`y ~ Bernoulli(sigmoid f)`: a logit for each 0/1 target, (n,), (n, 1) or (n, D)."""
+
+    classification = True
+
+    def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        matched = match(outputs, targets, "BernoulliLikelihood")
+        if matched.numel() and not ((matched == 0) | (matched == 1)).all():
+            raise ValueError("BernoulliLikelihood needs targets that are 0 or 1.")
+        return matched
+
+    def distribution(self, outputs: Tensor, noise: Params) -> Bernoulli:
+        return Bernoulli(logits=outputs, validate_args=False)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
+        matched = self.check(outputs, targets)
+        loss = functional.binary_cross_entropy_with_logits(outputs, matched, reduction="none")
+        return -per_example(loss)
+
+    def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
+        return torch.bernoulli(outputs.sigmoid(), generator=generator)
+
+    def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
+        p = outputs.sigmoid()
+        return one_vector_per_output((p * (1.0 - p)).sqrt())
+
+    def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
+        p = outputs.sigmoid()
+        return p, p * (1.0 - p)
+
+
+@dataclass(frozen=True)
+class PoissonLikelihood(Likelihood):
+    """`y ~ Poisson(exp f)`: a log-rate for each count."""
+
+    def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        matched = match(outputs, targets, "PoissonLikelihood")
+        if matched.numel() and ((matched < 0) | (matched != matched.round())).any():
+            raise ValueError("PoissonLikelihood needs counts: whole numbers that are not negative.")
+        return matched
+
+    def distribution(self, outputs: Tensor, noise: Params) -> Poisson:
+        return Poisson(outputs.exp(), validate_args=False)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
+        y = self.check(outputs, targets)
+        return per_example(y * outputs - outputs.exp() - torch.lgamma(y + 1.0))
+
+    def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
+        return torch.poisson(outputs.exp(), generator=generator)
+
+    def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
+        return one_vector_per_output(torch.exp(0.5 * outputs))
+
+    def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
+        rate = outputs.exp()
+        return rate, rate

@@ -1,0 +1,93 @@
+"""The contract of every structure that a precision or a curvature may have."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+from torch import Tensor
+
+from bayesrule.types import Params, Rows
+
+
+class Matrix(ABC):
+    """A symmetric matrix over all parameters, kept in one structure.
+
+    Curvatures `F` (positive semi-definite or an estimate that may be negative) and precisions
+    `S = F + δI` are both such matrices. Operations return new matrices; nothing changes in place.
+    """
+
+    @abstractmethod
+    def matmul(self, vector: Params) -> Params:
+        """`S v`."""
+
+    @abstractmethod
+    def solve(self, vector: Params) -> Params:
+        """`S⁻¹ v`."""
+
+    @abstractmethod
+    def inv_sqrt(self, noise: Params) -> Params:
+        """`B ε` with `B Bᵀ = S⁻¹`: white noise to a draw of the Gaussian with precision S."""
+
+    @abstractmethod
+    def logdet(self) -> Tensor:
+        """`log |S|`, a 0-d tensor."""
+
+    @abstractmethod
+    def diagonal(self) -> Params:
+        """The diagonal of S."""
+
+    @abstractmethod
+    def inverse_diagonal(self) -> Params:
+        """The diagonal of S⁻¹: marginal variances."""
+
+    @abstractmethod
+    def trace_solve(self, other: Matrix) -> Tensor:
+        """`tr(S⁻¹ P)` for another matrix P that is diagonal or of the same structure."""
+
+    @abstractmethod
+    def output_covariance(self, rows: Rows) -> Tensor:
+        """`J S⁻¹ Jᵀ` of each example, (n, V, V), for the rows J of V outputs."""
+
+    @abstractmethod
+    def plus(self, other: Self) -> Self:
+        """`S + P`."""
+
+    @abstractmethod
+    def times(self, factor: float) -> Self:
+        """`factor S`."""
+
+    @abstractmethod
+    def damped(self, damping: float) -> Self:
+        """`S + damping I`."""
+
+    @abstractmethod
+    def lerp(self, target: Self, rate: float) -> Self:
+        """`(1 − rate) F + rate T`: the natural-gradient step of a precision."""
+
+    @abstractmethod
+    def retract(self, target: Self, rate: float, damping: float) -> Self:
+        """A step towards a target that may be negative, after which `F + damping I` is still positive.
+
+        `F + ρG + ½ρ² G (F + δI)⁻¹ G` with `G = T − F`: Lin, Schmidt & Khan (2020), eq. 17.
+        """
+
+    @abstractmethod
+    def price(self, offset: Params, gradient: Params) -> Self:
+        """Price's curvature from one draw: `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`, symmetric part."""
+
+
+class Structure(ABC):
+    """A choice of structure: makes matrices of it, from the identity or from rows."""
+
+    @abstractmethod
+    def identity(self, params: Params, scale: float) -> Matrix:
+        """`scale · I` over the given parameters."""
+
+    @abstractmethod
+    def contract(self, rows: Rows) -> Matrix:
+        """`Σ r rᵀ`, or what the structure keeps of it."""
+
+    @abstractmethod
+    def project(self, matrix: Tensor, params: Params) -> Matrix:
+        """What the structure keeps of a dense matrix (P, P) over the given parameters."""

@@ -1,0 +1,141 @@
+"""Full matrices: every pair of weights, for small nets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.types import Params, Rows
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes_of(params: Params, leading: int = 0) -> Shapes:
+    """The shapes by name, without the given number of leading axes."""
+    return {name: tuple(value.shape[leading:]) for name, value in params.items()}
+
+
+def flatten(params: Params, shapes: Shapes, leading: int = 0) -> Tensor:
+    """All parameters as one vector, (*leading axes, P), in the order of `shapes`."""
+    return torch.cat([params[k].flatten(start_dim=leading) for k in shapes], dim=leading)
+
+
+def unflatten(vector: Tensor, shapes: Shapes) -> Params:
+    """One vector (P,) back into named tensors."""
+    parts = vector.split([math.prod(shape) for shape in shapes.values()])
+    return {k: p.reshape(shape) for (k, shape), p in zip(shapes.items(), parts, strict=True)}
+
+
+@dataclass(frozen=True)
+class DenseMatrix(Matrix):
+    """A full symmetric matrix, (P, P), over the parameters flattened in their order."""
+
+    values: Tensor
+    shapes: Shapes
+
+    @cached_property
+    def cholesky(self) -> Tensor:
+        """The lower factor `L`, `S = L Lᵀ`."""
+        factor, failed = torch.linalg.cholesky_ex(self.values)
+        if failed.any():
+            raise ValueError(
+                "A full matrix is not positive definite, so it cannot be a precision. A larger "
+                "prior_precision or curvature=GGN() (never negative) mends this."
+            )
+        return factor
+
+    def _flat(self, vector: Params) -> Tensor:
+        return flatten(vector, self.shapes)
+
+    def _with(self, values: Tensor) -> DenseMatrix:
+        return DenseMatrix(values, self.shapes)
+
+    def matmul(self, vector: Params) -> Params:
+        return unflatten(self.values @ self._flat(vector), self.shapes)
+
+    def solve(self, vector: Params) -> Params:
+        column = self._flat(vector).unsqueeze(-1)
+        return unflatten(torch.cholesky_solve(column, self.cholesky).squeeze(-1), self.shapes)
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        column = self._flat(noise).unsqueeze(-1)
+        # S = L Lᵀ, so L⁻ᵀ ε has the covariance L⁻ᵀ L⁻¹ = S⁻¹; L⁻¹ ε would not.
+        draw = torch.linalg.solve_triangular(self.cholesky.mT, column, upper=True)
+        return unflatten(draw.squeeze(-1), self.shapes)
+
+    def logdet(self) -> Tensor:
+        return 2.0 * self.cholesky.diagonal().log().sum()
+
+    def diagonal(self) -> Params:
+        return unflatten(self.values.diagonal(), self.shapes)
+
+    def inverse_diagonal(self) -> Params:
+        return unflatten(torch.cholesky_inverse(self.cholesky).diagonal(), self.shapes)
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        if isinstance(other, DenseMatrix):
+            return torch.cholesky_solve(other.values, self.cholesky).diagonal().sum()
+        inverse = torch.cholesky_inverse(self.cholesky).diagonal()
+        return inverse @ self._flat(other.diagonal())
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        jacobian = flatten(rows.per_example(), self.shapes, leading=2).transpose(0, 1)
+        white = torch.linalg.solve_triangular(self.cholesky, jacobian.mT, upper=False)
+        return white.mT @ white
+
+    def plus(self, other: DenseMatrix) -> DenseMatrix:
+        return self._with(self.values + other.values)
+
+    def times(self, factor: float) -> DenseMatrix:
+        return self._with(self.values * factor)
+
+    def damped(self, damping: float) -> DenseMatrix:
+        values = self.values.clone()
+        values.diagonal().add_(damping)
+        return self._with(values)
+
+    def lerp(self, target: DenseMatrix, rate: float) -> DenseMatrix:
+        return self._with(self.values.lerp(target.values, rate))
+
+    def retract(self, target: DenseMatrix, rate: float, damping: float) -> DenseMatrix:
+        step = target.values - self.values
+        bend = step @ torch.cholesky_solve(step, self.damped(damping).cholesky)
+        moved = self.values + rate * step + 0.5 * rate**2 * bend
+        return self._with(0.5 * (moved + moved.mT))
+
+    def price(self, offset: Params, gradient: Params) -> DenseMatrix:
+        product = torch.outer(self.values @ self._flat(offset), self._flat(gradient))
+        return self._with(0.5 * (product + product.mT))
+
+
+@dataclass(frozen=True)
+class Dense(Structure):
+    """Every pair of weights is correlated; memory grows with the square of their number."""
+
+    limit: int = 20_000
+
+    def identity(self, params: Params, scale: float) -> DenseMatrix:
+        size = sum(v.numel() for v in params.values())
+        if size > self.limit:
+            raise ValueError(
+                f"A full matrix over {size:,} parameters takes {size**2 * 4 / 1e9:,.1f} GB; the "
+                f"limit is {self.limit:,} parameters. Use Diagonal(), LowRank(rank), a last-layer "
+                f"posterior, or Dense(limit={size})."
+            )
+        some = next(iter(params.values()))
+        eye = torch.eye(size, dtype=some.dtype, device=some.device)
+        return DenseMatrix(scale * eye, shapes_of(params))
+
+    def contract(self, rows: Rows) -> DenseMatrix:
+        table = rows.per_example()
+        shapes = shapes_of(table, leading=2)
+        flat = flatten(table, shapes, leading=2).flatten(end_dim=1)
+        return DenseMatrix(flat.mT @ flat, shapes)
+
+    def project(self, matrix: Tensor, params: Params) -> DenseMatrix:
+        return DenseMatrix(matrix, shapes_of(params))

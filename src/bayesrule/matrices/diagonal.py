@@ -1,0 +1,168 @@
+"""Diagonal and isotropic matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule import vectors
+from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.types import Params, Rows
+
+
+@dataclass(frozen=True)
+class DiagonalMatrix(Matrix):
+    """`diag(values)`: one number for each weight."""
+
+    values: Params
+
+    def matmul(self, vector: Params) -> Params:
+        return vectors.mul(vector, self.values)
+
+    def solve(self, vector: Params) -> Params:
+        return vectors.div(vector, self.values)
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        return vectors.div(noise, vectors.sqrt(self.values))
+
+    def logdet(self) -> Tensor:
+        return torch.stack([v.log().sum() for v in self.values.values()]).sum()
+
+    def diagonal(self) -> Params:
+        return self.values
+
+    def inverse_diagonal(self) -> Params:
+        return {name: value.reciprocal() for name, value in self.values.items()}
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        # The inverse is diagonal, so only the other's diagonal enters.
+        return vectors.total(vectors.div(other.diagonal(), self.values))
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        return rows.gram(self.inverse_diagonal())
+
+    def plus(self, other: DiagonalMatrix) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.add(self.values, other.values))
+
+    def times(self, factor: float) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.scale(self.values, factor))
+
+    def damped(self, damping: float) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.shift(self.values, damping))
+
+    def lerp(self, target: DiagonalMatrix, rate: float) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.lerp(self.values, target.values, rate))
+
+    def retract(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
+        step = vectors.add(target.values, self.values, alpha=-1.0)
+        moved = vectors.add(self.values, step, alpha=rate)
+        precision = vectors.shift(self.values, damping)
+        bend = vectors.mul(step, step)
+        return DiagonalMatrix(vectors.addcdiv(moved, bend, precision, value=0.5 * rate**2))
+
+    def price(self, offset: Params, gradient: Params) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.mul(vectors.mul(offset, gradient), self.values))
+
+
+@dataclass(frozen=True)
+class Diagonal(Structure):
+    """One precision for each weight: the mean-field Gaussian."""
+
+    def identity(self, params: Params, scale: float) -> DiagonalMatrix:
+        return DiagonalMatrix({k: torch.full_like(v, scale) for k, v in params.items()})
+
+    def contract(self, rows: Rows) -> DiagonalMatrix:
+        return DiagonalMatrix(rows.squares())
+
+    def project(self, matrix: Tensor, params: Params) -> DiagonalMatrix:
+        parts = matrix.diagonal().split([v.numel() for v in params.values()])
+        shaped = zip(params.items(), parts, strict=True)
+        return DiagonalMatrix({name: part.reshape(v.shape) for (name, v), part in shaped})
+
+
+@dataclass(frozen=True)
+class IsotropicMatrix(Matrix):
+    """`value · I`: one number for all weights."""
+
+    value: Tensor
+    shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def _full(self, value: Tensor) -> Params:
+        return {name: value.expand(shape) for name, shape in self.shapes.items()}
+
+    def _with(self, value: Tensor) -> IsotropicMatrix:
+        return IsotropicMatrix(value, self.shapes)
+
+    def matmul(self, vector: Params) -> Params:
+        return {name: v * self.value for name, v in vector.items()}
+
+    def solve(self, vector: Params) -> Params:
+        return {name: v / self.value for name, v in vector.items()}
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        root = self.value.sqrt()
+        return {name: v / root for name, v in noise.items()}
+
+    def logdet(self) -> Tensor:
+        return self.size * self.value.log()
+
+    def diagonal(self) -> Params:
+        return self._full(self.value)
+
+    def inverse_diagonal(self) -> Params:
+        return self._full(1.0 / self.value)
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        return vectors.total(other.diagonal()) / self.value
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        return rows.gram(self.inverse_diagonal())
+
+    def plus(self, other: IsotropicMatrix) -> IsotropicMatrix:
+        return self._with(self.value + other.value)
+
+    def times(self, factor: float) -> IsotropicMatrix:
+        return self._with(self.value * factor)
+
+    def damped(self, damping: float) -> IsotropicMatrix:
+        return self._with(self.value + damping)
+
+    def lerp(self, target: IsotropicMatrix, rate: float) -> IsotropicMatrix:
+        return self._with(self.value.lerp(target.value, rate))
+
+    def retract(self, target: IsotropicMatrix, rate: float, damping: float) -> IsotropicMatrix:
+        step = target.value - self.value
+        return self._with(
+            self.value + rate * step + 0.5 * rate**2 * step**2 / (self.value + damping)
+        )
+
+    def price(self, offset: Params, gradient: Params) -> IsotropicMatrix:
+        return self._with(self.value * vectors.dot(offset, gradient) / self.size)
+
+
+@dataclass(frozen=True)
+class Isotropic(Structure):
+    """One precision for all weights together."""
+
+    def identity(self, params: Params, scale: float) -> IsotropicMatrix:
+        some = next(iter(params.values()))
+        return _isotropic(torch.as_tensor(scale, dtype=some.dtype, device=some.device), params)
+
+    def contract(self, rows: Rows) -> IsotropicMatrix:
+        squares = rows.squares()
+        return _isotropic(vectors.total(squares) / vectors.numel(squares), squares)
+
+    def project(self, matrix: Tensor, params: Params) -> IsotropicMatrix:
+        return _isotropic(matrix.diagonal().mean(), params)
+
+
+def _isotropic(value: Tensor, params: Params) -> IsotropicMatrix:
+    return IsotropicMatrix(value, {name: tuple(v.shape) for name, v in params.items()})

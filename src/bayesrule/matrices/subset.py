@@ -1,0 +1,118 @@
+"""A structure over some of the parameters; the others are held as known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.types import Params, Rows
+
+
+def pick(params: Params, names: tuple[str, ...]) -> Params:
+    """Only the named parameters."""
+    return {name: params[name] for name in names}
+
+
+@dataclass(frozen=True)
+class _PickedRows:
+    """Rows restricted to the named parameters."""
+
+    rows: Rows
+    names: tuple[str, ...]
+
+    def squares(self) -> Params:
+        return pick(self.rows.squares(), self.names)
+
+    def per_example(self) -> Params:
+        return pick(self.rows.per_example(), self.names)
+
+    def gram(self, weights: Params) -> Tensor:
+        return self.rows.gram(weights)
+
+
+@dataclass(frozen=True)
+class SubsetMatrix(Matrix):
+    """A matrix over the named parameters; the rest has infinite precision, that is no variance."""
+
+    inner: Matrix
+    names: tuple[str, ...]
+
+    def _with(self, inner: Matrix) -> SubsetMatrix:
+        return SubsetMatrix(inner, self.names)
+
+    def _fill(self, part: Params, like: Params) -> Params:
+        return {k: part[k] if k in part else torch.zeros_like(v) for k, v in like.items()}
+
+    def matmul(self, vector: Params) -> Params:
+        return self._fill(self.inner.matmul(pick(vector, self.names)), vector)
+
+    def solve(self, vector: Params) -> Params:
+        return self._fill(self.inner.solve(pick(vector, self.names)), vector)
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        return self._fill(self.inner.inv_sqrt(pick(noise, self.names)), noise)
+
+    def logdet(self) -> Tensor:
+        return self.inner.logdet()
+
+    def diagonal(self) -> Params:
+        return self.inner.diagonal()
+
+    def inverse_diagonal(self) -> Params:
+        return self.inner.inverse_diagonal()
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        return self.inner.trace_solve(other.inner if isinstance(other, SubsetMatrix) else other)
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        return self.inner.output_covariance(_PickedRows(rows, self.names))
+
+    def plus(self, other: SubsetMatrix) -> SubsetMatrix:
+        return self._with(self.inner.plus(other.inner))
+
+    def times(self, factor: float) -> SubsetMatrix:
+        return self._with(self.inner.times(factor))
+
+    def damped(self, damping: float) -> SubsetMatrix:
+        return self._with(self.inner.damped(damping))
+
+    def lerp(self, target: SubsetMatrix, rate: float) -> SubsetMatrix:
+        return self._with(self.inner.lerp(target.inner, rate))
+
+    def retract(self, target: SubsetMatrix, rate: float, damping: float) -> SubsetMatrix:
+        return self._with(self.inner.retract(target.inner, rate, damping))
+
+    def price(self, offset: Params, gradient: Params) -> SubsetMatrix:
+        names = self.names
+        return self._with(self.inner.price(pick(offset, names), pick(gradient, names)))
+
+
+@dataclass(frozen=True)
+class Subset(Structure):
+    """The structure `inner` over the named parameters only, such as those of the last layer."""
+
+    inner: Structure
+    names: tuple[str, ...]
+
+    def identity(self, params: Params, scale: float) -> SubsetMatrix:
+        unknown = [name for name in self.names if name not in params]
+        if unknown or not self.names:
+            raise ValueError(
+                f"Subset names {unknown or 'nothing'}; the parameters are {', '.join(params)}."
+            )
+        return SubsetMatrix(self.inner.identity(pick(params, self.names), scale), self.names)
+
+    def contract(self, rows: Rows) -> SubsetMatrix:
+        return SubsetMatrix(self.inner.contract(_PickedRows(rows, self.names)), self.names)
+
+    def project(self, matrix: Tensor, params: Params) -> SubsetMatrix:
+        sizes = [v.numel() for v in params.values()]
+        keep = torch.cat(
+            [torch.full((s,), k in self.names) for k, s in zip(params, sizes, strict=True)]
+        ).to(matrix.device)
+        part = matrix[keep][:, keep]
+        ordered = {k: v for k, v in params.items() if k in self.names}
+        return SubsetMatrix(self.inner.project(part, ordered), tuple(ordered))

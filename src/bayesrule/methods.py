@@ -1,0 +1,314 @@
+"""The named methods: each is one assignment of parts, as in Table 1 of Khan & Rue (2023).
+
+Every method takes `(model, likelihood, *, num_data, ...)`: its own options, and those of `Settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, Required, TypedDict, Unpack
+
+from torch import nn
+
+from bayesrule.curvature import (
+    GGN,
+    Curvature,
+    Hessian,
+    NoCurvature,
+    PerExample,
+    Price,
+    SquaredGradient,
+)
+from bayesrule.expectations import AtMean, Draws
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import Likelihood
+from bayesrule.matrices import Dense, Diagonal, Isotropic, Structure, Subset
+from bayesrule.posteriors import GaussianFamily
+from bayesrule.predict import Linearised
+from bayesrule.rules import Average, HeavyBall, Natural
+from bayesrule.schedules import Schedule
+
+Rate = float | Schedule
+
+
+class Settings(TypedDict, total=False):
+    """Options that every method has; `Learner` says what they mean."""
+
+    num_data: Required[int]
+    prior_precision: float
+    temperature: float
+    shared_draws: bool
+
+
+def sgd(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.01,
+    momentum: float = 0.9,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Gradient descent: a Gaussian with fixed covariance, about I/N, looked at at its mean."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Isotropic()),
+        expectation=AtMean(),
+        curvature=NoCurvature(),
+        rule=Natural(learning_rate, momentum=HeavyBall(momentum), fixed_precision=True),
+        **_without_prior(settings),
+    )
+
+
+def rmsprop(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 1e-3,
+    rate: Rate = 0.01,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """RMSprop: a diagonal Gaussian at its mean, preconditioned by the root of squared gradients."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Diagonal()),
+        expectation=AtMean(),
+        curvature=SquaredGradient(),
+        rule=Natural(learning_rate, rate, square_root=True),
+        **_without_prior(settings),
+    )
+
+
+def adam(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 1e-3,
+    momentum: float = 0.9,
+    rate: Rate = 1e-3,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Adam: RMSprop with averaged gradients, both averages without bias."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Diagonal()),
+        expectation=AtMean(),
+        curvature=SquaredGradient(),
+        rule=Natural(learning_rate, rate, Average(momentum), square_root=True, debias=True),
+        **_without_prior(settings),
+    )
+
+
+def map(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 3e-3,
+    momentum: float = 0.9,
+    rate: Rate = 1e-3,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """The most probable weights, found by Adam's steps; the covariance stays fixed."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Isotropic()),
+        expectation=AtMean(),
+        curvature=SquaredGradient(),
+        rule=_adam_steps(learning_rate, momentum, rate),
+        **settings,
+    )
+
+
+def newton(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 1.0,
+    rate: Rate = 1.0,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Newton's method: a full Gaussian at its mean with the exact Hessian, for convex problems."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Dense()),
+        expectation=AtMean(),
+        curvature=Hessian(),
+        rule=Natural(learning_rate, rate),
+        predictive=Linearised(),
+        **settings,
+    )
+
+
+def ridge(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 1.0,
+    rate: Rate = 1.0,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Ridge regression: for a linear model, one step on all data is the exact posterior."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Dense()),
+        expectation=AtMean(),
+        curvature=GGN(),
+        rule=Natural(learning_rate, rate),
+        predictive=Linearised(),
+        **settings,
+    )
+
+
+def ogn(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.01,
+    momentum: float = 0.9,
+    rate: Rate = 0.01,
+    initial_curvature: float = 1.0,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Online Gauss-Newton: a diagonal Gaussian at its mean, squares of single examples."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Diagonal(), initial_curvature),
+        expectation=AtMean(),
+        curvature=PerExample(),
+        rule=Natural(learning_rate, rate, Average(momentum)),
+        predictive=Linearised(),
+        **settings,
+    )
+
+
+def vogn(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.01,
+    momentum: float = 0.9,
+    rate: Rate = 0.01,
+    initial_curvature: float = 1.0,
+    draws: int = 1,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Variational online Gauss-Newton: OGN with the loss looked at at weight draws."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Diagonal(), initial_curvature),
+        expectation=Draws(draws),
+        curvature=PerExample(),
+        rule=Natural(learning_rate, rate, Average(momentum)),
+        predictive=Draws(32),
+        **settings,
+    )
+
+
+def ivon(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.1,
+    momentum: float = 0.9,
+    rate: Rate = 1e-3,
+    initial_curvature: float = 0.1,
+    draws: int = 1,
+    clip: float = float("inf"),
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Improved variational online Newton: Price's curvature, kept positive by retraction."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(Diagonal(), initial_curvature),
+        expectation=Draws(draws),
+        curvature=Price(),
+        rule=Natural(learning_rate, rate, Average(momentum), retract=True, clip=clip),
+        predictive=Draws(32),
+        **settings,
+    )
+
+
+def laplace(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    structure: Structure | None = None,
+    curvature: Curvature | None = None,
+    last_layer: bool = False,
+    online: bool = False,
+    learning_rate: Rate = 3e-3,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Laplace: the curvature at the most probable weights, after training or averaged on the way."""
+    belief, final = structure or Diagonal(), curvature or GGN()
+    if last_layer:
+        belief = Subset(belief, last_layer_names(model))
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(belief),
+        expectation=AtMean(),
+        curvature=final if online else SquaredGradient(),
+        rule=Natural(learning_rate, 0.01) if online else _adam_steps(learning_rate, 0.9, 1e-3),
+        final_curvature=None if online else final,
+        predictive=Linearised(),
+        **settings,
+    )
+
+
+METHODS: dict[str, Callable[..., Learner]] = {
+    function.__name__: function
+    for function in (sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace)
+}
+"""Every named method."""
+
+
+def find(name: str) -> Callable[..., Learner]:
+    """The method of a name; hyphens and underscores are the same.
+
+    >>> find("VOGN").__name__
+    'vogn'
+    """
+    key = name.strip().lower().replace("-", "_")
+    if key not in METHODS:
+        near = get_close_matches(key, METHODS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"Unknown method {name!r}.{hint} Methods: {', '.join(METHODS)}.")
+    return METHODS[key]
+
+
+def last_layer_names(model: nn.Module) -> tuple[str, ...]:
+    """The trainable parameters of the last module that has its own.
+
+    >>> last_layer_names(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    ('2.weight', '2.bias')
+    """
+    last: tuple[str, ...] = ()
+    for prefix, module in model.named_modules():
+        own = [k for k, v in module.named_parameters(prefix, recurse=False) if v.requires_grad]
+        last = tuple(own) or last
+    if not last:
+        raise ValueError("The model has no trainable parameters, so it has no last layer.")
+    return last
+
+
+def _adam_steps(learning_rate: Rate, momentum: float, rate: Rate) -> Natural:
+    """Adam's steps of the mean; the belief's covariance does not move."""
+    average = Average(momentum)
+    return Natural(
+        learning_rate, rate, average, square_root=True, debias=True, fixed_precision=True
+    )
+
+
+def _without_prior(settings: Any) -> Any:
+    """Plain optimisers have no prior unless they are given one."""
+    return {"prior_precision": 0.0, **settings}

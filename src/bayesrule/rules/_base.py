@@ -1,0 +1,42 @@
+"""The contract of every rule by which a belief moves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from bayesrule.curvature import Curvature
+from bayesrule.expectations import Expectation
+from bayesrule.matrices import Structure
+from bayesrule.posteriors import Family, Posterior
+from bayesrule.types import Derivatives, Params
+
+Memory = dict[str, Any]
+"""What a rule keeps between steps: averages and momentum."""
+
+
+class Rule(ABC):
+    """How the belief moves, given derivatives of the loss."""
+
+    @abstractmethod
+    def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
+        """Refuses parts that do not fit, by name and with the way out."""
+
+    @abstractmethod
+    def structure(self, family: Family) -> Structure:
+        """The structure in which this rule wants its curvature."""
+
+    @abstractmethod
+    def init(self, family: Family, params: Params, weight: float) -> Memory:
+        """The memory before the first step."""
+
+    @abstractmethod
+    def step(
+        self,
+        posterior: Any,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        step: int,
+    ) -> tuple[Posterior, Memory]:
+        """The next belief and memory; `step` counts from 0."""

@@ -1,0 +1,33 @@
+"""Momentum: an average of gradients, or a heavy ball in natural parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Average:
+    """The exponential average of the loss's gradient, without bias (Adam, IVON).
+
+    The prior's gradient is known exactly and stays outside the average.
+    """
+
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_decay(self.decay)
+
+
+@dataclass(frozen=True)
+class HeavyBall:
+    """`λ_{t+1} = λ_t − ρ∇ + γ(λ_t − λ_{t−1})` in natural parameters; Khan & Rue (2023), sec. 4.3."""
+
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_decay(self.decay)
+
+
+def _check_decay(decay: float) -> None:
+    if not 0.0 <= decay < 1.0:
+        raise ValueError(f"A momentum's decay lies in [0, 1), got {decay}.")

@@ -1,0 +1,184 @@
+"""The Bayesian learning rule for Gaussians: natural gradients of the variational objective."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bayesrule import vectors
+from bayesrule.curvature import Curvature
+from bayesrule.expectations import Expectation
+from bayesrule.matrices import Diagonal, LowRank, Matrix, Structure
+from bayesrule.posteriors import Family, Gaussian, GaussianFamily
+from bayesrule.rules._base import Memory, Rule
+from bayesrule.rules.momentum import Average, HeavyBall
+from bayesrule.schedules import Schedule, as_schedule
+from bayesrule.types import Derivatives, Params
+
+
+@dataclass(frozen=True)
+class Natural(Rule):
+    """`S ← (1−ρ) S + ρ (E[∇²ℓ] + δI)`, then `m ← m − α S⁻¹ (E[∇ℓ] + δm)`.
+
+    Khan & Rue (2023), eqs 3 and 4, with δ the prior precision, α `learning_rate`, ρ `rate`. The
+    average of the curvature is kept without the prior, `S = F + δI`.
+
+    - `momentum`: `Average(decay)`, `HeavyBall(decay)` or None.
+    - `square_root`: the mean is preconditioned by `√F` instead of S, as in RMSprop and Adam:
+      `m ← m − α (ĝ + δm/N) / (√(F/N) + epsilon)`; F is then diagonal.
+    - `debias`: the average of the curvature starts at zero and is corrected for it (Adam).
+    - `retract`: a step after which S is positive although the curvature may be negative.
+    - `damping`: added to F/N where the mean is preconditioned; the belief does not see it.
+    - `clip`: no entry of the preconditioned gradient is larger.
+    - `fixed_precision`: only the mean moves.
+    """
+
+    learning_rate: float | Schedule = 1e-3
+    rate: float | Schedule = 1e-3
+    momentum: Average | HeavyBall | None = None
+    square_root: bool = False
+    epsilon: float = 1e-8
+    debias: bool = False
+    retract: bool = False
+    damping: float = 0.0
+    clip: float = math.inf
+    fixed_precision: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "rate"):
+            value = getattr(self, name)
+            if not callable(value) and not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be a number that is not negative, got {value}.")
+        if self.damping < 0 or self.epsilon < 0 or not self.clip > 0:
+            raise ValueError("damping and epsilon must not be negative, clip must be positive.")
+
+    def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
+        kind = type(curvature).__name__
+        if not isinstance(family, GaussianFamily):
+            raise TypeError(
+                f"The natural-gradient rule needs a Gaussian, got {type(family).__name__}; "
+                "use GaussianFamily(Diagonal()) or a rule that follows the ELBO's gradient."
+            )
+        if curvature.needs_draws and not expectation.random:
+            raise ValueError(
+                f"{kind}() needs weight draws, got {type(expectation).__name__}(); use Draws(1)."
+            )
+        moving = self.square_root or not self.fixed_precision
+        if moving and not curvature.gives_curvature:
+            raise ValueError(
+                f"{kind}() gives nothing to move the precision with; use PerExample(), Fisher(), "
+                "GGN() or Price(), or Natural(fixed_precision=True)."
+            )
+        if curvature.needs_draws and not (self.retract or self.fixed_precision):
+            raise ValueError(f"{kind}() may be negative; use Natural(retract=True).")
+        if isinstance(family.structure, LowRank) and (
+            curvature.needs_draws or isinstance(self.momentum, HeavyBall)
+        ):
+            raise ValueError(
+                "LowRank() can only be averaged over positive curvature: use PerExample(), "
+                "Fisher() or GGN(), and Average() instead of HeavyBall()."
+            )
+
+    def structure(self, family: Family) -> Structure:
+        assert isinstance(family, GaussianFamily)
+        return Diagonal() if self.square_root else family.structure
+
+    def init(self, family: Family, params: Params, weight: float) -> Memory:
+        assert isinstance(family, GaussianFamily)
+        memory: Memory = {}
+        if self.square_root or not self.fixed_precision:
+            start = 0.0 if self.square_root else weight * family.curvature
+            memory["curvature"] = self.structure(family).identity(params, start)
+        if isinstance(self.momentum, Average):
+            memory["gradient"] = vectors.zeros_like(params)
+        if isinstance(self.momentum, HeavyBall):
+            memory["previous_mean"] = {k: v.clone() for k, v in params.items()}
+            memory["previous_curvature"] = memory.get("curvature")
+        return memory
+
+    def step(
+        self,
+        posterior: Gaussian,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        step: int,
+    ) -> tuple[Gaussian, Memory]:
+        memory = dict(memory)
+        precision = self._precision(posterior, derivatives, prior_precision, memory, step)
+        gradient = self._gradient(derivatives.gradient, memory, step)
+        if prior_precision:
+            gradient = vectors.add(gradient, posterior.mean, alpha=prior_precision)
+        direction = self._precondition(gradient, precision, derivatives.weight, memory, step)
+        if math.isfinite(self.clip):
+            direction = vectors.clamp(direction, self.clip)
+        rate = as_schedule(self.learning_rate)(step)
+        mean = vectors.add(posterior.mean, direction, alpha=-rate)
+        if isinstance(self.momentum, HeavyBall):
+            mean = self._roll(mean, posterior, precision, prior_precision, memory)
+        return Gaussian(mean, precision), memory
+
+    def _precision(
+        self,
+        posterior: Gaussian,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        step: int,
+    ) -> Matrix:
+        """The next precision; the average of the curvature moves in `memory`."""
+        if derivatives.curvature is None or "curvature" not in memory:
+            return posterior.precision
+        rate, old = as_schedule(self.rate)(step), memory["curvature"]
+        if self.retract:
+            new = old.retract(derivatives.curvature, rate, prior_precision)
+        else:
+            new = old.lerp(derivatives.curvature, rate)
+        if isinstance(self.momentum, HeavyBall):
+            gamma, before = self.momentum.decay, memory["previous_curvature"]
+            new = new.plus(old.times(gamma)).plus(before.times(-gamma))
+            memory["before_previous"], memory["previous_curvature"] = before, old
+        memory["curvature"] = new
+        if self.fixed_precision:
+            return posterior.precision
+        return self._unbiased(new, step).damped(prior_precision)
+
+    def _unbiased(self, average: Matrix, step: int) -> Matrix:
+        if not self.debias:
+            return average
+        return average.times(1.0 / (1.0 - (1.0 - as_schedule(self.rate)(step)) ** (step + 1)))
+
+    def _gradient(self, gradient: Params, memory: Memory, step: int) -> Params:
+        if not isinstance(self.momentum, Average):
+            return gradient
+        decay = self.momentum.decay
+        memory["gradient"] = vectors.lerp(memory["gradient"], gradient, 1.0 - decay)
+        return vectors.scale(memory["gradient"], 1.0 / (1.0 - decay ** (step + 1)))
+
+    def _precondition(
+        self, gradient: Params, precision: Matrix, weight: float, memory: Memory, step: int
+    ) -> Params:
+        if self.square_root:
+            average = self._unbiased(memory["curvature"], step).times(1.0 / weight)
+            root = vectors.shift(vectors.sqrt(average.diagonal()), self.epsilon + self.damping)
+            return vectors.div(vectors.scale(gradient, 1.0 / weight), root)
+        if self.damping:
+            precision = precision.damped(weight * self.damping)
+        return precision.solve(gradient)
+
+    def _roll(
+        self,
+        mean: Params,
+        posterior: Gaussian,
+        precision: Matrix,
+        prior_precision: float,
+        memory: Memory,
+    ) -> Params:
+        """Adds `γ S⁻¹ S₋ (m − m₋)`, S the new precision and S₋, m₋ those of the step before."""
+        assert isinstance(self.momentum, HeavyBall)
+        velocity = vectors.add(posterior.mean, memory["previous_mean"], alpha=-1.0)
+        memory["previous_mean"] = posterior.mean
+        before = memory.pop("before_previous", None)
+        if before is not None and not self.fixed_precision:
+            velocity = precision.solve(before.damped(prior_precision).matmul(velocity))
+        return vectors.add(mean, velocity, alpha=self.momentum.decay)

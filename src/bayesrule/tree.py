@@ -1,0 +1,51 @@
+"""Walk through nested dataclasses, dicts and tensors: one mechanism for saving, loading, moving."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | int | float | bool]]:
+    """All tensors and numbers of a nested object, with slash-separated names.
+
+    >>> import torch
+    >>> [name for name, _ in leaves({"a": {"b": torch.zeros(2)}, "c": 3})]
+    ['a/b', 'c']
+    """
+    for name, child in _children(tree):
+        yield from leaves(child, f"{prefix}/{name}" if prefix else name)
+    if isinstance(tree, Tensor | int | float):
+        yield prefix, tree
+
+
+def rebuild(tree: T, leaf: Callable[[str, Any], Any], prefix: str = "") -> T:
+    """A copy of a nested object in which every tensor and number is `leaf(name, old)`."""
+    if isinstance(tree, Tensor | int | float):
+        return leaf(prefix, tree)
+    new = {
+        name: rebuild(child, leaf, f"{prefix}/{name}" if prefix else name)
+        for name, child in _children(tree)
+    }
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return dataclasses.replace(tree, **new)
+    return new if isinstance(tree, dict) else tree  # type: ignore[return-value]
+
+
+def map_tensors(tree: T, function: Callable[[Tensor], Tensor]) -> T:
+    """A copy of a nested object with `function` applied to every tensor."""
+    return rebuild(tree, lambda _, old: function(old) if isinstance(old, Tensor) else old)
+
+
+def _children(tree: Any) -> Iterator[tuple[str, Any]]:
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        for field in dataclasses.fields(tree):
+            if field.init:
+                yield field.name, getattr(tree, field.name)
+    elif isinstance(tree, dict):
+        yield from tree.items()

@@ -1,0 +1,99 @@
+"""Arithmetic on parameters as vectors: one fused call over all tensors where torch has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Generator, Tensor
+
+from bayesrule.types import Params
+
+
+def _named(like: Params, values: Iterable[Tensor]) -> Params:
+    return dict(zip(like, values, strict=True))
+
+
+def _values(vector: Params, like: Params) -> list[Tensor]:
+    return [vector[name] for name in like]
+
+
+def add(a: Params, b: Params, alpha: float = 1.0) -> Params:
+    """`a + alpha b`."""
+    return _named(a, torch._foreach_add(list(a.values()), _values(b, a), alpha=alpha))
+
+
+def shift(a: Params, value: float) -> Params:
+    """`a + value`, elementwise."""
+    return _named(a, torch._foreach_add(list(a.values()), value))
+
+
+def scale(a: Params, factor: float) -> Params:
+    """`factor a`."""
+    return _named(a, torch._foreach_mul(list(a.values()), factor))
+
+
+def mul(a: Params, b: Params) -> Params:
+    """`a ∘ b`."""
+    return _named(a, torch._foreach_mul(list(a.values()), _values(b, a)))
+
+
+def div(a: Params, b: Params) -> Params:
+    """`a / b`, elementwise."""
+    return _named(a, torch._foreach_div(list(a.values()), _values(b, a)))
+
+
+def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
+    """`a + value b ∘ c`."""
+    lists = list(a.values()), _values(b, a), _values(c, a)
+    return _named(a, torch._foreach_addcmul(*lists, value=value))
+
+
+def addcdiv(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
+    """`a + value b / c`, elementwise."""
+    lists = list(a.values()), _values(b, a), _values(c, a)
+    return _named(a, torch._foreach_addcdiv(*lists, value=value))
+
+
+def lerp(a: Params, b: Params, weight: float) -> Params:
+    """`(1 − weight) a + weight b`."""
+    return _named(a, torch._foreach_lerp(list(a.values()), _values(b, a), weight))
+
+
+def sqrt(a: Params) -> Params:
+    """`√a`, elementwise."""
+    return _named(a, torch._foreach_sqrt(list(a.values())))
+
+
+def clamp(a: Params, bound: float) -> Params:
+    """`a` kept within ±bound, elementwise."""
+    capped = torch._foreach_clamp_max(list(a.values()), bound)
+    return _named(a, torch._foreach_clamp_min(capped, -bound))
+
+
+def dot(a: Params, b: Params) -> Tensor:
+    """`⟨a, b⟩`, a 0-d tensor."""
+    return torch.stack([torch.vdot(a[k].reshape(-1), b[k].reshape(-1)) for k in a]).sum()
+
+
+def total(a: Params) -> Tensor:
+    """The sum of all entries, a 0-d tensor."""
+    return torch.stack([v.sum() for v in a.values()]).sum()
+
+
+def zeros_like(a: Params) -> Params:
+    """Zeros of the same names, shapes and types."""
+    return {name: torch.zeros_like(value) for name, value in a.items()}
+
+
+def randn_like(a: Params, generator: Generator) -> Params:
+    """Standard normal draws of the same names, shapes and types."""
+    return {
+        name: torch.randn(value.shape, dtype=value.dtype, device=value.device, generator=generator)
+        for name, value in a.items()
+    }
+
+
+def numel(a: Params) -> int:
+    """The number of entries."""
+    return sum(value.numel() for value in a.values())
