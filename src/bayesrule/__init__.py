@@ -39,6 +39,7 @@ from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
 from bayesrule.predict import Linearised, MonteCarlo, Probit, elbo, predict
 from bayesrule.prediction import Prediction
 from bayesrule.rules import Average, HeavyBall, Natural, Rule
+from bayesrule.train import Run, TrainingError, fit, load_run
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
 __version__ = "0.1.0"

@@ -310,7 +310,7 @@ def crps_gaussian(mean: Tensor, std: Tensor, y: Tensor) -> Tensor:
 def crps_mixture_of_gaussians(means: Tensor, stds: Tensor, y: Tensor) -> Tensor:
     """CRPS of the equal mixture of K Gaussians, means and stds (K, n), y (n,).
 
-    1/K Σ_k E|X_k - y| - 1/(2K²) Σ_kl E|X_k - X_l| in closed form (Grimit et al., 2006, eq. 3).
+    1/K Σ_k E|X_k - y| - 1/(2K²) Σ_kl E|X_k - X_l| in closed form (Grimit et al., 2006).
 
     >>> crps_mixture_of_gaussians(torch.zeros(3, 1), torch.ones(3, 1), torch.zeros(1))
     tensor(0.2337)

@@ -20,7 +20,10 @@ class Average:
 
 @dataclass(frozen=True)
 class HeavyBall:
-    """`λ_{t+1} = λ_t − ρ∇ + γ(λ_t − λ_{t−1})` in natural parameters; Khan & Rue (2023), sec. 4.3."""
+    """`λ_{t+1} = λ_t − ρ∇ + γ(λ_t − λ_{t−1})` in natural parameters.
+
+    Khan & Rue (2023), sec. 4.3; with the rule's `learning_rate` equal to its `rate` ρ.
+    """
 
     decay: float = 0.9
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bayesrule import vectors
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Diagonal, LowRank, Matrix, Structure
+from bayesrule.matrices import Diagonal, LowRank, Matrix, Structure, Subset
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.momentum import Average, HeavyBall
@@ -25,7 +25,8 @@ class Natural(Rule):
 
     - `momentum`: `Average(decay)`, `HeavyBall(decay)` or None.
     - `square_root`: the mean is preconditioned by `√F` instead of S, as in RMSprop and Adam:
-      `m ← m − α (ĝ + δm/N) / (√(F/N) + epsilon)`; F is then diagonal.
+      `m ← m − α (ĝ + δm/N) / (√(F/N) + δ/N + epsilon)`; F is then diagonal. The prior's δ/N, as
+      in noisy Adam, keeps steps bounded where no gradient arrives.
     - `debias`: the average of the curvature starts at zero and is corrected for it (Adam).
     - `retract`: a step after which S is positive although the curvature may be negative.
     - `damping`: added to F/N where the mean is preconditioned; the belief does not see it.
@@ -71,7 +72,13 @@ class Natural(Rule):
             )
         if curvature.needs_draws and not (self.retract or self.fixed_precision):
             raise ValueError(f"{kind}() may be negative; use Natural(retract=True).")
-        if isinstance(family.structure, LowRank) and (
+        if self.square_root and curvature.may_be_negative:
+            raise ValueError(
+                f"{kind}() may be negative and then has no square root; use SquaredGradient(), "
+                "PerExample(), Fisher() or GGN(), or Natural(square_root=False)."
+            )
+        inner = family.structure.inner if isinstance(family.structure, Subset) else family.structure
+        if isinstance(inner, LowRank) and (
             curvature.needs_draws or isinstance(self.momentum, HeavyBall)
         ):
             raise ValueError(
@@ -109,7 +116,10 @@ class Natural(Rule):
         gradient = self._gradient(derivatives.gradient, memory, step)
         if prior_precision:
             gradient = vectors.add(gradient, posterior.mean, alpha=prior_precision)
-        direction = self._precondition(gradient, precision, derivatives.weight, memory, step)
+        if self.square_root:
+            direction = self._root_step(gradient, prior_precision, derivatives.weight, memory, step)
+        else:
+            direction = self._solve(gradient, precision, derivatives.weight)
         if math.isfinite(self.clip):
             direction = vectors.clamp(direction, self.clip)
         rate = as_schedule(self.learning_rate)(step)
@@ -155,16 +165,17 @@ class Natural(Rule):
         memory["gradient"] = vectors.lerp(memory["gradient"], gradient, 1.0 - decay)
         return vectors.scale(memory["gradient"], 1.0 / (1.0 - decay ** (step + 1)))
 
-    def _precondition(
-        self, gradient: Params, precision: Matrix, weight: float, memory: Memory, step: int
+    def _solve(self, gradient: Params, precision: Matrix, weight: float) -> Params:
+        damped = precision.damped(weight * self.damping) if self.damping else precision
+        return damped.solve(gradient)
+
+    def _root_step(
+        self, gradient: Params, prior_precision: float, weight: float, memory: Memory, step: int
     ) -> Params:
-        if self.square_root:
-            average = self._unbiased(memory["curvature"], step).times(1.0 / weight)
-            root = vectors.shift(vectors.sqrt(average.diagonal()), self.epsilon + self.damping)
-            return vectors.div(vectors.scale(gradient, 1.0 / weight), root)
-        if self.damping:
-            precision = precision.damped(weight * self.damping)
-        return precision.solve(gradient)
+        average = self._unbiased(memory["curvature"], step).times(1.0 / weight)
+        floor = self.epsilon + self.damping + prior_precision / weight
+        root = vectors.shift(vectors.sqrt(average.diagonal()), floor)
+        return vectors.div(vectors.scale(gradient, 1.0 / weight), root)
 
     def _roll(
         self,

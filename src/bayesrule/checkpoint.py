@@ -1,0 +1,135 @@
+"""States on disk: written atomically, read with safetensors, never unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrule import tree
+from bayesrule.types import State
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read; what was there before is untouched."""
+
+
+def save(path: str | os.PathLike[str], state: State, **facts: Any) -> Path:
+    """Writes a state and some json-able facts to one file; readers see the old file or the new one.
+
+    Under the given name there is always a whole file: the bytes go to a temporary file beside it,
+    reach the disk, and only then take the name.
+    """
+    target = Path(path)
+    tensors, numbers = {}, {}
+    for name, leaf in tree.leaves(state):
+        if isinstance(leaf, Tensor):
+            tensors[name] = leaf.detach().contiguous()
+        else:
+            numbers[name] = leaf
+    metadata = {"numbers": json.dumps(numbers), "facts": json.dumps(facts)}
+    payload = _safetensors().save({k: v.clone() for k, v in tensors.items()}, metadata)
+    write_atomically(target, payload)
+    return target
+
+
+def load(path: str | os.PathLike[str], template: State) -> tuple[State, dict[str, Any]]:
+    """The state in a file and its facts; `template` is any state of the same learner."""
+    tensors, metadata = _read(Path(path))
+    numbers = json.loads(metadata.get("numbers", "{}"))
+
+    def leaf(name: str, old: Any) -> Any:
+        if isinstance(old, Tensor):
+            return _tensor(tensors, name, old, path)
+        return type(old)(numbers[name]) if name in numbers else old
+
+    wanted = {name for name, old in tree.leaves(template) if isinstance(old, Tensor)}
+    extra = sorted(set(tensors) - wanted)
+    if extra:
+        raise CheckpointError(_mismatch(path, f"it also holds {extra[0]!r}"))
+    return tree.rebuild(template, leaf), json.loads(metadata.get("facts", "{}"))
+
+
+def facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Only the facts of a file."""
+    return json.loads(_read(Path(path))[1].get("facts", "{}"))
+
+
+def write_atomically(target: Path, payload: bytes) -> None:
+    """Writes bytes so that the name holds either the old content or the new one."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as problem:
+        kept = " The file that was there is untouched." if target.exists() else ""
+        raise CheckpointError(
+            f"Cannot write {target} ({len(payload):,} bytes): {problem.strerror or problem}.{kept} "
+            "Free some space or choose another folder, then start again: the run resumes."
+        ) from problem
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if not path.is_file():
+        raise CheckpointError(f"There is no checkpoint {path}.")
+    library = _safetensors()
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+        return library.load_file(path), metadata
+    except (SafetensorError, OSError, ValueError, json.JSONDecodeError) as problem:
+        raise CheckpointError(
+            f"{path} is not a whole checkpoint ({problem}). Nothing was changed; remove the file to "
+            "start over, or restore it from a copy."
+        ) from problem
+
+
+def _tensor(
+    tensors: dict[str, Tensor], name: str, old: Tensor, path: str | os.PathLike[str]
+) -> Tensor:
+    if name not in tensors:
+        raise CheckpointError(_mismatch(path, f"{name!r} is missing"))
+    new = tensors[name].to(old.device)
+    # What a likelihood learns may get its shape from the first batch.
+    if new.shape != old.shape and not name.startswith("noise/"):
+        found, wanted = tuple(new.shape), tuple(old.shape)
+        raise CheckpointError(_mismatch(path, f"{name!r} is {found} and should be {wanted}"))
+    return new
+
+
+def _mismatch(path: str | os.PathLike[str], what: str) -> str:
+    return (
+        f"{path} was written by another model or method: {what}. Use the same model and method, or "
+        "another folder."
+    )
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as problem:
+        raise ImportError(
+            "Checkpoints need safetensors: pip install 'bayesrule[front]'."
+        ) from problem
+    return safetensors.torch
+
+
+def same(a: State, b: State) -> bool:
+    """Whether two states are equal bit for bit."""
+    first, second = dict(tree.leaves(a)), dict(tree.leaves(b))
+    return first.keys() == second.keys() and all(
+        torch.equal(v, second[k]) if isinstance(v, Tensor) else v == second[k]  # type: ignore[arg-type]
+        for k, v in first.items()
+    )

@@ -1,0 +1,147 @@
+"""From a method's name and tensors to a trained run: what the front shares."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    Likelihood,
+    PoissonLikelihood,
+)
+from bayesrule.methods import find
+from bayesrule.models import mlp
+from bayesrule.schedules import cosine
+from bayesrule.train import Run, fit
+
+# Methods that are exact for linear models; elsewhere their full matrices are out of place.
+LINEAR = ("newton", "ridge")
+
+_LIKELIHOODS: dict[str, type[Likelihood]] = {
+    "gaussian": GaussianLikelihood,
+    "heteroscedastic": HeteroscedasticLikelihood,
+    "categorical": CategoricalLikelihood,
+    "bernoulli": BernoulliLikelihood,
+    "poisson": PoissonLikelihood,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All choices of a training on a table, each with a default that needs no tuning.
+
+    `steps` is about how many batches are seen where `epochs` is not given; `options` go to the
+    method (`prior_precision`, `temperature`, `learning_rate`, ...). The learning rate falls to zero
+    along a cosine.
+
+    >>> Recipe("vogn").for_data(400).epochs
+    160
+    """
+
+    method: str = "vogn"
+    likelihood: str = "gaussian"
+    hidden: tuple[int, ...] = (50,)
+    epochs: int | None = None
+    steps: int = 2000
+    batch_size: int | None = None
+    patience: int | None = None
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        find(self.method)
+        if self.likelihood not in _LIKELIHOODS:
+            raise ValueError(
+                f"Unknown likelihood {self.likelihood!r}. Known: {', '.join(_LIKELIHOODS)}."
+            )
+
+    @property
+    def linear(self) -> bool:
+        """Whether the method is for linear models and takes all data at once."""
+        return find(self.method).__name__ in LINEAR
+
+    def for_data(self, num_data: int) -> Recipe:
+        """The same recipe with epochs and batch size worked out for so many examples."""
+        size = self.batch_size or (num_data if self.linear else min(32, num_data))
+        per_epoch = -(-num_data // size)
+        wanted = 30 if self.linear else max(20, min(400, round(self.steps / per_epoch)))
+        chosen = {"epochs": self.epochs or wanted, "batch_size": size}
+        return Recipe(**{**asdict(self), **chosen, "hidden": tuple(self.hidden)})
+
+    def network(self, inputs: int, targets: int) -> nn.Module:
+        """The module: as many outputs as the likelihood needs."""
+        outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
+        return mlp(inputs, outputs, () if self.linear else self.hidden, seed=self.seed)
+
+    def learner(self, inputs: int, targets: int, num_data: int) -> Learner:
+        """The learner; `targets` is the number of target columns or classes."""
+        recipe = self.for_data(num_data)
+        assert recipe.epochs is not None
+        assert recipe.batch_size is not None
+        method, options = find(self.method), dict(self.options)
+        steps = recipe.epochs * -(-num_data // recipe.batch_size)
+        default = inspect.signature(method).parameters["learning_rate"].default
+        rate = options.pop("learning_rate", default)
+        if not self.linear and not callable(rate):
+            rate = cosine(rate, steps=steps)
+        return method(
+            self.network(inputs, targets),
+            self._likelihood(),
+            num_data=num_data,
+            learning_rate=rate,
+            **options,
+        )
+
+    def _likelihood(self) -> Likelihood:
+        if self.likelihood == "gaussian" and self.linear:
+            # Each step sees all data, so the noise needs no averaging over batches.
+            return GaussianLikelihood(averaging=1.0)
+        return _LIKELIHOODS[self.likelihood]()
+
+    def fit(
+        self,
+        x: Tensor,
+        y: Tensor,
+        targets: int,
+        *,
+        validation: tuple[Tensor, Tensor] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        resume: bool = True,
+    ) -> Run:
+        """Trains on tensors: x (n, d) standardised, y (n, D) standardised or (n,) class numbers."""
+        recipe = self.for_data(len(y))
+        assert recipe.epochs is not None
+        assert recipe.batch_size is not None
+        return fit(
+            self.learner(x.shape[1], targets, len(y)),
+            (x, y),
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size,
+            validation=validation,
+            patience=self.patience,
+            seed=self.seed,
+            out=out,
+            progress=progress,
+            resume=resume,
+        )
+
+    def to_json(self) -> str:
+        """The recipe as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        """The recipe back from text."""
+        values = json.loads(text)
+        return cls(**{**values, "hidden": tuple(values["hidden"])})

@@ -1,0 +1,154 @@
+"""The table of metrics: label, direction, format and explanation, and how values are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .contents import Comparison, MethodResult, Statistic
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column of the leaderboard.
+
+    `direction` says which values are better: lower, higher, near the `target`, or unknown.
+    `format` is "percent", or "auto" for decimals that suit the size of the column.
+    """
+
+    key: str
+    label: str
+    direction: Literal["lower", "higher", "target", "unknown"]
+    format: Literal["auto", "percent"]
+    explanation: str
+    target: float = float("nan")
+
+    def sort_key(self, value: float) -> float:
+        """The number the column sorts by: the value, or its distance from the target."""
+        return abs(value - self.target) if self.direction == "target" else value
+
+    def badness(self, value: float) -> float:
+        """The value turned so that smaller is better."""
+        return -value if self.direction == "higher" else self.sort_key(value)
+
+    @property
+    def hint(self) -> str:
+        """The direction in words, e.g. "lower is better"."""
+        if self.direction == "target":
+            return f"near {show(self.target, self, 0)} is best"
+        return "" if self.direction == "unknown" else f"{self.direction} is better"
+
+
+_TABLE = (
+    Metric("log_likelihood", "Log-likelihood", "higher", "auto", "Mean log density that the method "
+           "gave to the true values: it rewards being right and honest about the uncertainty."),
+    Metric("nll", "NLL", "lower", "auto", "Mean negative log probability that the method gave to "
+           "the true class: confident mistakes cost most."),
+    Metric("rmse", "RMSE", "lower", "auto", "Root mean squared error of the predicted mean, in "
+           "units of the target."),
+    Metric("mae", "MAE", "lower", "auto", "Mean absolute error, in units of the target: less "
+           "moved by a few large mistakes than RMSE."),
+    Metric("crps", "CRPS", "lower", "auto", "Continuous ranked probability score, in units of the "
+           "target: the absolute error, for whole predictive distributions."),
+    Metric("coverage_90", "90 % coverage", "target", "percent", "Share of test rows whose true "
+           "value lies in the 90 % interval: below 90 % is overconfident, above is timid.", 0.9),
+    Metric("sharpness_90", "90 % width", "lower", "auto", "Mean width of the 90 % interval, in "
+           "units of the target: narrow is good only where the coverage holds."),
+    Metric("accuracy", "Accuracy", "higher", "percent", "Share of test rows whose most probable "
+           "class is the true one."),
+    Metric("brier", "Brier", "lower", "auto", "Mean squared distance between the predicted "
+           "probabilities and the truth (one for the true class, zero for the others)."),
+    Metric("ece", "ECE", "lower", "auto", "Expected calibration error: the mean gap between "
+           "confidence and accuracy over the confidence bins."),
+    Metric("auroc", "AUROC", "higher", "auto", "Area under the receiver operating curve: 0.5 is "
+           "guessing, 1 ranks every pair rightly."),
+    Metric("seconds", "Seconds", "lower", "auto", "Wall-clock time to train and predict."),
+)  # fmt: skip
+
+METRICS: dict[str, Metric] = {metric.key: metric for metric in _TABLE}
+
+
+def decimals(values: Iterable[float]) -> int:
+    """Decimals that give the typical value of a column three digits.
+
+    >>> decimals([0.0123, 0.0456]), decimals([812.0, 944.0])
+    (4, 0)
+    """
+    sizes = [abs(v) for v in values if math.isfinite(v) and v != 0]
+    return int(np.clip(2 - math.floor(math.log10(np.median(sizes))), 0, 6)) if sizes else 2
+
+
+def show(value: float, metric: Metric, digits: int) -> str:
+    """The value as people read it, with a true minus sign; "–" where there is none.
+
+    >>> show(-2.4567, METRICS["log_likelihood"], 2), show(0.9, METRICS["accuracy"], 1)
+    ('−2.46', '90.0 %')
+    """
+    if not math.isfinite(value):
+        return MISSING
+    if metric.format == "percent":
+        text = f"{100 * value:.{digits}f} %"
+    elif value != 0 and (abs(value) >= 1e6 or abs(value) < 0.5 * 10.0**-digits):
+        text = f"{value:.1e}"
+    else:
+        text = f"{value:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def show_error(sem: float, metric: Metric, digits: int) -> str:
+    """A standard error with the decimals of its mean.
+
+    >>> show_error(0.0049, METRICS["rmse"], 2), show_error(0.012, METRICS["accuracy"], 1)
+    ('0.00', '1.2')
+    """
+    size = 100 * sem if metric.format == "percent" else sem
+    return f"{size:.1e}" if size >= 1e6 else f"{size:.{digits}f}"
+
+
+def statistic(method: MethodResult, key: str) -> Statistic:
+    """The method's metric; `seconds` falls back on the time of the whole method."""
+    missing = Statistic(method.seconds if key == "seconds" else float("nan"))
+    return method.metrics.get(key, missing)
+
+
+def columns(comparison: Comparison) -> list[Metric]:
+    """The metrics that any method has, known ones first, unknown ones plainly, seconds last."""
+    present = dict.fromkeys(key for m in comparison.methods for key in m.metrics)
+    known = [metric for metric in _TABLE if metric.key in present and metric.key != "seconds"]
+    unknown = [Metric(key, key, "unknown", "auto", "") for key in present if key not in METRICS]
+    return [*known, *unknown, METRICS["seconds"]]
+
+
+def digits_of(metric: Metric, methods: Sequence[MethodResult]) -> int:
+    """Decimals for one column."""
+    if metric.format == "percent":
+        return 1
+    return decimals(statistic(m, metric.key).mean for m in methods)
+
+
+def primary(comparison: Comparison) -> Metric:
+    """The metric the leaderboard is ordered by: the likelihood where there is one."""
+    present = columns(comparison)
+    likelihoods = [m for m in present if m.key in ("log_likelihood", "nll")]
+    return (likelihoods or present)[0]
+
+
+def order(comparison: Comparison, metric: Metric) -> list[int]:
+    """Indices of the methods from best to worst; those without a finite value come last.
+
+    A method that failed comes after every method that did not.
+    """
+
+    def key(index: int) -> tuple[bool, bool, float]:
+        method = comparison.methods[index]
+        worse = metric.badness(statistic(method, metric.key).mean)
+        absent = not math.isfinite(worse)
+        return method.error is not None, absent, 0.0 if absent else worse
+
+    return sorted(range(len(comparison.methods)), key=key)

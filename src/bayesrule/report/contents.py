@@ -1,0 +1,192 @@
+"""What a comparison is made of: plain frozen records that the report draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Task: TypeAlias = Literal["regression", "classification"]
+
+
+def _columns(owner: object, names: Sequence[str]) -> None:
+    """Turn the named fields into float vectors of one length, in place."""
+    for name in names:
+        values = np.asarray(getattr(owner, name), dtype=np.float64).reshape(-1)
+        object.__setattr__(owner, name, values)
+    lengths = {name: len(getattr(owner, name)) for name in names}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"{type(owner).__name__} takes columns of one length, got {lengths}; "
+            "pass the same rows to every column."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """The mean of a metric over the splits, its standard error and the single values."""
+
+    mean: float
+    sem: float = float("nan")
+    values: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Statistic:
+        """Mean and standard error, s / √n with n − 1 in s; the error is NaN for one value.
+
+        >>> s = Statistic.of([1.0, 2.0, 3.0])
+        >>> s.mean, round(s.sem, 3)
+        (2.0, 0.577)
+        """
+        kept = tuple(float(v) for v in values)
+        if not kept:
+            return cls(float("nan"))
+        # Infinite values make NaN on the way; that is an answer, not something to warn about.
+        with np.errstate(invalid="ignore"):
+            sem = float(np.std(kept, ddof=1) / np.sqrt(len(kept))) if len(kept) > 1 else np.nan
+        return cls(float(np.mean(kept)), float(sem), kept)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Learning on one split: training loss and validation score by epoch (both may be empty)."""
+
+    epochs: Floats
+    train_loss: Floats
+    validation: Floats = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        for name in ("train_loss", "validation"):
+            if len(getattr(self, name)):
+                _columns(self, ("epochs", name))
+            else:
+                object.__setattr__(self, name, np.empty(0))
+
+
+@dataclass(frozen=True, eq=False)
+class CoverageCurve:
+    """How often the truth lay in the interval of each nominal level; both in [0, 1]."""
+
+    nominal: Floats
+    observed: Floats
+
+    def __post_init__(self) -> None:
+        _columns(self, ("nominal", "observed"))
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationBins:
+    """Mean confidence, accuracy and number of test rows of each confidence bin."""
+
+    confidence: Floats
+    accuracy: Floats
+    count: Floats
+
+    def __post_init__(self) -> None:
+        _columns(self, ("confidence", "accuracy", "count"))
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionPredictions:
+    """Predictions for the test rows of the first split; every column has shape (n,).
+
+    `lower` and `upper` bound the central 90 % interval.
+    """
+
+    y: Floats
+    mean: Floats
+    epistemic_std: Floats
+    aleatoric_std: Floats
+    lower: Floats
+    upper: Floats
+    coverage: CoverageCurve
+
+    def __post_init__(self) -> None:
+        _columns(self, ("y", "mean", "epistemic_std", "aleatoric_std", "lower", "upper"))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationPredictions:
+    """Predictions for the test rows of the first split; `y` holds class indices, shape (n,).
+
+    `probabilities` has shape (n, C); `epistemic` and `aleatoric` have shape (n,).
+    """
+
+    y: Integers
+    probabilities: Floats
+    classes: tuple[str, ...]
+    epistemic: Floats
+    aleatoric: Floats
+    calibration: CalibrationBins
+
+    def __post_init__(self) -> None:
+        _columns(self, ("y", "epistemic", "aleatoric"))
+        object.__setattr__(self, "y", self.y.astype(np.int64))
+        object.__setattr__(self, "classes", tuple(str(c) for c in self.classes))
+        probabilities = np.asarray(self.probabilities, dtype=np.float64)
+        object.__setattr__(self, "probabilities", probabilities)
+        wanted = (len(self.y), len(self.classes))
+        if probabilities.shape != wanted:
+            raise ValueError(
+                f"probabilities have shape {probabilities.shape}, but {wanted[0]} rows of y and "
+                f"{wanted[1]} class names need {wanted}; give one column per class."
+            )
+        if len(self.y) and not (self.y.min() >= 0 and self.y.max() < wanted[1]):
+            raise ValueError(
+                f"y holds class indices from {self.y.min()} to {self.y.max()}, but there are "
+                f"{wanted[1]} class names; give indices from 0 to {wanted[1] - 1}."
+            )
+
+
+Predictions: TypeAlias = RegressionPredictions | ClassificationPredictions
+
+
+@dataclass(frozen=True, eq=False)
+class MethodResult:
+    """One method: its parts, scores, time, curves and predictions, or the error it ended with."""
+
+    name: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, Statistic] = field(default_factory=dict)
+    seconds: float = float("nan")
+    curves: Sequence[Curve] = ()
+    predictions: Predictions | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Everything the report shows; `summary` is the sentence that says how the task was found."""
+
+    title: str
+    dataset: str
+    task: Task
+    rows: int
+    features: int
+    summary: str
+    splits: int
+    seed: int
+    command: str
+    versions: Mapping[str, str]
+    machine: str
+    seconds: float
+    notes: Sequence[str]
+    methods: Sequence[MethodResult]
+    validation_label: str = "validation score"
+
+    def __post_init__(self) -> None:
+        kinds = {"regression": RegressionPredictions, "classification": ClassificationPredictions}
+        if self.task not in kinds:
+            raise ValueError(f"task is {self.task!r}; it takes {' or '.join(map(repr, kinds))}.")
+        for method in self.methods:
+            got = method.predictions
+            if got is not None and not isinstance(got, kinds[self.task]):
+                raise ValueError(
+                    f"method {method.name!r} has {type(got).__name__}, but the task is "
+                    f"{self.task}; give {kinds[self.task].__name__}."
+                )

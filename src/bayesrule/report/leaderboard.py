@@ -1,0 +1,148 @@
+"""The table of methods: one row each, one column per metric, and a sentence that sums it up."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .columns import (
+    MISSING,
+    Metric,
+    columns,
+    digits_of,
+    order,
+    primary,
+    show,
+    show_error,
+    statistic,
+)
+from .contents import Comparison, MethodResult, Statistic
+from .markup import count, swatch
+from .palette import look
+from .svg import escape
+
+
+def best_text(comparison: Comparison, metric: Metric) -> str:
+    """The best value of a column as displayed; empty where nothing can be called best."""
+    if metric.direction == "unknown":
+        return ""
+    means = [statistic(m, metric.key).mean for m in comparison.methods if m.error is None]
+    found = [v for v in means if math.isfinite(v)]
+    # A race of one has no winner.
+    if len(found) < 2:
+        return ""
+    return show(min(found, key=metric.badness), metric, digits_of(metric, comparison.methods))
+
+
+def _cell(comparison: Comparison, metric: Metric, method: MethodResult) -> str:
+    s = statistic(method, metric.key)
+    digits = digits_of(metric, comparison.methods)
+    text = show(s.mean, metric, digits)
+    if text == MISSING:
+        return f'<td data-value="">{MISSING}</td>'
+    best = method.error is None and text == best_text(comparison, metric)
+    error = f'<small class="sem">± {show_error(s.sem, metric, digits)}</small>'
+    error = error if math.isfinite(s.sem) else ""
+    mark = '<span class="unseen"> (best)</span>' if best else ""
+    value = metric.sort_key(s.mean)
+    kind = ' class="best"' if best else ""
+    return f'<td{kind} data-value="{value!r}"><span>{text}</span>{mark}{error}</td>'
+
+
+def _error(text: str) -> str:
+    """The error's last line, which says what happened, over the whole text."""
+    lines = [line for line in text.strip().splitlines() if line.strip()] or ["unknown error"]
+    last, badge = escape(lines[-1].strip()), '<span class="badge">failed</span>'
+    if len(lines) == 1:
+        return f'<p class="error">{badge} {last}</p>'
+    return (
+        f'<details class="error"><summary>{badge} {last}</summary>'
+        f"<pre>{escape(text.strip())}</pre></details>"
+    )
+
+
+def _row(comparison: Comparison, shown: list[Metric], index: int) -> str:
+    method = comparison.methods[index]
+    # Hard spaces: a line may break between parts, not inside one.
+    made = " · ".join(escape(part).replace(" ", "\u00a0") for part in method.parts.values() if part)
+    name = f"<b>{escape(method.name)}</b>"
+    if method.predictions is not None:
+        name = f'<a href="#method-{index}">{name}</a>'
+    head = f'{swatch(look(index))}{name}<small class="parts">{made}</small>'
+    failed = _error(method.error) if method.error is not None else ""
+    if failed and not method.metrics:
+        cells, below = f'<td class="wide" colspan="{len(shown)}">{failed}</td>', ""
+    else:
+        cells, below = "".join(_cell(comparison, metric, method) for metric in shown), failed
+    kind = ' class="failed"' if failed else ""
+    sort = escape(method.name.casefold())
+    return f'<tr{kind}><th scope="row" data-value="{sort}">{head}{below}</th>{cells}</tr>'
+
+
+def _header(metric: Metric, ordered_by: Metric) -> str:
+    first = "descending" if metric.direction == "higher" else "ascending"
+    now = first if metric.key == ordered_by.key else "none"
+    hint = f"<small>{escape(metric.hint)}</small>" if metric.hint else ""
+    return (
+        f'<th scope="col" aria-sort="{now}" data-first="{first}">'
+        f'<button type="button" title="{escape(metric.explanation)}">'
+        f'<span class="name">{escape(metric.label)}</span>{hint}</button></th>'
+    )
+
+
+def table(comparison: Comparison) -> str:
+    """The leaderboard, ordered by likelihood; headers sort it by a click or the keyboard."""
+    shown, by = columns(comparison), primary(comparison)
+    rows = "".join(_row(comparison, shown, index) for index in order(comparison, by))
+    heads = "".join(_header(metric, by) for metric in shown)
+    method = (
+        '<th scope="col" aria-sort="none" data-first="ascending" data-kind="text">'
+        '<button type="button"><span class="name">Method</span></button></th>'
+    )
+    return (
+        '<div class="scroll card" tabindex="0" role="region" aria-label="Leaderboard">'
+        f'<table id="leaderboard-table"><thead><tr>{method}{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def same(one: Statistic, other: Statistic) -> bool:
+    """Whether two scores differ by less than two standard errors.
+
+    The splits are shared, so single values are compared in pairs where they are known.
+    """
+    gap, error = abs(one.mean - other.mean), math.hypot(one.sem, other.sem)
+    if len(one.values) == len(other.values) > 1:
+        paired = Statistic.of(np.subtract(one.values, other.values).tolist())
+        gap, error = abs(paired.mean), paired.sem
+    return gap < 2 * error
+
+
+def headline(comparison: Comparison) -> str:
+    """The result in a sentence or two: the winner and whom the splits cannot tell from it."""
+    metric = primary(comparison)
+    ranked = [comparison.methods[i] for i in order(comparison, metric)]
+    scored = [
+        (m, s)
+        for m in ranked
+        if m.error is None and math.isfinite((s := statistic(m, metric.key)).mean)
+    ]
+    if not scored:
+        return "No method finished with a score."
+    (winner, top), rest = scored[0], scored[1:]
+    value = show(top.mean, metric, digits_of(metric, comparison.methods))
+    label = escape(metric.label if metric.label.isupper() else metric.label.lower())
+    if not rest:
+        return f"<b>{escape(winner.name)}</b> reaches {label} {value}."
+    said = f"<b>{escape(winner.name)}</b> leads with {label} {value}."
+    if not math.isfinite(top.sem):
+        return f"{said} With one split nobody can say how much of the lead is chance."
+    near = [f"<b>{escape(m.name)}</b>" for m, s in rest if same(top, s)]
+    if not near:
+        return f"{said} Its lead is larger than two standard errors over every other method."
+    named = ", ".join(near[:3]) + (f" and {count(len(near) - 3, 'other')}" if near[3:] else "")
+    are = "is" if len(near) == 1 else "are"
+    return (
+        f"{said} {named} {are} within two standard errors of it: the splits cannot tell them apart."
+    )

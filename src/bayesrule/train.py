@@ -1,0 +1,285 @@
+"""Training from the first batch to the last: validation, early stopping, checkpoints, resume."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayesrule import checkpoint, distributed
+from bayesrule.batches import Batches, LoaderBatches, as_batches
+from bayesrule.expectations import AtMean
+from bayesrule.learner import Learner
+from bayesrule.predict import How, Linearised, predict
+from bayesrule.prediction import Prediction
+from bayesrule.progress import Progress
+from bayesrule.types import State
+
+Epoch = dict[str, float]
+"""Figures of one epoch: epoch, step, loss (per example), validation, seconds."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says why and what to try."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training: the learner, its state, and the figures of each epoch."""
+
+    learner: Learner
+    state: State
+    history: list[Epoch] = field(default_factory=list)
+    best_epoch: int | None = None
+
+    def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
+        """What is believed of new inputs."""
+        return predict(self.learner, self.state, x, how, seed=seed)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The best epoch so far by the validation score, larger is better."""
+
+    score: float
+    epoch: int
+    state: State
+
+
+def fit(
+    learner: Learner,
+    train: Any,
+    *,
+    epochs: int = 100,
+    validation: Any = None,
+    patience: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    checkpoint_seconds: float = 10.0,
+    progress: bool | None = None,
+    callback: Callable[[State, Epoch], None] | None = None,
+) -> Run:
+    """Trains a learner and returns the run.
+
+    - `train`: `(x, y)`, a torch Dataset, or a DataLoader of `(x, y)` batches.
+    - `validation`: `(x, y)`; its mean log-likelihood is shown after each epoch, and with `patience`
+      training stops after so many epochs without a better one, and goes back to the best.
+    - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
+      from the last checkpoint and ends bit for bit as if it had not been.
+    - `callback(state, figures)` is called after each epoch.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, vogn
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> learner = vogn(nn.Linear(1, 1), GaussianLikelihood(noise=0.1), num_data=20)
+    >>> run = fit(learner, (x, 2 * x), epochs=3)
+    >>> len(run.history), run.predict(x).mean.shape
+    (3, torch.Size([20, 1]))
+    """
+    if not (isinstance(epochs, int) and epochs >= 1):
+        raise ValueError(f"epochs is a whole number of at least 1, got {epochs!r}.")
+    if patience is not None and validation is None:
+        raise ValueError("Early stopping (patience) needs validation data.")
+    batches = as_batches(train, batch_size)
+    loop = _Loop(learner, batches, validation, patience, epochs, seed, callback)
+    folder = _Folder(out, loop.facts(batch_size), checkpoint_seconds) if out is not None else None
+    if folder is not None and resume:
+        loop.restore(*folder.read(learner.init(seed)))
+    with Progress(epochs * len(batches), loop.state.step, _title(learner), progress) as bar:
+        loop.run(folder, bar)
+    state = learner.finish(loop.chosen(), batches.all())
+    if folder is not None:
+        folder.write_final(state, loop.history, loop.best_epoch)
+    return Run(learner, state, loop.history, loop.best_epoch)
+
+
+class _Loop:
+    """The loop itself; everything that a resumed run needs is in `state`, `history` and `best`."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        batches: Batches,
+        validation: Any,
+        patience: int | None,
+        epochs: int,
+        seed: int,
+        callback: Callable[[State, Epoch], None] | None,
+    ) -> None:
+        self.learner, self.batches, self.validation = learner, batches, validation
+        self.patience, self.epochs, self.seed, self.callback = patience, epochs, seed, callback
+        self.state = learner.init(seed)
+        self.history: list[Epoch] = []
+        self.best: _Best | None = None
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch whose state is kept when training stops early."""
+        return self.best.epoch if self.best is not None else None
+
+    def facts(self, batch_size: int) -> dict[str, Any]:
+        """What must be the same for a run to be resumed."""
+        return {
+            "parts": self.learner.parts(),
+            "num_data": self.learner.num_data,
+            "batch_size": batch_size,
+            "steps_per_epoch": len(self.batches),
+            "seed": self.seed,
+        }
+
+    def restore(self, state: State | None, history: list[Epoch], best: _Best | None) -> None:
+        """Goes on where a checkpoint left off."""
+        if state is not None:
+            self.state, self.history, self.best = state, history, best
+
+    def run(self, folder: _Folder | None, bar: Progress) -> None:
+        """All epochs that are left, or as many as early stopping lets."""
+        for epoch in range(len(self.history), self.epochs):
+            if self._should_stop():
+                break
+            self._epoch(epoch, bar, folder)
+            if folder is not None:
+                folder.write(self.state, self.history, self.best, final=self._is_last(epoch))
+
+    def chosen(self) -> State:
+        """The state that training ends with: the best one where it stops early."""
+        return self.best.state if self.patience is not None and self.best else self.state
+
+    def _is_last(self, epoch: int) -> bool:
+        return epoch + 1 == self.epochs or self._should_stop()
+
+    def _should_stop(self) -> bool:
+        if self.patience is None or self.best is None or not self.history:
+            return False
+        return len(self.history) - self.best.epoch > self.patience
+
+    def _epoch(self, epoch: int, bar: Progress, folder: _Folder | None) -> None:
+        begun = time.perf_counter()
+        total = torch.zeros(())
+        count = 0
+        for batch in self.batches.epoch(epoch, self.seed):
+            self.state, info = self.learner.step(self.state, batch)
+            total = total.to(info.loss) + info.loss
+            count += 1
+            bar.advance()
+        loss = float(total) / max(count, 1) / self.learner.num_data
+        self._check(loss, epoch)
+        score = self._score()
+        self._remember(score, epoch)
+        figures: Epoch = {"epoch": epoch + 1, "step": self.state.step, "loss": loss}
+        if score is not None:
+            figures["validation"] = score
+        figures["seconds"] = time.perf_counter() - begun
+        self.history.append(figures)
+        bar.note(loss=loss, validation=score)
+        if self.callback is not None:
+            self.callback(self.state, figures)
+
+    def _check(self, loss: float, epoch: int) -> None:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"The loss is {loss} in epoch {epoch + 1} (step {self.state.step}), so training "
+                "stops here. A smaller learning_rate, standardised inputs or a larger "
+                "prior_precision usually help; checkpoints from before are untouched."
+            )
+
+    def _score(self) -> float | None:
+        """The mean log-likelihood of the validation data, per example."""
+        if self.validation is None:
+            return None
+        x, y = self.validation
+        how = self.learner.predictive
+        if isinstance(how, Linearised):
+            # The curvature of a Laplace approximation is only there once training has ended.
+            how = AtMean()
+        found = predict(self.learner, self.state, x, how, seed=self.seed)  # type: ignore[arg-type]
+        return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
+
+    def _remember(self, score: float | None, epoch: int) -> None:
+        if self.patience is None or score is None:
+            return
+        if self.best is None or score > self.best.score:
+            self.best = _Best(score, epoch + 1, self.state)
+
+
+class _Folder:
+    """A run's folder: `checkpoint.safetensors` on the way, `best.safetensors`, `final.safetensors`."""
+
+    def __init__(
+        self, out: str | os.PathLike[str], facts: dict[str, Any], seconds: float
+    ) -> None:
+        self.path, self._facts, self._seconds = Path(out), facts, seconds
+        self._written = time.monotonic()
+        self._best_written: int | None = None
+
+    def read(self, template: State) -> tuple[State | None, list[Epoch], _Best | None]:
+        """The last checkpoint, if there is one."""
+        file = self.path / "checkpoint.safetensors"
+        if not file.exists():
+            return None, [], None
+        self._check(checkpoint.facts(file), file)
+        state, facts = checkpoint.load(file, template)
+        best = None
+        if facts["best"] is not None:
+            kept, _ = checkpoint.load(self.path / f"best-{facts['best']['epoch']}.safetensors", template)
+            best = _Best(facts["best"]["score"], facts["best"]["epoch"], kept)
+            self._best_written = best.epoch
+        return state, facts["history"], best
+
+    def _check(self, facts: dict[str, Any], file: Path) -> None:
+        for name, mine in self._facts.items():
+            if facts.get(name) != mine:
+                raise checkpoint.CheckpointError(
+                    f"{file} belongs to a run with {name}={facts.get(name)}, this one has "
+                    f"{name}={mine}. Use another folder, or resume=False to start over."
+                )
+
+    def write(
+        self, state: State, history: list[Epoch], best: _Best | None, *, final: bool
+    ) -> None:
+        """Writes a checkpoint, at most every few seconds; the last one always."""
+        if not distributed.is_main() or not (
+            final or time.monotonic() - self._written >= self._seconds
+        ):
+            return
+        kept = None if best is None else {"score": best.score, "epoch": best.epoch}
+        if best is not None and best.epoch != self._best_written:
+            checkpoint.save(self.path / f"best-{best.epoch}.safetensors", best.state)
+        checkpoint.save(
+            self.path / "checkpoint.safetensors", state, **self._facts, history=history, best=kept
+        )
+        # Only now does no checkpoint need the best state of before.
+        if best is not None and best.epoch != self._best_written:
+            if self._best_written is not None:
+                (self.path / f"best-{self._best_written}.safetensors").unlink(missing_ok=True)
+            self._best_written = best.epoch
+        self._written = time.monotonic()
+
+    def write_final(self, state: State, history: list[Epoch], best_epoch: int | None) -> None:
+        """Writes the state that training ended with."""
+        if distributed.is_main():
+            file = self.path / "final.safetensors"
+            checkpoint.save(file, state, **self._facts, history=history, best_epoch=best_epoch)
+
+
+def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
+    """A finished run from its folder, for the learner that made it."""
+    file = Path(out) / "final.safetensors"
+    state, facts = checkpoint.load(file, learner.init())
+    return Run(learner, state, facts.get("history", []), facts.get("best_epoch"))
+
+
+def _title(learner: Learner) -> str:
+    parts = learner.parts()
+    return f"{parts['posterior']} × {parts['curvature']}"
+
+
+__all__ = ["Batches", "Epoch", "LoaderBatches", "Run", "TrainingError", "fit", "load_run"]
