@@ -43,3 +43,24 @@ from bayesrule.train import Run, TrainingError, fit, load_run
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
 __version__ = "0.1.0"
+
+__all__ = [
+    # parts
+    "AtMean", "Average", "Dense", "Diagonal", "Draws", "Fisher", "GGN", "GaussianFamily",
+    "HeavyBall", "Hessian", "Isotropic", "LowRank", "Natural", "NoCurvature", "PerExample", "Price",
+    "SquaredGradient", "Subset",
+    # contracts
+    "Batch", "Curvature", "Derivatives", "Expectation", "Family", "Gaussian", "Info", "Likelihood",
+    "Matrix", "Params", "Posterior", "Rule", "State", "Structure",
+    # likelihoods
+    "BernoulliLikelihood", "CategoricalLikelihood", "GaussianLikelihood",
+    "HeteroscedasticLikelihood", "PoissonLikelihood",
+    # learners and methods
+    "METHODS", "Learner", "adam", "ivon", "laplace", "map", "newton", "ogn", "ridge", "rmsprop",
+    "sgd", "vogn",
+    # training and prediction
+    "Linearised", "MonteCarlo", "Prediction", "Probit", "Run", "TrainingError", "elbo", "fit",
+    "load_run", "predict",
+    # modules
+    "metrics", "schedules",
+]  # fmt: skip

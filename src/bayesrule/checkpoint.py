@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -40,23 +41,25 @@ def save(path: str | os.PathLike[str], state: State, **facts: Any) -> Path:
 def load(path: str | os.PathLike[str], template: State) -> tuple[State, dict[str, Any]]:
     """The state in a file and its facts; `template` is any state of the same learner."""
     tensors, metadata = _read(Path(path))
-    numbers = json.loads(metadata.get("numbers", "{}"))
+    numbers = metadata["numbers"]
 
     def leaf(name: str, old: Any) -> Any:
         if isinstance(old, Tensor):
             return _tensor(tensors, name, old, path)
-        return type(old)(numbers[name]) if name in numbers else old
+        if name not in numbers:
+            raise CheckpointError(_mismatch(path, f"{name!r} is missing"))
+        return type(old)(numbers[name])
 
     wanted = {name for name, old in tree.leaves(template) if isinstance(old, Tensor)}
     extra = sorted(set(tensors) - wanted)
     if extra:
         raise CheckpointError(_mismatch(path, f"it also holds {extra[0]!r}"))
-    return tree.rebuild(template, leaf), json.loads(metadata.get("facts", "{}"))
+    return tree.rebuild(template, leaf), metadata["facts"]
 
 
 def facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Only the facts of a file."""
-    return json.loads(_read(Path(path))[1].get("facts", "{}"))
+    return _read(Path(path))[1]["facts"]
 
 
 def write_atomically(target: Path, payload: bytes) -> None:
@@ -76,10 +79,13 @@ def write_atomically(target: Path, payload: bytes) -> None:
             "Free some space or choose another folder, then start again: the run resumes."
         ) from problem
     finally:
-        temporary.unlink(missing_ok=True)
+        # What went wrong above is what the caller must hear of.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """The tensors of a file, and its `numbers` and `facts`."""
     if not path.is_file():
         raise CheckpointError(f"There is no checkpoint {path}.")
     library = _safetensors()
@@ -87,12 +93,13 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
+            written = file.metadata() or {}
+        metadata = {name: json.loads(written[name]) for name in ("numbers", "facts")}
         return library.load_file(path), metadata
-    except (SafetensorError, OSError, ValueError, json.JSONDecodeError) as problem:
+    except (SafetensorError, OSError, ValueError, KeyError) as problem:
         raise CheckpointError(
-            f"{path} is not a whole checkpoint ({problem}). Nothing was changed; remove the file to "
-            "start over, or restore it from a copy."
+            f"{path} is not a whole checkpoint ({problem}). Nothing was changed; remove the file "
+            "to start over, or restore it from a copy."
         ) from problem
 
 
@@ -106,6 +113,9 @@ def _tensor(
     if new.shape != old.shape and not name.startswith("noise/"):
         found, wanted = tuple(new.shape), tuple(old.shape)
         raise CheckpointError(_mismatch(path, f"{name!r} is {found} and should be {wanted}"))
+    if new.dtype != old.dtype:
+        what = f"{name!r} is {new.dtype} and should be {old.dtype}"
+        raise CheckpointError(_mismatch(path, what))
     return new
 
 
@@ -130,6 +140,14 @@ def same(a: State, b: State) -> bool:
     """Whether two states are equal bit for bit."""
     first, second = dict(tree.leaves(a)), dict(tree.leaves(b))
     return first.keys() == second.keys() and all(
-        torch.equal(v, second[k]) if isinstance(v, Tensor) else v == second[k]  # type: ignore[arg-type]
+        _same_bits(v, second[k]) if isinstance(v, Tensor) else v == second[k]
         for k, v in first.items()
     )
+
+
+def _same_bits(a: Tensor, b: Any) -> bool:
+    if not isinstance(b, Tensor) or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    # As bytes NaN equals itself, and 0 differs from −0.
+    x, y = (v.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for v in (a, b))
+    return torch.equal(x, y)

@@ -6,13 +6,18 @@ sums its derivatives over the ranks by itself.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
 from bayesrule import tree
+from bayesrule.matrices import LowRankMatrix
+from bayesrule.matrices.low_rank import truncate
+from bayesrule.types import Params
 
 T = TypeVar("T")
 
@@ -61,16 +66,21 @@ def sum_over_ranks(local: T) -> T:
     """All tensors of a nested object, summed over the ranks; one call for each dtype."""
     if world_size() == 1:
         return local
-    return _all_reduce(local)
+    # Σ U Uᵀ is not (Σ U)(Σ U)ᵀ: the columns of all ranks go side by side and are then truncated.
+    return _each_low_rank(_all_reduce(_each_low_rank(local, _side_by_side)), _truncated)
 
 
 def mean_over_ranks(local: T) -> T:
-    """All floating tensors of a nested object, averaged over the ranks."""
-    count = world_size()
-    if count == 1:
+    """Floating tensors of a nested object averaged over the ranks, all others (counters, masks) as
+    the first rank has them."""
+    if world_size() == 1:
         return local
-    total = _all_reduce(local)
-    return tree.map_tensors(total, lambda v: v / count if v.is_floating_point() else v // count)
+    tensors = {name: v for name, v in tree.leaves(local) if isinstance(v, Tensor)}
+    # In float64 the mean of equal float32 numbers is that number: frozen weights do not drift.
+    wide = {k: v.double() for k, v in tensors.items() if v.is_floating_point()}
+    new = {k: (v / world_size()).to(tensors[k].dtype) for k, v in _all_reduce(wide).items()}
+    new |= _from_first({k: v for k, v in tensors.items() if k not in wide})
+    return tree.rebuild(local, lambda name, old: new.get(name, old))
 
 
 def barrier() -> None:
@@ -90,3 +100,41 @@ def _all_reduce(local: T) -> T:
         for name, part in zip(names, parts, strict=True):
             summed[name] = part.reshape(tensors[name].shape)
     return tree.rebuild(local, lambda name, old: summed.get(name, old))
+
+
+def _from_first(tensors: Params) -> Params:
+    """The first rank's tensors, sent as bytes: one call for every type."""
+    if not tensors:
+        return {}
+    flat = torch.cat([v.contiguous().reshape(-1).view(torch.uint8) for v in tensors.values()])
+    distributed.broadcast(flat, src=0)
+    parts = flat.split([v.numel() * v.element_size() for v in tensors.values()])
+    # A copy of its own gives each part the alignment that its type needs.
+    shaped = zip(tensors.items(), parts, strict=True)
+    return {k: part.clone().view(v.dtype).reshape(v.shape) for (k, v), part in shaped}
+
+
+def _each_low_rank(nested: Any, function: Callable[[LowRankMatrix], LowRankMatrix]) -> Any:
+    """A copy of a nested object with `function` applied to every low-rank matrix in it."""
+    if isinstance(nested, LowRankMatrix):
+        return function(nested)
+    if isinstance(nested, dict):
+        return {name: _each_low_rank(child, function) for name, child in nested.items()}
+    if dataclasses.is_dataclass(nested) and not isinstance(nested, type):
+        fields = [field.name for field in dataclasses.fields(nested) if field.init]
+        new = {name: _each_low_rank(getattr(nested, name), function) for name in fields}
+        return dataclasses.replace(nested, **new)
+    return nested
+
+
+def _side_by_side(matrix: LowRankMatrix) -> LowRankMatrix:
+    """This rank's columns (P, R) in their place among those of all ranks, (P, R · world_size)."""
+    size, columns = matrix.u.shape
+    wide = matrix.u.new_zeros(size, world_size(), columns)
+    wide[:, rank()] = matrix.u
+    return LowRankMatrix(matrix.d, wide.flatten(start_dim=1), matrix.shapes)
+
+
+def _truncated(matrix: LowRankMatrix) -> LowRankMatrix:
+    u, rest = truncate(matrix.u, matrix.u.shape[1] // world_size())
+    return LowRankMatrix(matrix.d + rest, u, matrix.shapes)

@@ -27,9 +27,9 @@ class Learner:
     """Learns a belief over the weights of a module, a batch at a time.
 
     `init` makes the first state from the module's own parameters, `step` the next one from a batch.
-    Both leave the module as it is. Under torch.distributed each rank gives its own part of the batch
-    and the derivatives are summed over the ranks; weight draws then differ by rank, which averages
-    over more of them, unless `shared_draws` is set.
+    Both leave the module as it is. Under torch.distributed each rank gives its own part of the
+    batch and the derivatives are summed over the ranks; weight draws then differ by rank, which
+    averages over more of them, unless `shared_draws` is set.
 
     - `num_data`: how many examples the whole data set has.
     - `prior_precision`: of the prior N(0, I / prior_precision) over all weights.
@@ -71,7 +71,7 @@ class Learner:
         self.num_data = _positive(num_data, "num_data, the size of the data set,")
         self.temperature = _positive(temperature, "temperature")
         self.prior_precision = _not_negative(prior_precision, "prior_precision")
-        self.final_curvature = final_curvature
+        self.final_curvature = _final(final_curvature)
         self.predictive = predictive or AtMean()
         self.shared_draws = shared_draws
         self.rule.check(self.family, self.expectation, self.curvature)
@@ -139,7 +139,10 @@ class Learner:
             seen += _check_batch(x, y)
         if total is None:
             raise ValueError("There are no batches to take the curvature of.")
-        total, count = distributed.sum_over_ranks((_Sum(total, torch.tensor(float(seen)))),).parts()
+        device = next(iter(state.posterior.mean.values())).device
+        total, count = distributed.sum_over_ranks(
+            _Sum(total, torch.tensor(float(seen), device=device))
+        ).parts()
         precision = total.times(self.weight / count).damped(self.prior_precision)
         return dataclasses.replace(state, posterior=Gaussian(state.posterior.mean, precision))
 
@@ -169,7 +172,7 @@ class Learner:
         precision = getattr(state.posterior, "precision", None)
         total: Local | None = None
         for point in self.expectation.points(state.posterior, generator):
-            local = self.curvature.local(problem, point, structure, precision)  # type: ignore[arg-type]
+            local = self.curvature.local(problem, point, structure, precision)
             total = local if total is None else _add(total, local)
         assert total is not None
         return total if self.expectation.num == 1 else _times(total, 1.0 / self.expectation.num)
@@ -221,7 +224,8 @@ class _Sum:
 
 
 def _add(a: Local, b: Local) -> Local:
-    curvature = None if a.curvature is None else a.curvature.plus(b.curvature)
+    both = a.curvature is not None and b.curvature is not None
+    curvature = a.curvature.plus(b.curvature) if both else None  # type: ignore[union-attr, arg-type]
     statistics = {k: v + b.statistics[k] for k, v in a.statistics.items()}
     return Local(a.loss + b.loss, vectors.add(a.gradient, b.gradient), curvature, statistics)
 
@@ -246,6 +250,18 @@ def _instance(part: object, kind: type, name: str, example: str):  # type: ignor
         raise TypeError(f"{name} takes an object, got the class: write {part.__name__}().")
     if not isinstance(part, kind):
         raise TypeError(f"{name} takes a {kind.__name__} such as {example}, got {part!r}.")
+    return part
+
+
+def _final(curvature: Curvature | None) -> Curvature | None:
+    if curvature is None:
+        return None
+    part: Curvature = _instance(curvature, Curvature, "final_curvature", "GGN()")
+    if part.needs_draws or not part.gives_curvature or not part.additive:
+        raise ValueError(
+            "The final curvature is summed over the data at the mean: use GGN(), Fisher(), "
+            f"PerExample() or Hessian(), got {part!r}."
+        )
     return part
 
 

@@ -1,6 +1,6 @@
 """The named methods: each is one assignment of parts, as in Table 1 of Khan & Rue (2023).
 
-Every method takes `(model, likelihood, *, num_data, ...)`: its own options, and those of `Settings`.
+Every method takes `(model, likelihood, *, num_data, ...)`: its own options and those of `Settings`.
 """
 
 from __future__ import annotations
@@ -192,9 +192,9 @@ def vogn(
     model: nn.Module,
     likelihood: Likelihood,
     *,
-    learning_rate: Rate = 0.01,
+    learning_rate: Rate = 0.1,
     momentum: float = 0.9,
-    rate: Rate = 0.01,
+    rate: Rate = 1e-3,
     initial_curvature: float = 1.0,
     draws: int = 1,
     **settings: Unpack[Settings],
@@ -219,7 +219,7 @@ def ivon(
     learning_rate: Rate = 0.1,
     momentum: float = 0.9,
     rate: Rate = 1e-3,
-    initial_curvature: float = 0.1,
+    initial_curvature: float = 1.0,
     draws: int = 1,
     clip: float = float("inf"),
     **settings: Unpack[Settings],
@@ -243,19 +243,21 @@ def laplace(
     *,
     structure: Structure | None = None,
     curvature: Curvature | None = None,
-    last_layer: bool = False,
+    last_layer: bool | None = None,
     online: bool = False,
     learning_rate: Rate = 3e-3,
     **settings: Unpack[Settings],
 ) -> Learner:
-    """Laplace: the curvature at the most probable weights, after training or averaged on the way."""
-    belief, final = structure or Diagonal(), curvature or GGN()
-    if last_layer:
-        belief = Subset(belief, last_layer_names(model))
+    """Laplace: the curvature at the most probable weights, after training or averaged on the way.
+
+    Without a structure, the last layer has a full covariance and the others are held as known;
+    online it is a diagonal over all weights.
+    """
+    final = curvature or GGN()
     return Learner(
         model,
         likelihood,
-        posterior=GaussianFamily(belief),
+        posterior=GaussianFamily(_laplace_structure(model, structure, last_layer, online)),
         expectation=AtMean(),
         curvature=final if online else SquaredGradient(),
         rule=Natural(learning_rate, 0.01) if online else _adam_steps(learning_rate, 0.9, 1e-3),
@@ -299,6 +301,20 @@ def last_layer_names(model: nn.Module) -> tuple[str, ...]:
     if not last:
         raise ValueError("The model has no trainable parameters, so it has no last layer.")
     return last
+
+
+def _laplace_structure(
+    model: nn.Module, structure: Structure | None, last_layer: bool | None, online: bool
+) -> Structure:
+    """A full last layer unless something else is asked for."""
+    if online and last_layer:
+        raise ValueError(
+            "Online Laplace moves the weights along the belief, so a belief over the last layer "
+            "would leave all others where they start; use last_layer=False or online=False."
+        )
+    if online or last_layer is False or (last_layer is None and structure is not None):
+        return structure or Diagonal()
+    return Subset(structure or Dense(), last_layer_names(model))
 
 
 def _adam_steps(learning_rate: Rate, momentum: float, rate: Rate) -> Natural:

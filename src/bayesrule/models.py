@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
+
+from bayesrule.network import forked_randomness
 
 
 def mlp(
@@ -31,8 +34,7 @@ def mlp(
     if min(sizes) < 1:
         raise ValueError(f"A layer has at least one unit, got {sizes}.")
     layers: list[nn.Module] = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    with forked_randomness(torch.get_default_device(), seed):
+        for i, (a, b) in enumerate(pairwise(sizes)):
             layers += [nn.Linear(a, b)] if i == len(sizes) - 2 else [nn.Linear(a, b), activation()]
     return nn.Sequential(*layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,14 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
     return x[rows] if isinstance(x, Tensor) else tuple(part[rows] for part in x)
 
 
+@dataclass(frozen=True)
+class Understood:
+    """Whether each call of a layer has the examples first, and parameters used out of sight."""
+
+    batch_first: tuple[bool, ...]
+    missed: frozenset[str]
+
+
 class Network:
     """A module whose trainable parameters are given from outside at each call.
 
@@ -37,8 +46,8 @@ class Network:
         self.model = model
         self._modules = list(model.modules())
         self._trainable = [k for k, v in model.named_parameters() if v.requires_grad]
-        # For each call of a layer, whether its first axis holds the examples; found on first need.
-        self.batch_first: list[bool] | None = None
+        # What is known of the module's calls; found on first need.
+        self.understood: Understood | None = None
         if not self._trainable:
             raise ValueError("The model has no trainable parameters, so there is nothing to learn.")
 
@@ -76,5 +85,9 @@ def forked_randomness(device: torch.device, seed: int) -> Iterator[None]:
     """Seeded global randomness for what a module draws itself (dropout), restored afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        # torch.manual_seed would also seed devices that are not restored.
+        torch.default_generator.manual_seed(seed)
+        for one in devices:
+            with torch.cuda.device(one):
+                torch.cuda.manual_seed(seed)
         yield

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Normal
+from torch.distributions import Normal
 
 from bayesrule import seeds
 from bayesrule.curvature import Problem, Recording
 from bayesrule.expectations import AtMean, Expectation
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
-    BernoulliLikelihood,
     CategoricalLikelihood,
     GaussianLikelihood,
     HeteroscedasticLikelihood,
@@ -25,7 +24,7 @@ from bayesrule.likelihoods._base import one_vector_per_output
 from bayesrule.network import Inputs, num_examples, take
 from bayesrule.posteriors import Gaussian
 from bayesrule.prediction import Prediction
-from bayesrule.types import Batch, Params, State
+from bayesrule.types import Batch, State
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,8 @@ def as_inputs(x: Any, state: State) -> Inputs:
 
 def _as_tensor(x: Any, state: State) -> Tensor:
     like = next(iter(state.posterior.mean.values()))
+    if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
+        x = x.copy()  # torch can only share memory that it may write to, in increasing order
     tensor = torch.as_tensor(x, device=like.device)
     return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
 
@@ -119,7 +120,9 @@ def outputs_at(
     outputs = []
     for point in how.points(state.posterior, generator):
         parts = [
-            learner.network(point.params, state.buffers, take(x, slice(i, i + batch_size)), training=False)
+            learner.network(
+                point.params, state.buffers, take(x, slice(i, i + batch_size)), training=False
+            )
             for i in starts
         ]
         outputs.append(torch.cat(parts))

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal, Poisson
+from torch.distributions import Categorical, Distribution, Normal, Poisson
 
 from bayesrule import metrics
-from bayesrule.likelihoods._base import per_example
+from bayesrule.likelihoods._base import match, per_example
 
 
 @dataclass(frozen=True)
 class Prediction:
     """The predictive distribution `p(y | x) = (1/K) Σ_k p(y | f_k)` of n inputs.
 
-    `mean` is that of y (class probabilities for classes), `epistemic` the variance of the mean over
-    the belief (what more data would remove), `aleatoric` the expected variance of y given f (what it
-    would not), each (n, *). For classes these are of the one-hot y.
+    `mean` is that of y (class probabilities for classes), `epistemic` the variance of the mean
+    over the belief (what more data would remove), `aleatoric` the expected variance of y given f
+    (what it would not), each (n, *). For classes these are of the one-hot y.
     """
 
     components: Distribution
@@ -79,7 +79,8 @@ class Prediction:
             middle = 0.5 * (low + high)
             below = self._cdf(middle) < q
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high.ceil() if isinstance(self.components, Poisson) else 0.5 * (low + high)
+        # The upper end stops on the count or a hair above it, never below.
+        return high.floor() if isinstance(self.components, Poisson) else 0.5 * (low + high)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds y with probability `level`: lower and upper, (n, *)."""
@@ -120,7 +121,10 @@ class Prediction:
         """The prediction of `shift + scale · y`, for targets that were standardised."""
         if not isinstance(self.components, Normal):
             raise TypeError("Only real-valued predictions can be rescaled.")
+        shift = torch.as_tensor(shift, dtype=self.mean.dtype, device=self.mean.device)
         scale = torch.as_tensor(scale, dtype=self.mean.dtype, device=self.mean.device)
+        if not (scale > 0).all():
+            raise ValueError(f"A scale is positive, got {scale}.")
         normal = self.components
         return replace(
             self,
@@ -134,14 +138,14 @@ class Prediction:
         )
 
     def _aligned(self, y: Tensor) -> Tensor:
-        if self.classification and self.mean.ndim == 2 and self.mean.shape[1] > 1 and y.ndim == 1:
-            return y
-        if y.shape != self.mean.shape and y.numel() != self.mean.numel():
+        if not isinstance(self.components, Categorical):
+            return match(self.mean, y, "This prediction")
+        if y.shape != self.mean.shape[:1]:
             raise ValueError(
-                f"The targets have the shape {tuple(y.shape)}, the prediction "
-                f"{tuple(self.mean.shape)}."
+                f"This prediction needs class numbers of shape ({len(self.mean)},), got "
+                f"{tuple(y.shape)}."
             )
-        return y.reshape(self.mean.shape).to(self.mean.dtype)
+        return y
 
     def _draw(self, k: int, generator: torch.Generator) -> Tensor:
         part = self.components
@@ -170,3 +174,8 @@ class Prediction:
     def _needs_classes(self, what: str) -> None:
         if not self.classification:
             raise TypeError(f"{what} belongs to classes; this prediction is of numbers.")
+        if not isinstance(self.components, Categorical) and self.mean[0].numel() > 1:
+            raise TypeError(
+                f"{what} belongs to one choice for each input; this prediction is of "
+                f"{self.mean[0].numel()} yes-or-no targets, whose probabilities are its mean."
+            )

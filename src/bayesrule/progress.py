@@ -16,7 +16,8 @@ class Progress:
     """
 
     def __init__(self, total: int, done: int, title: str, show: bool | None) -> None:
-        wanted = sys.stderr.isatty() if show is None else show
+        # Programs without a console have no stderr at all.
+        wanted = sys.stderr is not None and sys.stderr.isatty() if show is None else show
         self._bar: Any = None
         if wanted and distributed.is_main():
             self._bar = _tqdm(total=total, initial=done, desc=title)

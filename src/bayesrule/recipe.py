@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,7 +23,8 @@ from bayesrule.likelihoods import (
 from bayesrule.methods import find
 from bayesrule.models import mlp
 from bayesrule.schedules import cosine
-from bayesrule.train import Run, fit
+from bayesrule.train import Epoch, Run, fit
+from bayesrule.types import State
 
 # Methods that are exact for linear models; elsewhere their full matrices are out of place.
 LINEAR = ("newton", "ridge")
@@ -45,7 +47,7 @@ class Recipe:
     along a cosine.
 
     >>> Recipe("vogn").for_data(400).epochs
-    160
+    154
     """
 
     method: str = "vogn"
@@ -64,6 +66,10 @@ class Recipe:
             raise ValueError(
                 f"Unknown likelihood {self.likelihood!r}. Known: {', '.join(_LIKELIHOODS)}."
             )
+        for name in ("epochs", "steps", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
 
     @property
     def linear(self) -> bool:
@@ -72,11 +78,12 @@ class Recipe:
 
     def for_data(self, num_data: int) -> Recipe:
         """The same recipe with epochs and batch size worked out for so many examples."""
+        if num_data < 1:
+            raise ValueError("There are no examples to learn from.")
         size = self.batch_size or (num_data if self.linear else min(32, num_data))
         per_epoch = -(-num_data // size)
         wanted = 30 if self.linear else max(20, min(400, round(self.steps / per_epoch)))
-        chosen = {"epochs": self.epochs or wanted, "batch_size": size}
-        return Recipe(**{**asdict(self), **chosen, "hidden": tuple(self.hidden)})
+        return replace(self, epochs=self.epochs or wanted, batch_size=size)
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
@@ -118,6 +125,7 @@ class Recipe:
         out: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
         resume: bool = True,
+        callback: Callable[[Learner, State, Epoch], None] | None = None,
     ) -> Run:
         """Trains on tensors: x (n, d) standardised, y (n, D) standardised or (n,) class numbers."""
         recipe = self.for_data(len(y))
@@ -134,11 +142,18 @@ class Recipe:
             out=out,
             progress=progress,
             resume=resume,
+            callback=callback,
         )
 
     def to_json(self) -> str:
         """The recipe as text."""
-        return json.dumps(asdict(self))
+        try:
+            return json.dumps(vars(self))
+        except TypeError as problem:
+            raise TypeError(
+                f"The recipe's options {self.options} cannot be written down: {problem}. Numbers, "
+                "texts and true or false can; give objects to the method in Python instead."
+            ) from problem
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:

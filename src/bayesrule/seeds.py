@@ -23,7 +23,7 @@ def key(seed: int, step: int, stream: int = 0) -> int:
     The CPU generator keeps 32 bits of its seed, so the key is mixed by steps that are one-to-one in
     32 bits: within a run no two (step, stream) pairs share a stream for the first million steps.
     """
-    return _mix(_mix(seed ^ (seed >> 32)) + step * 4096 + stream)
+    return _mix(_mix(seed + _mix(seed >> 32)) + step * 4096 + stream)
 
 
 def _mix(x: int) -> int:

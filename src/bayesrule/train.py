@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from bayesrule import checkpoint, distributed
 from bayesrule.batches import Batches, LoaderBatches, as_batches
 from bayesrule.expectations import AtMean
 from bayesrule.learner import Learner
-from bayesrule.predict import How, Linearised, predict
+from bayesrule.network import num_examples
+from bayesrule.predict import How, as_inputs, predict
 from bayesrule.prediction import Prediction
 from bayesrule.progress import Progress
-from bayesrule.types import State
+from bayesrule.types import Batch, State
 
 Epoch = dict[str, float]
 """Figures of one epoch: epoch, step, loss (per example), validation, seconds."""
@@ -65,7 +66,7 @@ def fit(
     resume: bool = True,
     checkpoint_seconds: float = 10.0,
     progress: bool | None = None,
-    callback: Callable[[State, Epoch], None] | None = None,
+    callback: Callable[[Learner, State, Epoch], None] | None = None,
 ) -> Run:
     """Trains a learner and returns the run.
 
@@ -74,7 +75,7 @@ def fit(
       training stops after so many epochs without a better one, and goes back to the best.
     - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
       from the last checkpoint and ends bit for bit as if it had not been.
-    - `callback(state, figures)` is called after each epoch.
+    - `callback(learner, state, figures)` is called after each epoch.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn
@@ -84,21 +85,37 @@ def fit(
     >>> len(run.history), run.predict(x).mean.shape
     (3, torch.Size([20, 1]))
     """
-    if not (isinstance(epochs, int) and epochs >= 1):
-        raise ValueError(f"epochs is a whole number of at least 1, got {epochs!r}.")
-    if patience is not None and validation is None:
-        raise ValueError("Early stopping (patience) needs validation data.")
+    _check_options(epochs, patience, validation)
     batches = as_batches(train, batch_size)
     loop = _Loop(learner, batches, validation, patience, epochs, seed, callback)
     folder = _Folder(out, loop.facts(batch_size), checkpoint_seconds) if out is not None else None
+    if folder is not None:
+        folder.tidy(everything=not resume)
     if folder is not None and resume:
         loop.restore(*folder.read(learner.init(seed)))
     with Progress(epochs * len(batches), loop.state.step, _title(learner), progress) as bar:
         loop.run(folder, bar)
-    state = learner.finish(loop.chosen(), batches.all())
+    state = learner.finish(loop.chosen(), loop.placed(batches.all()))
     if folder is not None:
         folder.write_final(state, loop.history, loop.best_epoch)
     return Run(learner, state, loop.history, loop.best_epoch)
+
+
+def _check_options(epochs: int, patience: int | None, validation: Any) -> None:
+    if not (isinstance(epochs, int) and epochs >= 1):
+        raise ValueError(f"epochs is a whole number of at least 1, got {epochs!r}.")
+    if patience is not None and not (isinstance(patience, int) and patience >= 1):
+        raise ValueError(f"patience is a whole number of at least 1 or None, got {patience!r}.")
+    if patience is not None and validation is None:
+        raise ValueError("Early stopping (patience) needs validation data.")
+    if validation is None:
+        return
+    if not (isinstance(validation, tuple | list) and len(validation) == 2):
+        raise TypeError(f"validation is a pair (x, y), got {type(validation).__name__}.")
+    x, y = validation
+    size = num_examples(x if isinstance(x, tuple) else (x,))
+    if size != len(y):
+        raise ValueError(f"The validation data has {size} inputs but {len(y)} targets.")
 
 
 class _Loop:
@@ -112,7 +129,7 @@ class _Loop:
         patience: int | None,
         epochs: int,
         seed: int,
-        callback: Callable[[State, Epoch], None] | None,
+        callback: Callable[[Learner, State, Epoch], None] | None,
     ) -> None:
         self.learner, self.batches, self.validation = learner, batches, validation
         self.patience, self.epochs, self.seed, self.callback = patience, epochs, seed, callback
@@ -129,7 +146,10 @@ class _Loop:
         """What must be the same for a run to be resumed."""
         return {
             "parts": self.learner.parts(),
+            "likelihood": type(self.learner.likelihood).__name__,
             "num_data": self.learner.num_data,
+            "prior_precision": self.learner.prior_precision,
+            "temperature": self.learner.temperature,
             "batch_size": batch_size,
             "steps_per_epoch": len(self.batches),
             "seed": self.seed,
@@ -159,13 +179,19 @@ class _Loop:
     def _should_stop(self) -> bool:
         if self.patience is None or self.best is None or not self.history:
             return False
-        return len(self.history) - self.best.epoch > self.patience
+        return len(self.history) - self.best.epoch >= self.patience
+
+    def placed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Batches on the weights' device, floating inputs in the weights' type."""
+        device = next(iter(self.state.posterior.mean.values())).device
+        for x, y in batches:
+            yield as_inputs(x, self.state), torch.as_tensor(y, device=device)  # type: ignore[misc]
 
     def _epoch(self, epoch: int, bar: Progress, folder: _Folder | None) -> None:
         begun = time.perf_counter()
         total = torch.zeros(())
         count = 0
-        for batch in self.batches.epoch(epoch, self.seed):
+        for batch in self.placed(self.batches.epoch(epoch, self.seed)):
             self.state, info = self.learner.step(self.state, batch)
             total = total.to(info.loss) + info.loss
             count += 1
@@ -181,41 +207,41 @@ class _Loop:
         self.history.append(figures)
         bar.note(loss=loss, validation=score)
         if self.callback is not None:
-            self.callback(self.state, figures)
+            self.callback(self.learner, self.state, figures)
 
     def _check(self, loss: float, epoch: int) -> None:
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"The loss is {loss} in epoch {epoch + 1} (step {self.state.step}), so training "
-                "stops here. A smaller learning_rate, standardised inputs or a larger "
-                "prior_precision usually help; checkpoints from before are untouched."
-            )
+        # The last step's loss is from before its weights, which may be the first to go wrong.
+        weights = all(bool(v.isfinite().all()) for v in self.state.posterior.mean.values())
+        if math.isfinite(loss) and weights:
+            return
+        what = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
+        raise TrainingError(
+            f"The {what} in epoch {epoch + 1} (step {self.state.step}), so training stops here. "
+            "A smaller learning_rate, standardised inputs or a larger prior_precision usually "
+            "help; checkpoints from before are untouched."
+        )
 
     def _score(self) -> float | None:
         """The mean log-likelihood of the validation data, per example."""
         if self.validation is None:
             return None
         x, y = self.validation
-        how = self.learner.predictive
-        if isinstance(how, Linearised):
-            # The curvature of a Laplace approximation is only there once training has ended.
-            how = AtMean()
-        found = predict(self.learner, self.state, x, how, seed=self.seed)  # type: ignore[arg-type]
+        how = predictive_on_the_way(self.learner)
+        found = predict(self.learner, self.state, x, how, seed=self.seed)
         return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
 
     def _remember(self, score: float | None, epoch: int) -> None:
         if self.patience is None or score is None:
             return
+        score = -math.inf if math.isnan(score) else score
         if self.best is None or score > self.best.score:
             self.best = _Best(score, epoch + 1, self.state)
 
 
 class _Folder:
-    """A run's folder: `checkpoint.safetensors` on the way, `best.safetensors`, `final.safetensors`."""
+    """A run's folder: `checkpoint`, `best-EPOCH` and `final`, each ending in `.safetensors`."""
 
-    def __init__(
-        self, out: str | os.PathLike[str], facts: dict[str, Any], seconds: float
-    ) -> None:
+    def __init__(self, out: str | os.PathLike[str], facts: dict[str, Any], seconds: float) -> None:
         self.path, self._facts, self._seconds = Path(out), facts, seconds
         self._written = time.monotonic()
         self._best_written: int | None = None
@@ -229,9 +255,9 @@ class _Folder:
         state, facts = checkpoint.load(file, template)
         best = None
         if facts["best"] is not None:
-            kept, _ = checkpoint.load(self.path / f"best-{facts['best']['epoch']}.safetensors", template)
-            best = _Best(facts["best"]["score"], facts["best"]["epoch"], kept)
-            self._best_written = best.epoch
+            score, epoch = facts["best"]["score"], facts["best"]["epoch"]
+            best = _Best(score, epoch, checkpoint.load(self._best(epoch), template)[0])
+            self._best_written = epoch
         return state, facts["history"], best
 
     def _check(self, facts: dict[str, Any], file: Path) -> None:
@@ -242,9 +268,7 @@ class _Folder:
                     f"{name}={mine}. Use another folder, or resume=False to start over."
                 )
 
-    def write(
-        self, state: State, history: list[Epoch], best: _Best | None, *, final: bool
-    ) -> None:
+    def write(self, state: State, history: list[Epoch], best: _Best | None, *, final: bool) -> None:
         """Writes a checkpoint, at most every few seconds; the last one always."""
         if not distributed.is_main() or not (
             final or time.monotonic() - self._written >= self._seconds
@@ -252,22 +276,40 @@ class _Folder:
             return
         kept = None if best is None else {"score": best.score, "epoch": best.epoch}
         if best is not None and best.epoch != self._best_written:
-            checkpoint.save(self.path / f"best-{best.epoch}.safetensors", best.state)
+            checkpoint.save(self._best(best.epoch), best.state)
         checkpoint.save(
             self.path / "checkpoint.safetensors", state, **self._facts, history=history, best=kept
         )
         # Only now does no checkpoint need the best state of before.
         if best is not None and best.epoch != self._best_written:
-            if self._best_written is not None:
-                (self.path / f"best-{self._best_written}.safetensors").unlink(missing_ok=True)
+            for old in set(self.path.glob("best-*.safetensors")) - {self._best(best.epoch)}:
+                old.unlink(missing_ok=True)
             self._best_written = best.epoch
         self._written = time.monotonic()
+
+    def _best(self, epoch: int) -> Path:
+        return self.path / f"best-{epoch}.safetensors"
+
+    def tidy(self, *, everything: bool) -> None:
+        """Removes what a killed run left half written, or all that a run before this one wrote."""
+        if not distributed.is_main():
+            return
+        names = ("checkpoint", "best-*", "final") if everything else ()
+        # The checkpoint goes first: no file that is left must seem to be a run.
+        for pattern in (*(f"{name}.safetensors" for name in names), ".*.safetensors.*.part"):
+            for old in self.path.glob(pattern):
+                old.unlink(missing_ok=True)
 
     def write_final(self, state: State, history: list[Epoch], best_epoch: int | None) -> None:
         """Writes the state that training ended with."""
         if distributed.is_main():
             file = self.path / "final.safetensors"
             checkpoint.save(file, state, **self._facts, history=history, best_epoch=best_epoch)
+
+
+def predictive_on_the_way(learner: Learner) -> How | None:
+    """How to predict before training ends, while a Laplace approximation has no curvature yet."""
+    return AtMean() if learner.final_curvature is not None else None
 
 
 def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
@@ -282,4 +324,13 @@ def _title(learner: Learner) -> str:
     return f"{parts['posterior']} × {parts['curvature']}"
 
 
-__all__ = ["Batches", "Epoch", "LoaderBatches", "Run", "TrainingError", "fit", "load_run"]
+__all__ = [
+    "Batches",
+    "Epoch",
+    "LoaderBatches",
+    "Run",
+    "TrainingError",
+    "fit",
+    "load_run",
+    "predictive_on_the_way",
+]

@@ -64,7 +64,8 @@ class Info:
     """What a person wants to see of a step; nothing here is needed for the next one.
 
     `loss` is the negative log-likelihood summed over the data set, as estimated from the batch;
-    `kl` is the divergence from the prior in nats; `elbo = −loss − temperature·kl`, larger is better.
+    `kl` is the divergence from the prior in nats; `elbo = −loss − temperature·kl`, larger is
+    better.
     """
 
     loss: Tensor

@@ -27,7 +27,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Problem:
-    """All that an estimate looks at: the network, the likelihood, the batch, where randomness is."""
+    """All that an estimate looks at: the network, the likelihood, the batch, randomness."""
 
     network: Network
     likelihood: Likelihood
@@ -59,11 +59,17 @@ class Problem:
 
 
 class Curvature(ABC):
-    """Which second-order information of the loss is estimated, and how."""
+    """Which second-order information of the loss is estimated, and how.
+
+    - `needs_draws`: it cannot be taken at the mean.
+    - `gives_curvature`: False where there are gradients only.
+    - `additive`: `local` alone gives it, summed over examples, so batches can be added up.
+    """
 
     needs_draws: bool = False
     gives_curvature: bool = True
     may_be_negative: bool = False
+    additive: bool = True
 
     @abstractmethod
     def local(

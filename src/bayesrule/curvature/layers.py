@@ -70,11 +70,17 @@ class LinearLayer(Layer):
 
     def weight_gram(self, g: Tensor, weights: Tensor) -> Tensor:
         if g.ndim > 3:
-            return super().weight_gram(g, weights)
+            return self._gram_of_positions(g, weights)
         # Σ_oi w_oi g_vo g_v'o a_i² = g diag(W a²) gᵀ
         scale = self.input.square() @ weights.mT
         rows = g.transpose(0, 1)
         return (rows * scale.unsqueeze(1)) @ rows.mT
+
+    def _gram_of_positions(self, g: Tensor, weights: Tensor) -> Tensor:
+        """As `weight_gram`, a few examples at a time: their rows have to be formed."""
+        chunk = max(1, _BUDGET // (len(g) * weights.numel()))
+        parts = zip(self.input.split(chunk), g.split(chunk, dim=1), strict=True)
+        return torch.cat([Layer.weight_gram(LinearLayer(a, None), b, weights) for a, b in parts])
 
 
 @dataclass(frozen=True)
@@ -89,11 +95,12 @@ class ConvLayer(Layer):
     def _patches(self, a: Tensor) -> Tensor:
         """The patches under the kernel, (n, groups, C/groups·k, positions)."""
         assert self.weight is not None
-        kernel, spec = self.weight.shape[2:], (self.dilation, self.padding, self.stride)
+        kernel = tuple(self.weight.shape[2:])
+        dilation, padding, stride = self.dilation, self.padding, self.stride
         if a.ndim == 3:
-            a, kernel = a.unsqueeze(2), torch.Size((1, *kernel))
-            spec = tuple((d, s[0]) for d, s in zip((1, 0, 1), spec, strict=True))
-        patches = functional.unfold(a, tuple(kernel), *spec)
+            a, kernel = a.unsqueeze(2), (1, *kernel)
+            dilation, padding, stride = (1, *dilation), (0, *padding), (1, *stride)
+        patches = functional.unfold(a, kernel, dilation, padding, stride)
         return patches.reshape(len(a), self.groups, -1, patches.shape[-1])
 
     def _rows(self, a: Tensor, g: Tensor) -> Tensor:

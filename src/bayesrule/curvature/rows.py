@@ -8,89 +8,33 @@ silently wrong: tied weights, weight norm, recurrent layers and arithmetic on we
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import warnings
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import grad, vmap
-from torch.overrides import TorchFunctionMode
 
-from bayesrule.curvature.layers import LAYERS, Call
-from bayesrule.network import Inputs, Network, forked_randomness, num_examples, take
+from bayesrule.curvature.recorder import Recorder, Use
+from bayesrule.network import Inputs, Network, Understood, forked_randomness, num_examples, take
 from bayesrule.types import Params
-
-
-@dataclass(frozen=True)
-class Use:
-    """One recorded call: which parameters it had and where the gradient of its output arrives."""
-
-    call: Call
-    weight: str | None
-    bias: str | None
-    edge: GradientEdge | None
-    batch_sizes: tuple[int, int]
-
-
-class Recorder(TorchFunctionMode):
-    """Notes every call of a known layer, and every parameter that is used in any other way."""
-
-    def __init__(self, params: Params) -> None:
-        super().__init__()
-        self._names = {id(value): name for name, value in params.items()}
-        self.uses: list[Use] = []
-        self.loose: set[str] = set()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        touched = self._touched((*args, *kwargs.values()))
-        if not touched or not _is_computation(out):
-            return out
-        call = LAYERS[func](*args, **kwargs) if func in LAYERS else None
-        if call is None:
-            self.loose.update(touched)
-            return out
-        edge = get_gradient_edge(out) if out.requires_grad else None
-        names = self._name(call.weight), self._name(call.bias)
-        self.loose.update(touched.difference(names))
-        self.uses.append(Use(call, *names, edge, (len(call.layer.input), len(out))))
-        return out
-
-    def _name(self, value: Tensor | None) -> str | None:
-        return None if value is None else self._names.get(id(value))
-
-    def _touched(self, args: Iterable[Any]) -> set[str]:
-        found = set()
-        for arg in args:
-            if isinstance(arg, Tensor):
-                name = self._names.get(id(arg))
-                if name is not None:
-                    found.add(name)
-            elif isinstance(arg, list | tuple):
-                found |= self._touched(arg)
-        return found
-
-
-def _is_computation(out: Any) -> bool:
-    """Whether a call gave tensors (and not a shape, a type or a flag)."""
-    if isinstance(out, Tensor):
-        return True
-    return isinstance(out, list | tuple) and any(_is_computation(part) for part in out)
 
 
 class Forward(Protocol):
     """What a recording needs to know of a forward pass."""
 
-    network: Network
-    buffers: Params
-    x: Inputs
-    training: bool
+    @property
+    def network(self) -> Network: ...
+
+    @property
+    def buffers(self) -> Params: ...
+
+    @property
+    def x(self) -> Inputs: ...
+
+    @property
+    def training(self) -> bool: ...
 
     def forward(self, params: Params) -> Tensor:
         """The outputs at the given weights."""
@@ -108,40 +52,49 @@ class Recording:
         with recorder:
             self.outputs = forward.forward(self.params)
         self.size = num_examples(self._x)
-        self._uses = recorder.uses
-        self._loose = recorder.loose | self._not_batched()
+        self._uses, self._mixes_examples = recorder.uses, recorder.mixes_examples
+        self._loose = recorder.loose | self._not_understood()
 
-    def _not_batched(self) -> set[str]:
-        """Parameters of layers whose first axis does not hold the examples.
+    def _not_understood(self) -> set[str]:
+        """Parameters of layers whose first axis does not hold the examples, or that were missed.
 
-        An axis of the right length may still be another one, so two further batch sizes are tried;
-        the answer is a property of the module and is kept with it.
+        The answer is a property of the module, found by two small passes and kept with it.
         """
-        known = self._network.batch_first
-        if known is None or len(known) != len(self._uses):
-            known = self._network.batch_first = self._probe()
-        names = set()
-        for use, good in zip(self._uses, known, strict=True):
+        known = self._network.understood
+        if known is None or len(known.batch_first) != len(self._uses):
+            known = self._network.understood = self._probe()
+        names = set(known.missed)
+        for use, good in zip(self._uses, known.batch_first, strict=True):
             if not good or use.batch_sizes != (self.size, self.size):
                 names |= {name for name in (use.weight, use.bias) if name is not None}
         return names
 
-    def _probe(self) -> list[bool]:
+    def _probe(self) -> Understood:
+        """Tries two further batch sizes: an axis of the right length may still be another one."""
         good = [True] * len(self._uses)
-        params = {name: value.detach() for name, value in self.params.items()}
-        for size in (2, 3):
-            rows = torch.arange(size) % self.size
-            recorder = Recorder(params)
-            buffers = {name: value.clone() for name, value in self._before.items()}
-            # A module's own draws here must not shift those of the step, so they get their own seed.
-            device = self.outputs.device
-            with torch.no_grad(), forked_randomness(device, 0), recorder:
-                self._network(params, buffers, take(self._x, rows), training=self._training)
-            if len(recorder.uses) != len(good):
-                return [False] * len(good)
-            sizes = [use.batch_sizes == (size, size) for use in recorder.uses]
-            good = [a and b for a, b in zip(good, sizes, strict=True)]
-        return good
+        missed: set[str] = set()
+        device = self.outputs.device
+        # A module's own draws here must not shift those of the step, so they get their own seed.
+        with forked_randomness(device, 0), torch.enable_grad():
+            for size in (2, 3):
+                # Away from the start, where a last layer of zeros would hide all gradients.
+                params = {k: _moved(v).requires_grad_() for k, v in self.params.items()}
+                recorder, outputs = self._small_pass(params, size)
+                if len(recorder.uses) != len(good):
+                    return Understood((False,) * len(good), frozenset())
+                sizes = [use.batch_sizes == (size, size) for use in recorder.uses]
+                good = [a and b for a, b in zip(good, sizes, strict=True)]
+                missed |= _missed(params, recorder, outputs, size)
+        return Understood(tuple(good), frozenset(missed))
+
+    def _small_pass(self, params: Params, size: int) -> tuple[Recorder, Tensor]:
+        rows = torch.arange(size) % self.size
+        buffers = {name: value.clone() for name, value in self._before.items()}
+        recorder = Recorder(params)
+        with recorder:
+            x = take(self._x, rows)
+            outputs = self._network(params, buffers, x, training=self._training)
+        return recorder, outputs
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradient for one vector (n, *) backpropagated from the outputs."""
@@ -156,18 +109,22 @@ class Recording:
 
         Returns the rows, and, where asked for, the gradient summed over examples and vectors.
         """
-        live = [i for i, use in enumerate(self._uses) if use.edge is not None]
-        edges = [self._uses[i].edge for i in live]
-        wanted = list(self.params.values()) if gradient else []
+        edges = {i: use.edge for i, use in enumerate(self._uses) if use.edge is not None}
+        wanted: list[Any] = list(self.params.values()) if gradient else []
         grads: list[dict[int, Tensor]] = []
         total: list[Tensor] = [torch.zeros_like(value) for value in wanted]
         for vector in vectors:
             found = torch.autograd.grad(
-                self.outputs, [*wanted, *edges], vector, retain_graph=True, allow_unused=True
+                self.outputs,
+                [*wanted, *edges.values()],
+                vector,
+                retain_graph=True,
+                allow_unused=True,
             )
             total = [t if f is None else t + f for t, f in zip(total, found, strict=False)]
-            late = zip(live, found[len(wanted) :], strict=True)
-            grads.append({i: g for i, g in late if g is not None})
+            late = zip(edges, found[len(wanted) :], strict=True)
+            shaped = ((i, g, self._uses[i].shape) for i, g in late)
+            grads.append({i: g.reshape(shape) for i, g, shape in shaped if g is not None})
         named = dict(zip(self.params, total, strict=True)) if gradient else {}
         loose = self._vmap_rows(vectors)
         return ExampleRows(self.params, self._uses, grads, loose, self.size), named
@@ -176,6 +133,8 @@ class Recording:
         """Rows of loose parameters, {name: (V, n, *shape)}, by a pass for each example."""
         if not self._loose:
             return {}
+        if self._mixes_examples:
+            raise self._no_rows("batch norm in training mode mixes the examples.")
         fixed = {k: v.detach() for k, v in self.params.items() if k not in self._loose}
         loose = {k: v.detach() for k, v in self.params.items() if k in self._loose}
 
@@ -186,15 +145,41 @@ class Recording:
 
         each = vmap(grad(pull), in_dims=(None, 0, 0), randomness="different")
         try:
-            rows = [each(loose, self._x, vector) for vector in vectors]
+            with warnings.catch_warnings():
+                # Speed of torch's own attention under vmap, which nobody here can change.
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                rows = [each(loose, self._x, vector) for vector in vectors]
         except (RuntimeError, ValueError) as problem:
-            raise ValueError(
-                f"No gradient of single examples for {', '.join(sorted(loose))}: {problem} "
-                "Batch norm in training mode and some recurrent layers mix or hide examples; "
-                "group or layer norm, or a curvature that needs no single examples "
-                "(SquaredGradient(), Price()), work."
-            ) from problem
+            raise self._no_rows(str(problem)) from problem
         return {name: torch.stack([row[name] for row in rows]) for name in loose}
+
+    def _no_rows(self, reason: str) -> ValueError:
+        return ValueError(
+            f"No gradient of single examples for {', '.join(sorted(self._loose))}: {reason} "
+            "Batch norm in training mode and some recurrent layers mix or hide examples; "
+            "group or layer norm, or a curvature that needs no single examples "
+            "(SquaredGradient(), Price()), work."
+        )
+
+
+def _moved(value: Tensor) -> Tensor:
+    value = value.detach()
+    return value + 0.1 * torch.randn_like(value)
+
+
+def _missed(params: Params, recorder: Recorder, outputs: Tensor, size: int) -> set[str]:
+    """Parameters whose recorded calls do not explain their gradient (scripted functions)."""
+    tracked = {k: v for k, v in params.items() if k not in recorder.loose}
+    edges = {i: use.edge for i, use in enumerate(recorder.uses) if use.edge is not None}
+    if not tracked or not outputs.requires_grad:
+        return set()
+    wanted: list[Any] = [*tracked.values(), *edges.values()]
+    found = torch.autograd.grad(outputs, wanted, torch.randn_like(outputs), allow_unused=True)
+    late = zip(edges, found[len(tracked) :], strict=True)
+    grads = {i: g.reshape(recorder.uses[i].shape) for i, g in late if g is not None}
+    rows = ExampleRows(tracked, recorder.uses, [grads], {}, size)
+    total = zip(tracked, found, strict=False)
+    return {k for k, g in total if g is not None and not rows.explain(k, g)}
 
 
 class ExampleRows:
@@ -217,7 +202,7 @@ class ExampleRows:
         users: dict[str, list[tuple[int, bool]]] = {name: [] for name in self._params}
         for i, use in enumerate(self._uses):
             for name, is_bias in ((use.weight, False), (use.bias, True)):
-                if name is not None and name not in self._loose:
+                if name in users and name not in self._loose:
                     users[name].append((i, is_bias))
         return users
 
@@ -233,7 +218,7 @@ class ExampleRows:
         return rows
 
     def squares(self) -> Params:
-        """`Σ_vn r²`; a parameter with one call never has its rows formed where a layer knows how."""
+        """`Σ_vn r²`; with a single call no rows are formed where the layer knows how."""
         return {name: self._squares(name) for name in self._params}
 
     def _squares(self, name: str) -> Tensor:
@@ -247,6 +232,16 @@ class ExampleRows:
             return sum(found[1:], found[0]) if found else torch.zeros_like(self._params[name])
         each = [self._one(name, v).square().sum(0) for v in range(len(self._grads))]
         return sum(each[1:], each[0])
+
+    def explain(self, name: str, gradient: Tensor) -> bool:
+        """Whether the rows of a parameter add up to its gradient, up to rounding."""
+        users = [self._uses[i] for i, _ in self._users[name]]
+        if any(use.batch_sizes != (self._size, self._size) for use in users):
+            return True  # Not by examples, and so known to be loose already.
+        rows = self._one(name, 0).detach()
+        scale = float(rows.abs().sum(0).max())
+        error = float((rows.sum(0) - gradient).abs().max())
+        return error <= scale * torch.finfo(gradient.dtype).eps ** 0.5
 
     def per_example(self) -> Params:
         """All rows, {name: (V, n, *shape)}."""

@@ -52,6 +52,8 @@ class SquaredGradient(Curvature):
     sec. 4.2.
     """
 
+    additive = False
+
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
@@ -67,8 +69,8 @@ class SquaredGradient(Curvature):
 class PerExample(Curvature):
     """`Σ_i g_i g_iᵀ`, squares of the gradients of single examples: the empirical Fisher.
 
-    Where batch norm in training mode couples examples, row i is the gradient through the activations
-    of example i, as in Osawa et al. (2019).
+    Where batch norm in training mode couples examples, row i is the gradient through the
+    activations of example i, as in Osawa et al. (2019).
     """
 
     def local(

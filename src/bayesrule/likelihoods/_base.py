@@ -45,7 +45,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
-        """`log p(y | f)` of each example, (n,), in expectation over what the noise is not sure of."""
+        """`log p(y | f)` of each example, (n,), expected over what the noise is not sure of."""
 
     @abstractmethod
     def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:

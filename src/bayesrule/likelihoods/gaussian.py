@@ -19,7 +19,7 @@ def _log_normal(error: Tensor, precision: Tensor, log_precision: Tensor) -> Tens
 
 @dataclass(frozen=True)
 class GaussianLikelihood(Likelihood):
-    """`y ~ N(f, noise²)`; without `noise` its precision τ is learned under a Gamma(shape, rate) prior.
+    """`y ~ N(f, noise²)`; without `noise`, its precision τ ~ Gamma(shape, rate) is learned.
 
     The learned noise is a belief `τ ~ Gamma(a, b)`, one b for each output, moved by the conjugate
     natural-gradient step of size `averaging` towards `a = shape + N/2T` and
@@ -55,10 +55,11 @@ class GaussianLikelihood(Likelihood):
         if not noise:
             return noise
         b = self.rate + 0.5 * statistics["squares"]
-        a = torch.full_like(noise["a"], self.shape + 0.5 * weight)
-        # Before the first batch nothing is averaged, so the conjugate answer is taken at once.
-        rate = self.averaging if noise["b"].shape == b.shape else 1.0
-        return {"a": noise["a"].lerp(a, rate), "b": noise["b"].expand_as(b).lerp(b, rate)}
+        old = noise["a"]
+        a = torch.full_like(old, self.shape + 0.5 * weight)
+        # At the prior there is nothing to average yet, so the conjugate answer is taken at once.
+        rate = torch.full_like(old, self.averaging).masked_fill(old == self.shape, 1.0)
+        return {"a": old.lerp(a, rate), "b": noise["b"].expand_as(b).lerp(b, rate)}
 
     def _precision(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         """`E[τ]` and `E[log τ]`."""

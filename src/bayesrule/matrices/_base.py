@@ -67,7 +67,7 @@ class Matrix(ABC):
 
     @abstractmethod
     def retract(self, target: Self, rate: float, damping: float) -> Self:
-        """A step towards a target that may be negative, after which `F + damping I` is still positive.
+        """A step towards a target that may be negative; `F + damping I` stays positive.
 
         `F + ρG + ½ρ² G (F + δI)⁻¹ G` with `G = T − F`: Lin, Schmidt & Khan (2020), eq. 17.
         """

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.types import Params, Rows
 
 Shapes = dict[str, tuple[int, ...]]
@@ -81,7 +82,7 @@ class DenseMatrix(Matrix):
         if isinstance(other, DenseMatrix):
             return torch.cholesky_solve(other.values, self.cholesky).diagonal().sum()
         inverse = torch.cholesky_inverse(self.cholesky).diagonal()
-        return inverse @ self._flat(other.diagonal())
+        return inverse @ self._flat(only_diagonal(other, "DenseMatrix"))
 
     def output_covariance(self, rows: Rows) -> Tensor:
         jacobian = flatten(rows.per_example(), self.shapes, leading=2).transpose(0, 1)

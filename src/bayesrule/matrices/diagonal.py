@@ -166,3 +166,13 @@ class Isotropic(Structure):
 
 def _isotropic(value: Tensor, params: Params) -> IsotropicMatrix:
     return IsotropicMatrix(value, {name: tuple(v.shape) for name, v in params.items()})
+
+
+def only_diagonal(other: Matrix, whose: str) -> Params:
+    """The diagonal of a matrix that has nothing else, or a TypeError: the rest would be lost."""
+    if not isinstance(other, DiagonalMatrix | IsotropicMatrix):
+        raise TypeError(
+            f"The trace of {whose}⁻¹ P needs P of the same structure or diagonal, got "
+            f"{type(other).__name__}."
+        )
+    return other.diagonal()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.dense import DenseMatrix, Shapes, flatten, shapes_of, unflatten
+from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.types import Params, Rows
 
 
@@ -88,7 +89,8 @@ class LowRankMatrix(Matrix):
             return self._inverse_diagonal() @ other.d + spread
         if isinstance(other, DenseMatrix):
             return self._solve(other.values).diagonal().sum()
-        return self._inverse_diagonal() @ flatten(other.diagonal(), self.shapes)
+        known = only_diagonal(other, "LowRankMatrix")
+        return self._inverse_diagonal() @ flatten(known, self.shapes)
 
     def output_covariance(self, rows: Rows) -> Tensor:
         jacobian = flatten(rows.per_example(), self.shapes, leading=2).transpose(0, 1)

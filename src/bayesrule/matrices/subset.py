@@ -109,10 +109,9 @@ class Subset(Structure):
         return SubsetMatrix(self.inner.contract(_PickedRows(rows, self.names)), self.names)
 
     def project(self, matrix: Tensor, params: Params) -> SubsetMatrix:
-        sizes = [v.numel() for v in params.values()]
-        keep = torch.cat(
-            [torch.full((s,), k in self.names) for k, s in zip(params, sizes, strict=True)]
-        ).to(matrix.device)
+        places = torch.arange(len(matrix), device=matrix.device)
+        parts = dict(zip(params, places.split([v.numel() for v in params.values()]), strict=True))
+        # In the order of the names, as `identity` and `contract` have it.
+        keep = torch.cat([parts[name] for name in self.names])
         part = matrix[keep][:, keep]
-        ordered = {k: v for k, v in params.items() if k in self.names}
-        return SubsetMatrix(self.inner.project(part, ordered), tuple(ordered))
+        return SubsetMatrix(self.inner.project(part, pick(params, self.names)), self.names)

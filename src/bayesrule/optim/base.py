@@ -1,0 +1,285 @@
+"""A belief behind the face of a torch optimiser."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from bayesrule import vectors
+from bayesrule.curvature import Curvature, NoCurvature, Price, SquaredGradient
+from bayesrule.expectations import Expectation
+from bayesrule.matrices import Diagonal, DiagonalMatrix
+from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Drawn, norms
+from bayesrule.optim.parts import Part, gradient_of, label, numbered, parts_of, set_grads
+from bayesrule.posteriors import Gaussian, GaussianFamily
+from bayesrule.rules import Memory, Natural
+from bayesrule.types import Derivatives, Params
+
+
+class BayesianOptimizer(Optimizer):
+    """A belief over the parameters, moved by gradients that the caller's own loop computes.
+
+    Inside `sampled_params()` the weights are a draw; `step()` moves the belief by the gradients of
+    the blocks since the last step. Blocks are averaged, each with a batch-mean loss of its own;
+    backward passes within one block add up, as they do in torch. Only what is backpropagated inside
+    a block counts, so stale gradients do no harm; `zero_grad()` outside a block forgets the blocks
+    before it. Clipping and unscaling between a block and the step act on the curvature too. Methods
+    that look at the mean need no block.
+
+    - `num_data`: how many examples the whole data set has.
+    - `prior_precision`: of the prior N(0, I / prior_precision); each group may have its own, as it
+      may have its own `lr`. The rule's learning rate is the first `lr` of every group.
+    - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more.
+    - `seed`: all draws follow from it and the step. The processes of a data-parallel run draw the
+      same weights, so that their averaged gradient belongs to one draw.
+
+    Frozen parameters are left alone. A parameter whose `.grad` is None has gradient zero, as the
+    batch says nothing of it: its prior acts. The belief of a half-precision weight is kept in
+    single precision. Save between steps: what blocks have found is not part of `state_dict()`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        *,
+        num_data: int,
+        posterior: GaussianFamily,
+        expectation: Expectation,
+        curvature: Curvature,
+        rule: Natural,
+        prior_precision: float = 1.0,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        _check(posterior, expectation, curvature, rule)
+        if not (num_data > 0 and temperature > 0 and math.isfinite(num_data / temperature)):
+            raise ValueError(
+                "num_data, the size of the data set, and temperature must be positive, got "
+                f"num_data={num_data} and temperature={temperature}."
+            )
+        self.family, self.expectation = posterior, expectation
+        self.curvature, self.rule = curvature, rule
+        self.weight = num_data / temperature
+        self._reset()
+        first = {"lr": rule.learning_rate, "prior_precision": prior_precision}
+        super().__init__(params, {**first, "seed": int(seed), "step": 0})
+
+    @property
+    def posterior(self) -> Gaussian:
+        """The belief over the trainable parameters, by name if they were given by name.
+
+        Without names the keys are the places "0", "1", ... over all groups.
+        """
+        self._outside("posterior")
+        mean: Params = {}
+        precision: Params = {}
+        for part in self._parts():
+            belief, _ = self._belief(part)
+            mean |= belief.mean
+            precision |= belief.precision.diagonal()
+        order = {name: label(self.param_groups, name) for name in sorted(mean, key=int)}
+        matrix = DiagonalMatrix({given: precision[name] for name, given in order.items()})
+        return Gaussian({given: mean[name] for name, given in order.items()}, matrix)
+
+    @contextmanager
+    def sampled_params(self, train: bool = True) -> Iterator[None]:
+        """Replaces the weights by a draw for the length of the block, whatever happens in it.
+
+        With `train=False` the draw is for predictions: its gradients do not count, and it does not
+        touch the random stream that training reads.
+        """
+        self._outside("sampled_params()")
+        parts = self._parts()
+        params = _all(parts)
+        before = {name: p.grad for name, p in params.items()}
+        if train and all(grad is None for grad in before.values()):
+            # The module's own zero_grad() forgets the blocks before it, as the optimiser's does.
+            self._blocks.forget()
+        blocks = self._blocks if train else self._preview
+        draws = [blocks.draw(part, self._belief(part)[0], self.expectation) for part in parts]
+        moved = [drawn for drawn in draws if drawn.offset is not None]
+        self._inside = True
+        try:
+            for drawn in moved:
+                drawn.show(drawn.offset)
+            if train:
+                set_grads(params, dict.fromkeys(params))
+            yield
+            if train:
+                self._collect(params, before, draws)
+        except BaseException:
+            set_grads(params, before)
+            raise
+        finally:
+            self._inside = False
+            for drawn in moved:
+                drawn.show(None)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Moves the belief, and the weights to its mean; returns what `closure` returns.
+
+        A closure (zero_grad, loss, backward, return the loss) is called in a block of its own, as
+        often as the expectation has points; with several, their mean is returned.
+        """
+        self._outside("step()")
+        loss = None if closure is None else self._call(closure)
+        parts = self._parts()
+        self._check_gradients(_all(parts))
+        derivatives = [self._derivatives(part) for part in parts]
+        for part, found in zip(parts, derivatives, strict=True):
+            posterior, memory = self._belief(part)
+            rule = dataclasses.replace(self.rule, learning_rate=float(part.group["lr"]))
+            prior = part.group["prior_precision"]
+            part.keep(self.state, *rule.step(posterior, found, prior, memory, part.step))
+        for group in self.param_groups:
+            group["step"] += 1
+        self._reset()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets gradients: outside a block all, inside a block those of the block."""
+        super().zero_grad(set_to_none)
+        if not self._inside:
+            self._blocks.forget()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters; their belief starts from their values, at step 0."""
+        group = {**self.defaults, **param_group}
+        for name in ("lr", "prior_precision"):
+            if not isinstance(group[name], int | float | Tensor) or not 0 <= group[name] < math.inf:
+                raise ValueError(
+                    f"{name} takes a number that is not negative, got {group[name]!r}; for a "
+                    "schedule of lr use torch.optim.lr_scheduler."
+                )
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what `state_dict()` gave, so that training continues as if uninterrupted."""
+        self._outside("load_state_dict()")
+        for group in state_dict["param_groups"]:
+            if missing := sorted({"lr", "prior_precision", "seed", "step"} - set(group)):
+                raise ValueError(
+                    f"This is not the state of a {type(self).__name__}: its groups have no "
+                    f"{', '.join(missing)}. Load what this class's state_dict() gave."
+                )
+        super().load_state_dict(state_dict)
+        saved = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
+        for place, (_, p) in zip(saved, numbered(self.param_groups), strict=True):
+            # torch rounds state to the type of the parameter; a belief is wider than that.
+            for key, value in state_dict["state"].get(place, {}).items():
+                self.state[p][key] = value.to(p.device) if isinstance(value, Tensor) else value
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("family", "expectation", "curvature", "rule", "weight")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._inside = False
+        self._blocks: Blocks = Blocks(TRAINING)
+        self._preview: Blocks = Blocks(PREVIEW)
+
+    def _outside(self, what: str) -> None:
+        if self._inside:
+            raise RuntimeError(
+                f"{what} was asked for inside a sampled_params() block, where the weights are a "
+                "draw; leave the block first. (step(closure) opens the block for its closure.)"
+            )
+
+    def _parts(self) -> list[Part]:
+        return parts_of(self.param_groups, self.state)
+
+    def _belief(self, part: Part) -> tuple[Gaussian, Memory]:
+        return part.belief(self.state, self.family, self.rule, self.weight)
+
+    @torch.no_grad()
+    def _collect(
+        self, params: Params, before: dict[str, Tensor | None], draws: list[Drawn]
+    ) -> None:
+        """Averages the gradients of this block with those of the blocks before it."""
+        if all(p.grad is None for p in params.values()):
+            set_grads(params, before)
+            return
+        gradient = self._gradient(params)
+        curvature: Params = {}
+        for drawn in draws:
+            if self.curvature.needs_draws and drawn.offset is not None:
+                price = drawn.posterior.precision.price(drawn.offset, gradient)
+                curvature |= price.diagonal()
+        if self._blocks.count:
+            earlier = gradient_of(params, before)
+            set_grads(params, self._blocks.average(earlier, gradient, curvature))
+        else:
+            self._blocks.start(curvature)
+        self._blocks.norms = norms(self._gradient(params))
+
+    def _gradient(self, params: Params) -> Params:
+        for name, p in params.items():
+            if p.grad is not None and p.grad.layout != torch.strided:
+                raise TypeError(
+                    f"Parameter {label(self.param_groups, name)!r} has a gradient of layout "
+                    f"{p.grad.layout}; only dense ones are taken: build its layer sparse=False."
+                )
+        return gradient_of(params, {name: p.grad for name, p in params.items()})
+
+    def _derivatives(self, part: Part) -> Derivatives:
+        """The one place where the gradient of a mean becomes one of the whole data set."""
+        gradient, curvature = self._gradient(part.params), None
+        if self.curvature.needs_draws:
+            curvature = DiagonalMatrix(self._blocks.shrunk(gradient)).times(self.weight)
+        unknown, gradient = torch.tensor(math.nan), vectors.scale(gradient, self.weight)
+        derivatives = Derivatives(unknown, gradient, curvature, self.weight)
+        return self.curvature.complete(derivatives, Diagonal())
+
+    def _check_gradients(self, params: Params) -> None:
+        if self.expectation.random and self._blocks.count == 0:
+            raise RuntimeError(
+                "step() found no gradient at a draw: run the model and loss.backward() inside "
+                "`with optimizer.sampled_params():` first."
+            )
+        if all(p.grad is None for p in params.values()):
+            raise RuntimeError("step() found no gradient: call loss.backward() first.")
+        if self._blocks.count:
+            self._blocks.check(params)
+
+    def _call(self, closure: Callable[[], Any]) -> Any:
+        losses = []
+        for _ in range(self.expectation.num):
+            with self.sampled_params(), torch.enable_grad():
+                losses.append(closure())
+        return losses[0] if len(losses) == 1 else sum(losses) / len(losses)
+
+
+def _all(parts: list[Part]) -> Params:
+    return {name: p for part in parts for name, p in part.params.items()}
+
+
+def _check(
+    family: GaussianFamily, expectation: Expectation, curvature: Curvature, rule: Natural
+) -> None:
+    """Refuses parts that do not fit, by name and with the way out."""
+    if not isinstance(curvature, NoCurvature | SquaredGradient | Price):
+        raise TypeError(
+            f"An optimiser sees only .grad, which is not enough for {curvature!r}; use Price(), "
+            "SquaredGradient() or NoCurvature(), or a Learner, which sees single examples."
+        )
+    if not isinstance(rule, Natural):
+        raise TypeError(f"rule takes a Natural(...), got {rule!r}.")
+    rule.check(family, expectation, curvature)
+    if not isinstance(family.structure, Diagonal):
+        raise TypeError(
+            f"An optimiser keeps one precision for each weight, got {family.structure!r}; use "
+            "GaussianFamily(Diagonal()), or a Learner for other structures."
+        )

@@ -1,0 +1,108 @@
+"""What the blocks of drawn weights between two steps have drawn and found."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator
+
+from bayesrule import seeds, vectors
+from bayesrule.expectations import Expectation, Point
+from bayesrule.optim.parts import Part
+from bayesrule.posteriors import Gaussian
+from bayesrule.types import Params
+
+# Streams of randomness: that of a learner's draws, and one that training never reads.
+TRAINING, PREVIEW = 2, 0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A part of the parameters with its belief and the draw; `offset` is None at the mean."""
+
+    part: Part
+    posterior: Gaussian
+    offset: Params | None
+
+    @torch.no_grad()
+    def show(self, offset: Params | None) -> None:
+        """Sets the weights to the mean, or to a draw.
+
+        They are written in place: a backward pass that comes too late is then an error of autograd,
+        not a gradient at the wrong weights.
+        """
+        mean = self.posterior.mean
+        weights = mean if offset is None else vectors.add(mean, offset)
+        for name, p in self.part.params.items():
+            p.copy_(weights[name])
+
+
+@dataclass
+class Blocks:
+    """The blocks since the last step; the mean of their gradients is in the parameters' `.grad`.
+
+    - `curvature`: Price's curvature of the batch-mean loss, averaged over the blocks.
+    - `norms`: of each parameter's gradient when the last block ended.
+    """
+
+    stream: int
+    count: int = 0
+    curvature: Params = field(default_factory=dict)
+    norms: Params = field(default_factory=dict)
+    generators: dict[int, Generator] = field(default_factory=dict)
+    points: dict[tuple[int, int], Iterator[Point]] = field(default_factory=dict)
+
+    def draw(self, part: Part, posterior: Gaussian, expectation: Expectation) -> Drawn:
+        """The next point; the points of an expectation come round again and again."""
+        if part.stream not in self.generators:
+            place = part.group["seed"], part.group["step"], self.stream + 3 * part.stream
+            self.generators[part.stream] = seeds.generator(part.device, *place)
+        key = part.stream, part.step
+        if key not in self.points:
+            rounds = itertools.repeat((posterior, self.generators[part.stream]))
+            points = itertools.starmap(expectation.points, rounds)
+            self.points[key] = itertools.chain.from_iterable(points)
+        return Drawn(part, posterior, next(self.points[key]).offset)
+
+    def forget(self) -> None:
+        """Drops what was found; draws go on, so that no two of them are the same."""
+        self.count, self.curvature, self.norms = 0, {}, {}
+
+    def start(self, curvature: Params) -> None:
+        """Counts the first block."""
+        self.count, self.curvature = 1, curvature
+
+    def average(self, earlier: Params, gradient: Params, curvature: Params) -> Params:
+        """Counts one more block; the mean of its gradient and that of the earlier blocks."""
+        self.check(gradient)
+        if not all(norm.isfinite() for norm in self.norms.values()):
+            # A step was skipped for an overflow; the block behind it must not live on in the mean.
+            self.start(curvature)
+            return gradient
+        self.count += 1
+        if curvature:
+            curvature = vectors.lerp(self.shrunk(earlier), curvature, 1.0 / self.count)
+        self.curvature = curvature
+        return vectors.lerp(earlier, gradient, 1.0 / self.count)
+
+    def shrunk(self, gradient: Params) -> Params:
+        """The curvature, smaller by what clipping or unscaling has taken off the gradient since."""
+        ratios = vectors.div(norms(gradient), self.norms)
+        factors = {name: ratio.nan_to_num(1.0).clamp(max=1.0) for name, ratio in ratios.items()}
+        return vectors.mul(factors, self.curvature)
+
+    def check(self, params: Params) -> None:
+        """Refuses parameters that joined or left since the first block."""
+        if self.norms.keys() != params.keys():
+            raise RuntimeError(
+                "Parameters were added, frozen or unfrozen between a sampled_params() block and "
+                "its step(); do so after step() or zero_grad()."
+            )
+
+
+def norms(gradient: Params) -> Params:
+    """The Euclidean norm of each tensor, 0-d."""
+    return dict(zip(gradient, torch._foreach_norm(list(gradient.values())), strict=True))

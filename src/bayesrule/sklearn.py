@@ -1,0 +1,353 @@
+"""scikit-learn estimators: arrays in, predictions and their uncertainty out, in original units.
+
+There is no `sample_weight` and no `partial_fit`: likelihoods do not weigh examples, and data that
+come bit by bit are for `Learner.step`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.model_selection import train_test_split
+    from sklearn.preprocessing import LabelEncoder, StandardScaler
+    from sklearn.utils import check_array, check_consistent_length, check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as problem:
+    raise ImportError(
+        "bayesrule.sklearn needs scikit-learn 1.6 or later: pip install 'bayesrule[front]'."
+    ) from problem
+
+from bayesrule.learner import Learner
+from bayesrule.methods import METHODS, Settings, find
+from bayesrule.network import forked_randomness
+from bayesrule.predict import How
+from bayesrule.prediction import Prediction
+from bayesrule.recipe import Recipe
+from bayesrule.schedules import Schedule
+
+Floats = NDArray[np.float64]
+Method = Callable[..., Learner]
+Build = Callable[[int, int], nn.Module]
+
+# Beyond this, squares overflow on the way; such numbers are slips or marks of missing values.
+_LARGEST = float(np.finfo(np.float32).max)
+# A module's first weights and its dropout come from torch's global randomness, which is put back
+# afterwards; fits in threads of one process therefore take turns.
+_FITTING = threading.RLock()
+
+
+@dataclass(frozen=True)
+class _Recipe(Recipe):
+    """A recipe whose method and module may be the caller's own."""
+
+    function: Method | None = None
+    build: Build | None = None
+
+    def network(self, inputs: int, targets: int) -> nn.Module:
+        if self.build is None:
+            # In double precision predictions do not depend on which rows are asked for together.
+            return super().network(inputs, targets).double()
+        outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
+        with forked_randomness(torch.get_default_device(), self.seed):
+            return self.build(inputs, outputs)
+
+    def learner(self, inputs: int, targets: int, num_data: int) -> Learner:
+        if self.function is None:
+            return super().learner(inputs, targets, num_data)
+        module = self.network(inputs, targets)
+        return self.function(module, self._likelihood(), num_data=num_data, **self.options)
+
+
+class _Bayes(BaseEstimator):
+    """What both estimators share: from checked arrays to a trained run and its predictions."""
+
+    _likelihoods: tuple[str, ...]
+
+    def __init__(
+        self,
+        method: str | Method = "vogn",
+        *,
+        likelihood: str | None = None,
+        hidden: int | Sequence[int] = (50,),
+        network: Build | None = None,
+        epochs: int | None = None,
+        steps: int = 2000,
+        batch_size: int | None = None,
+        prior_precision: float | None = None,
+        temperature: float = 1.0,
+        learning_rate: float | Schedule | None = None,
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        standardise: bool = True,
+        options: Mapping[str, Any] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.method = method
+        self.likelihood = likelihood
+        self.hidden = hidden
+        self.network = network
+        self.epochs = epochs
+        self.steps = steps
+        self.batch_size = batch_size
+        self.prior_precision = prior_precision
+        self.temperature = temperature
+        self.learning_rate = learning_rate
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.standardise = standardise
+        self.options = options
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def predict_distribution(self, X: Any, how: How | None = None) -> Prediction:
+        """The predictive distribution in original units, its tensors (n, D) or (n, classes).
+
+        `how` is `Draws(num)`, `AtMean()` or `Linearised()`; without it, the method's own way.
+        """
+        check_is_fitted(self, "run_")
+        x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
+        self._refuse_unfit(x)
+        found = self.run_.predict(self.scaler_.transform(x), how)
+        if self.target_scaler_ is None:
+            return found
+        moments = self.target_scaler_.mean_, self.target_scaler_.scale_
+        return found.rescaled(*(torch.as_tensor(moment).to(found.mean) for moment in moments))
+
+    def predict_uncertainty(self, X: Any) -> tuple[Floats, Floats]:
+        """Two variances of y: epistemic (more data would remove it) and aleatoric (would not).
+
+        For classes they are of the one-hot y, summed over classes: together `1 − Σ_c p_c²`, (n,).
+        """
+        found = self.predict_distribution(X)
+        return self._array(found.epistemic), self._array(found.aleatoric)
+
+    def log_likelihood(self, X: Any, y: ArrayLike) -> float:
+        """The mean of `log p(y | x)` over examples, in original units; larger is better."""
+        found = self.predict_distribution(X)
+        check_consistent_length(X, y)
+        targets = torch.as_tensor(self._targets(y), device=found.mean.device)
+        return float(found.log_prob(targets).mean())
+
+    def _checked(self, X: Any, y: ArrayLike, **taken: bool) -> tuple[Floats, NDArray[Any]]:
+        """The arrays of `fit`, with errors that say where a number is unfit."""
+        # A fit that fails must not leave an old run with new scales.
+        vars(self).pop("run_", None)
+        if self._chosen_likelihood not in self._likelihoods:
+            known = ", ".join(self._likelihoods)
+            raise ValueError(
+                f"{type(self).__name__} takes the likelihoods {known}, got {self.likelihood!r}."
+            )
+        least = {"ensure_all_finite": False, "ensure_min_samples": 2}
+        x, targets = validate_data(self, X, y, dtype=np.float64, **least, **taken)
+        self._refuse_unfit(x)
+        return x, targets
+
+    @property
+    def _chosen_likelihood(self) -> str:
+        return self._likelihoods[0] if self.likelihood is None else self.likelihood
+
+    def _refuse_unfit(self, values: Floats, of: str = "X") -> None:
+        """A ValueError that names the first number that is missing, infinite or far too large."""
+        unfit = np.argwhere(~(np.abs(values) <= _LARGEST))
+        for row, column in unfit[:1]:
+            names = getattr(self, "feature_names_in_", None) if of == "X" else None
+            name = repr(names[column]) if names is not None else column
+            value = values[row, column]
+            what = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else f"{value:g}"
+            raise ValueError(
+                f"{of} contains {what} in column {name}, row {row} ({len(unfit)} such numbers in "
+                f"all). {type(self).__name__} takes numbers within ±{_LARGEST:.2g}: fill others in "
+                "(sklearn.impute.SimpleImputer) or drop their rows."
+            )
+
+    def _scaler(self, values: Floats) -> StandardScaler:
+        return StandardScaler(with_mean=self.standardise, with_std=self.standardise).fit(values)
+
+    def _learn(self, x: Floats, y: NDArray[Any], targets: int) -> Self:
+        """Trains on x (n, d) and y, (n, D) standardised or (n,) class numbers."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.scaler_ = self._scaler(x)
+        inputs, outputs = torch.as_tensor(self.scaler_.transform(x)), torch.as_tensor(y)
+        validation = None
+        if self.patience is not None:
+            share, rows = self.validation_fraction, np.arange(len(y))
+            train, held_out = train_test_split(rows, test_size=share, random_state=seed)
+            validation = inputs[held_out], outputs[held_out]
+            inputs, outputs = inputs[train], outputs[train]
+        recipe, show = self._recipe(seed), bool(self.verbose)
+        with _FITTING:
+            self.run_ = recipe.fit(inputs, outputs, targets, validation=validation, progress=show)
+        return self
+
+    def _recipe(self, seed: int) -> _Recipe:
+        method = self.method if callable(self.method) else find(self.method)
+        name = getattr(method, "__name__", "")
+        named = METHODS.get(name) is method
+        counts = ("epochs", "steps", "batch_size", "patience")
+        return _Recipe(
+            # A method of the caller's own trains for as long as the default one does.
+            method=name if named else "vogn",
+            function=None if named else method,
+            build=self.network,
+            likelihood=self._chosen_likelihood,
+            hidden=tuple(_plain(size) for size in np.atleast_1d(self.hidden)),
+            seed=seed,
+            options=self._options(method if named else None),
+            **{count: _plain(getattr(self, count)) for count in counts},
+        )
+
+    def _options(self, method: Method | None) -> dict[str, Any]:
+        """The options of a method, checked where it is a named one; None is the method's own."""
+        general = ("prior_precision", "temperature", "learning_rate")
+        options = {name: getattr(self, name) for name in general} | dict(self.options or {})
+        options = {name: value for name, value in options.items() if value is not None}
+        known = inspect.signature(method).parameters if method is not None else options
+        own = {*known, *Settings.__annotations__} - {"model", "likelihood", "num_data", "settings"}
+        if unknown := sorted(options.keys() - own):
+            raise ValueError(f"{self.method!r} has no option {unknown[0]!r}, only {sorted(own)}.")
+        return options
+
+
+class BayesRegressor(RegressorMixin, _Bayes):
+    """Regression by a Bayesian neural network: predictions that say how sure they are.
+
+    - `method`: a name (`bayesrule.METHODS`; hyphens or underscores) or a function of the same form.
+    - `likelihood`: "gaussian" (the default; its noise is learned), "heteroscedastic" (noise that
+      depends on the inputs) or "poisson" (counts, which are not standardised).
+    - `hidden`: sizes of the hidden layers; the linear methods "ridge" and "newton" have none.
+    - `network`: `(inputs, outputs) -> nn.Module`, a module of one's own in place of `hidden`. It
+      keeps its own dtype; the built-in one has float64.
+    - `epochs`, `batch_size`: how long to train; without `epochs`, for about `steps` batches.
+    - `prior_precision`, `learning_rate`: the method's own where None; `options`: further ones, such
+      as `{"draws": 4}`. Rates of named methods fall along a cosine unless they are schedules.
+    - `temperature`: below 1 the data count more than the prior.
+    - `patience`: stop after so many epochs without a better log-likelihood of held-out rows, a
+      `validation_fraction` of all; None trains to the end on all rows.
+    - `standardise`: whether inputs and real-valued targets are standardised inside.
+    - `random_state`: an int for the same result each time; `verbose`: show a progress bar.
+
+    Attributes after `fit`: `run_` (learner, state, history), `scaler_`, `target_scaler_`,
+    `n_features_in_` and, for data frames, `feature_names_in_`.
+
+    >>> X = np.linspace(-1.0, 1.0, 20).reshape(-1, 1)
+    >>> model = BayesRegressor("ridge", random_state=0).fit(X, 100.0 + 30.0 * X[:, 0])
+    >>> mean, std = model.predict([[0.5], [10.0]], return_std=True)
+    >>> bool(abs(mean[0] - 115.0) < 2.0), bool(std[1] > 2.0 * std[0])
+    (True, True)
+    """
+
+    _likelihoods = ("gaussian", "heteroscedastic", "poisson")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Trains on X (n, d) and y, (n,) or (n, D)."""
+        x, given = self._checked(X, y, multi_output=True, y_numeric=True)
+        self._shape = given.shape[1:]
+        targets = np.asarray(given, dtype=np.float64).reshape(len(given), -1)
+        self._refuse_unfit(targets, "y")
+        scales = self.standardise and self._chosen_likelihood != "poisson"
+        self.target_scaler_ = self._scaler(targets) if scales else None
+        if self.target_scaler_ is not None:
+            targets = self.target_scaler_.transform(targets)
+        return self._learn(x, targets, targets.shape[1])
+
+    def predict(self, X: Any, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
+        """The mean, shaped as y was; with `return_std` also the standard deviation of y."""
+        found = self.predict_distribution(X)
+        mean = self._array(found.mean)
+        return (mean, self._array(found.std)) if return_std else mean
+
+    def predict_quantiles(self, X: Any, q: float | Sequence[float]) -> Floats:
+        """The quantile q of y for each input; several make a first axis of their own."""
+        found = self.predict_distribution(X)
+        quantiles = [self._array(found.quantile(float(one))) for one in np.atleast_1d(q)]
+        return np.stack(quantiles) if np.ndim(q) else quantiles[0]
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:
+        """The lower and upper end of the central interval that holds y with probability `level`."""
+        low, high = self.predict_distribution(X).interval(level)
+        return self._array(low), self._array(high)
+
+    def _targets(self, y: ArrayLike) -> NDArray[Any]:
+        return check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+
+    def _array(self, values: Tensor) -> Floats:
+        return _numbers(values).reshape(len(values), *self._shape)
+
+
+class BayesClassifier(ClassifierMixin, _Bayes):
+    """Classification by a Bayesian neural network: probabilities that say how sure they are.
+
+    Parameters and attributes are those of `BayesRegressor` (`run_`, `n_features_in_`,
+    `feature_names_in_`), and `classes_`, the labels in the order of the columns of `predict_proba`.
+    The likelihood is "categorical", one output for each class, or for two classes "bernoulli", one
+    output in all.
+
+    >>> X = np.array([[-2.0], [-1.5], [-1.0], [1.0], [1.5], [2.0]])
+    >>> model = BayesClassifier("laplace", epochs=100, random_state=0)
+    >>> model = model.fit(X, ["low", "low", "low", "high", "high", "high"])
+    >>> print(model.predict([[-1.8], [1.8]]), model.predict_proba([[0.0]]).shape)
+    ['low' 'high'] (1, 2)
+    """
+
+    _likelihoods = ("categorical", "bernoulli")
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Trains on X (n, d) and labels y (n,) of any kind."""
+        x, labels = self._checked(X, y)
+        check_classification_targets(labels)
+        self.encoder_, self.target_scaler_ = LabelEncoder(), None
+        codes = self.encoder_.fit_transform(labels)
+        self.classes_ = self.encoder_.classes_
+        num, one_output = len(self.classes_), self._chosen_likelihood == "bernoulli"
+        if num < 2 or (one_output and num > 2):
+            wanted = "two classes for one output" if one_output else "two or more classes"
+            raise ValueError(f"BayesClassifier needs {wanted}, got {num} ({self.classes_}).")
+        return self._learn(x, codes[:, None] if one_output else codes, 1 if one_output else num)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable label of each input."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: Any) -> Floats:
+        """The probability of each class (n, C), averaged over the belief."""
+        return _numbers(self.predict_distribution(X).probs)
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """The logarithm of `predict_proba`."""
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+
+    def _targets(self, y: ArrayLike) -> NDArray[Any]:
+        return self.encoder_.transform(y)
+
+    def _array(self, values: Tensor) -> Floats:
+        # One output stands for both classes, whose variances are equal.
+        return _numbers(values.sum(-1)) * (2.0 if values.shape[-1] == 1 else 1.0)
+
+
+def _plain(number: Any) -> Any:
+    # Searches over settings give numpy's whole numbers.
+    return operator.index(number) if hasattr(number, "__index__") else number
+
+
+def _numbers(values: Tensor) -> Floats:
+    return values.detach().cpu().double().numpy()
