@@ -1,6 +1,6 @@
 """Bayesian deep learning on unmodified torch modules: one learning rule, many posteriors."""
 
-from bayesrule import metrics, schedules
+from bayesrule import metrics, optim, schedules
 from bayesrule.curvature import (
     GGN,
     Curvature,
@@ -62,5 +62,5 @@ __all__ = [
     "Linearised", "MonteCarlo", "Prediction", "Probit", "Run", "TrainingError", "elbo", "fit",
     "load_run", "predict",
     # modules
-    "metrics", "schedules",
+    "metrics", "optim", "schedules",
 ]  # fmt: skip

@@ -109,8 +109,14 @@ class Prediction:
 
     @property
     def mutual_information(self) -> Tensor:
-        """Information that the weights hold about y in nats, (n,): the epistemic part (BALD)."""
+        """Information that the weights hold about y in nats, (n,): the epistemic part (BALD).
+
+        With one component (the probit link) to second order: `½ Σ_c Var[p_c] / p_c`.
+        """
         self._needs_classes("mutual_information")
+        if self.num_components == 1:
+            spread = self.epistemic.expand_as(self.probs)
+            return 0.5 * (spread / self.probs.clamp_min(1e-12)).sum(-1)
         means = self.conditional_means
         if means.ndim == 2 or means.shape[-1] == 1:
             p = means.reshape(len(means), -1)

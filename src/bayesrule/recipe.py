@@ -98,6 +98,8 @@ class Recipe:
         method, options = find(self.method), dict(self.options)
         steps = recipe.epochs * -(-num_data // recipe.batch_size)
         default = inspect.signature(method).parameters["learning_rate"].default
+        # Full Newton steps can overshoot on classes; half steps do not and are as good in the end.
+        default = 0.5 if method.__name__ == "newton" else default
         rate = options.pop("learning_rate", default)
         if not self.linear and not callable(rate):
             rate = cosine(rate, steps=steps)

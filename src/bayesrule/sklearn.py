@@ -10,8 +10,8 @@ import inspect
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -71,47 +71,27 @@ class _Recipe(Recipe):
         return self.function(module, self._likelihood(), num_data=num_data, **self.options)
 
 
+# A dataclass writes the constructor that scikit-learn asks for: settings kept as they are given.
+@dataclass(eq=False, repr=False)
 class _Bayes(BaseEstimator):
     """What both estimators share: from checked arrays to a trained run and its predictions."""
 
-    _likelihoods: tuple[str, ...]
-
-    def __init__(
-        self,
-        method: str | Method = "vogn",
-        *,
-        likelihood: str | None = None,
-        hidden: int | Sequence[int] = (50,),
-        network: Build | None = None,
-        epochs: int | None = None,
-        steps: int = 2000,
-        batch_size: int | None = None,
-        prior_precision: float | None = None,
-        temperature: float = 1.0,
-        learning_rate: float | Schedule | None = None,
-        patience: int | None = None,
-        validation_fraction: float = 0.1,
-        standardise: bool = True,
-        options: Mapping[str, Any] | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.likelihood = likelihood
-        self.hidden = hidden
-        self.network = network
-        self.epochs = epochs
-        self.steps = steps
-        self.batch_size = batch_size
-        self.prior_precision = prior_precision
-        self.temperature = temperature
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.standardise = standardise
-        self.options = options
-        self.random_state = random_state
-        self.verbose = verbose
+    method: str | Method = "vogn"
+    _: KW_ONLY
+    hidden: int | Sequence[int] = (50,)
+    network: Build | None = None
+    epochs: int | None = None
+    steps: int = 2000
+    batch_size: int | None = None
+    prior_precision: float | None = None
+    temperature: float = 1.0
+    learning_rate: float | Schedule | None = None
+    patience: int | None = None
+    validation_fraction: float = 0.1
+    standardise: bool = True
+    options: Mapping[str, Any] | None = None
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool = False
 
     def predict_distribution(self, X: Any, how: How | None = None) -> Prediction:
         """The predictive distribution in original units, its tensors (n, D) or (n, classes).
@@ -137,28 +117,18 @@ class _Bayes(BaseEstimator):
 
     def log_likelihood(self, X: Any, y: ArrayLike) -> float:
         """The mean of `log p(y | x)` over examples, in original units; larger is better."""
-        found = self.predict_distribution(X)
         check_consistent_length(X, y)
-        targets = torch.as_tensor(self._targets(y), device=found.mean.device)
-        return float(found.log_prob(targets).mean())
+        found = self.predict_distribution(X)
+        return float(found.log_prob(torch.as_tensor(self._targets(y)).to(found.mean.device)).mean())
 
     def _checked(self, X: Any, y: ArrayLike, **taken: bool) -> tuple[Floats, NDArray[Any]]:
-        """The arrays of `fit`, with errors that say where a number is unfit."""
+        """The arrays of `fit`, refused where a number is unfit."""
         # A fit that fails must not leave an old run with new scales.
-        vars(self).pop("run_", None)
-        if self._chosen_likelihood not in self._likelihoods:
-            known = ", ".join(self._likelihoods)
-            raise ValueError(
-                f"{type(self).__name__} takes the likelihoods {known}, got {self.likelihood!r}."
-            )
+        self.__dict__.pop("run_", None)
         least = {"ensure_all_finite": False, "ensure_min_samples": 2}
         x, targets = validate_data(self, X, y, dtype=np.float64, **least, **taken)
         self._refuse_unfit(x)
         return x, targets
-
-    @property
-    def _chosen_likelihood(self) -> str:
-        return self._likelihoods[0] if self.likelihood is None else self.likelihood
 
     def _refuse_unfit(self, values: Floats, of: str = "X") -> None:
         """A ValueError that names the first number that is missing, infinite or far too large."""
@@ -177,7 +147,7 @@ class _Bayes(BaseEstimator):
     def _scaler(self, values: Floats) -> StandardScaler:
         return StandardScaler(with_mean=self.standardise, with_std=self.standardise).fit(values)
 
-    def _learn(self, x: Floats, y: NDArray[Any], targets: int) -> Self:
+    def _learn(self, x: Floats, y: NDArray[Any], targets: int, likelihood: str) -> Self:
         """Trains on x (n, d) and y, (n, D) standardised or (n,) class numbers."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.scaler_ = self._scaler(x)
@@ -188,26 +158,30 @@ class _Bayes(BaseEstimator):
             train, held_out = train_test_split(rows, test_size=share, random_state=seed)
             validation = inputs[held_out], outputs[held_out]
             inputs, outputs = inputs[train], outputs[train]
-        recipe, show = self._recipe(seed), bool(self.verbose)
+        recipe = self._recipe(likelihood, seed)
         with _FITTING:
-            self.run_ = recipe.fit(inputs, outputs, targets, validation=validation, progress=show)
+            self.run_ = recipe.fit(
+                inputs, outputs, targets, validation=validation, progress=bool(self.verbose)
+            )
         return self
 
-    def _recipe(self, seed: int) -> _Recipe:
+    def _recipe(self, likelihood: str, seed: int) -> _Recipe:
         method = self.method if callable(self.method) else find(self.method)
         name = getattr(method, "__name__", "")
         named = METHODS.get(name) is method
-        counts = ("epochs", "steps", "batch_size", "patience")
         return _Recipe(
             # A method of the caller's own trains for as long as the default one does.
             method=name if named else "vogn",
             function=None if named else method,
             build=self.network,
-            likelihood=self._chosen_likelihood,
+            likelihood=likelihood,
             hidden=tuple(_plain(size) for size in np.atleast_1d(self.hidden)),
             seed=seed,
             options=self._options(method if named else None),
-            **{count: _plain(getattr(self, count)) for count in counts},
+            epochs=_plain(self.epochs),
+            steps=_plain(self.steps),
+            batch_size=_plain(self.batch_size),
+            patience=_plain(self.patience),
         )
 
     def _options(self, method: Method | None) -> dict[str, Any]:
@@ -222,6 +196,7 @@ class _Bayes(BaseEstimator):
         return options
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BayesRegressor(RegressorMixin, _Bayes):
     """Regression by a Bayesian neural network: predictions that say how sure they are.
 
@@ -233,8 +208,8 @@ class BayesRegressor(RegressorMixin, _Bayes):
       keeps its own dtype; the built-in one has float64.
     - `epochs`, `batch_size`: how long to train; without `epochs`, for about `steps` batches.
     - `prior_precision`, `learning_rate`: the method's own where None; `options`: further ones, such
-      as `{"draws": 4}`. Rates of named methods fall along a cosine unless they are schedules.
-    - `temperature`: below 1 the data count more than the prior.
+      as `{"draws": 4}`. Rates of named methods fall along a cosine unless they are schedules; with
+      a `temperature` below 1 the data count more.
     - `patience`: stop after so many epochs without a better log-likelihood of held-out rows, a
       `validation_fraction` of all; None trains to the end on all rows.
     - `standardise`: whether inputs and real-valued targets are standardised inside.
@@ -250,7 +225,7 @@ class BayesRegressor(RegressorMixin, _Bayes):
     (True, True)
     """
 
-    _likelihoods = ("gaussian", "heteroscedastic", "poisson")
+    likelihood: Literal["gaussian", "heteroscedastic", "poisson"] = "gaussian"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -259,15 +234,26 @@ class BayesRegressor(RegressorMixin, _Bayes):
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Trains on X (n, d) and y, (n,) or (n, D)."""
+        if self.likelihood not in ("gaussian", "heteroscedastic", "poisson"):
+            raise ValueError(
+                "BayesRegressor takes the likelihoods gaussian, heteroscedastic and poisson, got "
+                f"{self.likelihood!r}. For classes use BayesClassifier."
+            )
         x, given = self._checked(X, y, multi_output=True, y_numeric=True)
         self._shape = given.shape[1:]
         targets = np.asarray(given, dtype=np.float64).reshape(len(given), -1)
         self._refuse_unfit(targets, "y")
-        scales = self.standardise and self._chosen_likelihood != "poisson"
+        scales = self.standardise and self.likelihood != "poisson"
         self.target_scaler_ = self._scaler(targets) if scales else None
         if self.target_scaler_ is not None:
             targets = self.target_scaler_.transform(targets)
-        return self._learn(x, targets, targets.shape[1])
+        return self._learn(x, targets, targets.shape[1], self.likelihood)
+
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> Floats: ...
+
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[Floats, Floats]: ...
 
     def predict(self, X: Any, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
         """The mean, shaped as y was; with `return_std` also the standard deviation of y."""
@@ -296,10 +282,9 @@ class BayesRegressor(RegressorMixin, _Bayes):
 class BayesClassifier(ClassifierMixin, _Bayes):
     """Classification by a Bayesian neural network: probabilities that say how sure they are.
 
-    Parameters and attributes are those of `BayesRegressor` (`run_`, `n_features_in_`,
-    `feature_names_in_`), and `classes_`, the labels in the order of the columns of `predict_proba`.
-    The likelihood is "categorical", one output for each class, or for two classes "bernoulli", one
-    output in all.
+    Settings are those of `BayesRegressor` without `likelihood`; a `network` of one's own has one
+    output, a logit, for each class. Attributes after `fit`: `classes_`, the labels in the order of
+    the columns of `predict_proba`, and `run_`, `scaler_`, `n_features_in_`, `feature_names_in_`.
 
     >>> X = np.array([[-2.0], [-1.5], [-1.0], [1.0], [1.5], [2.0]])
     >>> model = BayesClassifier("laplace", epochs=100, random_state=0)
@@ -308,8 +293,6 @@ class BayesClassifier(ClassifierMixin, _Bayes):
     ['low' 'high'] (1, 2)
     """
 
-    _likelihoods = ("categorical", "bernoulli")
-
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Trains on X (n, d) and labels y (n,) of any kind."""
         x, labels = self._checked(X, y)
@@ -317,11 +300,11 @@ class BayesClassifier(ClassifierMixin, _Bayes):
         self.encoder_, self.target_scaler_ = LabelEncoder(), None
         codes = self.encoder_.fit_transform(labels)
         self.classes_ = self.encoder_.classes_
-        num, one_output = len(self.classes_), self._chosen_likelihood == "bernoulli"
-        if num < 2 or (one_output and num > 2):
-            wanted = "two classes for one output" if one_output else "two or more classes"
-            raise ValueError(f"BayesClassifier needs {wanted}, got {num} ({self.classes_}).")
-        return self._learn(x, codes[:, None] if one_output else codes, 1 if one_output else num)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"BayesClassifier needs two or more classes, got one class only: {self.classes_}."
+            )
+        return self._learn(x, codes, len(self.classes_), "categorical")
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each input."""
@@ -340,12 +323,11 @@ class BayesClassifier(ClassifierMixin, _Bayes):
         return self.encoder_.transform(y)
 
     def _array(self, values: Tensor) -> Floats:
-        # One output stands for both classes, whose variances are equal.
-        return _numbers(values.sum(-1)) * (2.0 if values.shape[-1] == 1 else 1.0)
+        return _numbers(values.sum(-1))
 
 
 def _plain(number: Any) -> Any:
-    # Searches over settings give numpy's whole numbers.
+    """A plain int where a search over settings gave one of numpy's."""
     return operator.index(number) if hasattr(number, "__index__") else number
 
 

@@ -241,7 +241,8 @@ class ExampleRows:
         rows = self._one(name, 0).detach()
         scale = float(rows.abs().sum(0).max())
         error = float((rows.sum(0) - gradient).abs().max())
-        return error <= scale * torch.finfo(gradient.dtype).eps ** 0.5
+        # A missed call is wrong by the order of the gradient; accelerators round at a thousandth.
+        return error <= scale * max(1e-2, torch.finfo(gradient.dtype).eps ** 0.5)
 
     def per_example(self) -> Params:
         """All rows, {name: (V, n, *shape)}."""

@@ -17,6 +17,7 @@ from bayesrule.matrices import (
     IsotropicMatrix,
     Matrix,
     Structure,
+    SubsetMatrix,
 )
 from bayesrule.matrices.dense import flatten
 from bayesrule.posteriors._base import Family, Posterior
@@ -85,6 +86,10 @@ class Gaussian(Posterior):
 
     def natural(self) -> tuple[Params, Matrix]:
         """`λ = (S m, −½ S)`; the second is given as S itself."""
+        if isinstance(self.precision, SubsetMatrix):
+            raise TypeError(
+                "A belief over a subset has no natural parameters for the weights it holds as known."
+            )
         return self.precision.matmul(self.mean), self.precision
 
     @classmethod

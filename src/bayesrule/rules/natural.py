@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bayesrule import vectors
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Diagonal, LowRank, Matrix, Structure, Subset
+from bayesrule.matrices import Dense, Diagonal, LowRank, Matrix, Structure, Subset, Subset
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.momentum import Average, HeavyBall
@@ -70,7 +70,9 @@ class Natural(Rule):
                 f"{kind}() gives nothing to move the precision with; use PerExample(), Fisher(), "
                 "GGN() or Price(), or Natural(fixed_precision=True)."
             )
-        if curvature.needs_draws and not (self.retract or self.fixed_precision):
+        risky = curvature.needs_draws or not isinstance(_innermost(family.structure), Dense)
+        if curvature.may_be_negative and risky and not (self.retract or self.fixed_precision):
+            # A full matrix says so itself when it is no longer positive; Newton's method counts on it.
             raise ValueError(f"{kind}() may be negative; use Natural(retract=True).")
         if self.square_root and curvature.may_be_negative:
             raise ValueError(
@@ -193,3 +195,8 @@ class Natural(Rule):
         if before is not None and not self.fixed_precision:
             velocity = precision.solve(before.damped(prior_precision).matmul(velocity))
         return vectors.add(mean, velocity, alpha=self.momentum.decay)
+
+
+def _innermost(structure: Structure) -> Structure:
+    """The structure of the weights that are uncertain."""
+    return _innermost(structure.inner) if isinstance(structure, Subset) else structure

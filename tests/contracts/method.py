@@ -1,0 +1,170 @@
+"""What every named method must do; `tests/test_methods.py` runs it over all of them."""
+
+import ast
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import bayesrule as br
+from bayesrule import Learner, Likelihood, State, methods, tree
+
+# Newton's steps are for convex losses, so these methods get a linear model; and full steps may
+# overshoot where probabilities are close to 0 or 1, so their loss falls for certain in short ones.
+CONVEX = {"newton", "ridge"}
+SHORT = {"learning_rate": 0.3, "rate": 0.3}
+
+
+@dataclass(frozen=True)
+class Task:
+    """An easy problem with a likelihood and a module that can solve it."""
+
+    x: Tensor
+    y: Tensor
+    likelihood: Likelihood
+    outputs: int
+
+    def model(self, method: str) -> nn.Module:
+        """An unmodified module, the same at each call."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            if method in CONVEX:
+                return nn.Linear(2, self.outputs)
+            return nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, self.outputs))
+
+
+def regression_task() -> Task:
+    """A line with a little noise."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 2, generator=generator)
+    y = x.sum(1, keepdim=True) + 0.1 * torch.randn(64, 1, generator=generator)
+    return Task(x, y, br.GaussianLikelihood(noise=0.3), 1)
+
+
+def classification_task() -> Task:
+    """Three classes that lines keep apart."""
+    generator = torch.Generator().manual_seed(2)
+    x = 2.0 * torch.randn(64, 2, generator=generator)
+    corners = torch.tensor([[1.0, 0.0], [-0.5, 0.9], [-0.5, -0.9]])
+    return Task(x, (x @ corners.mT).argmax(1), br.CategoricalLikelihood(), 3)
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "regression": regression_task,
+    "classification": classification_task,
+}
+
+
+class MethodContract:
+    """The promises; a subclass says which method and which task."""
+
+    name: str
+    task: Task
+
+    def learner(self, **options: object) -> Learner:
+        """The method on the task, with its own defaults unless told otherwise."""
+        model = self.task.model(self.name)
+        return methods.METHODS[self.name](
+            model, self.task.likelihood, num_data=len(self.task.x), **options
+        )
+
+    def run(self, learner: Learner, steps: int, state: State | None = None) -> State:
+        """Some steps over batches of half the data."""
+        now = learner.init(seed=0) if state is None else state
+        for _ in range(steps):
+            rows = slice(0, 32) if now.step % 2 else slice(32, 64)
+            now, _ = learner.step(now, (self.task.x[rows], self.task.y[rows]))
+        return now
+
+    def loss(self, learner: Learner, state: State) -> float:
+        """The mean negative log-likelihood at the mean of the belief."""
+        outputs = learner.network(state.posterior.mean, state.buffers, self.task.x, training=False)
+        found = self.task.likelihood.log_prob(outputs, self.task.y, state.noise)
+        return -float(found.mean())
+
+    def test_is_listed_and_exported(self) -> None:
+        method = getattr(br, self.name)
+        assert methods.METHODS[self.name] is method
+        assert methods.find(self.name.upper().replace("_", "-")) is method
+
+    def test_is_at_most_fifteen_lines(self) -> None:
+        (function,) = ast.parse(inspect.getsource(methods.METHODS[self.name])).body
+        assert isinstance(function, ast.FunctionDef)
+        assert ast.get_docstring(function), "it needs a docstring"
+        body = function.body[1:]
+        last = body[-1].end_lineno
+        assert last is not None
+        assert last - body[0].lineno + 1 <= 15
+
+    def test_takes_module_likelihood_and_keywords(self) -> None:
+        parameters = inspect.signature(methods.METHODS[self.name]).parameters
+        kinds = [p.kind for p in parameters.values()]
+        assert list(parameters)[:2] == ["model", "likelihood"]
+        named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+        assert set(kinds[2:]) <= named
+
+    def test_the_loss_falls(self) -> None:
+        learner = self.learner(**(SHORT if self.name in CONVEX else {}))
+        before = self.loss(learner, learner.init(seed=0))
+        state = self.run(learner, 60)
+        assert self.loss(learner, state) < 0.8 * before
+
+    def test_predictions_are_finite(self) -> None:
+        learner = self.learner()
+        state = self.run(learner, 10)
+        state = learner.finish(state, [(self.task.x, self.task.y)])
+        found = br.predict(learner, state, self.task.x)
+        assert torch.isfinite(found.log_prob(self.task.y)).all()
+        assert torch.isfinite(found.mean).all()
+        assert torch.isfinite(found.variance).all()
+        assert (found.variance >= 0).all()
+        assert len(found.mean) == len(self.task.x)
+
+    def test_the_belief_is_a_belief(self) -> None:
+        learner = self.learner(prior_precision=2.0)
+        state = self.run(learner, 10)
+        names = [name for name, _ in learner.model.named_parameters()]
+        assert list(state.posterior.mean) == names
+        variance = state.posterior.variance()
+        assert all(torch.isfinite(v).all() and (v >= 0).all() for v in variance.values())
+        assert torch.isfinite(state.posterior.kl(2.0))
+
+    def test_the_state_survives_a_round_trip(self) -> None:
+        learner = self.learner()
+        state = self.run(learner, 3)
+        saved = {k: v.clone() if isinstance(v, Tensor) else v for k, v in tree.leaves(state)}
+        blank = learner.init(seed=7)
+        # A likelihood may learn the shape of its noise from the first batch.
+        restored = tree.rebuild(blank, lambda name, old: saved[name])
+        assert dict(tree.leaves(restored)).keys() == saved.keys()
+        continued, again = self.run(learner, 3, restored), self.run(learner, 3, state)
+        for (name, got), (_, want) in zip(tree.leaves(continued), tree.leaves(again), strict=True):
+            assert torch.equal(torch.as_tensor(got), torch.as_tensor(want)), name
+
+    def test_takes_the_common_settings(self) -> None:
+        learner = self.learner(prior_precision=3.0, temperature=0.5, shared_draws=True)
+        assert (learner.prior_precision, learner.temperature) == (3.0, 0.5)
+        assert learner.shared_draws
+        assert learner.weight == 128.0
+        assert torch.isfinite(self.run(learner, 2).posterior.mean[self._some(learner)]).all()
+
+    def test_a_learning_rate_of_zero_leaves_the_mean(self) -> None:
+        learner = self.learner(learning_rate=0.0)
+        name = self._some(learner)
+        start = learner.init().posterior.mean[name]
+        assert torch.equal(self.run(learner, 2).posterior.mean[name], start)
+        scheduled = self.learner(learning_rate=br.schedules.linear(0.0, 0.1, steps=1))
+        once = self.run(scheduled, 1)
+        assert torch.equal(once.posterior.mean[name], start)
+        assert not torch.equal(self.run(scheduled, 1, once).posterior.mean[name], start)
+
+    def test_says_what_it_is_made_of(self) -> None:
+        parts = self.learner().parts()
+        assert list(parts) == ["posterior", "expectation", "curvature", "rule"]
+        assert all(hasattr(br, part) for part in parts.values())
+
+    def _some(self, learner: Learner) -> str:
+        """A parameter of the last layer, which every belief is about."""
+        return methods.last_layer_names(learner.model)[0]

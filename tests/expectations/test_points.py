@@ -1,0 +1,74 @@
+"""Where the loss is looked at: the mean, and draws of the weights."""
+
+import pytest
+import torch
+from exact import close, dense, flat, generator, positive, randn, z_close
+
+from bayesrule.expectations import AtMean, Draws
+from bayesrule.matrices import Dense, Diagonal
+from bayesrule.posteriors import Gaussian
+
+MEAN = {"w": randn(2, 2, seed=1), "b": randn(2, seed=2)}
+Q = Gaussian(MEAN, Dense().project(positive(6), MEAN))
+
+
+def test_at_mean_is_one_point_without_an_offset() -> None:
+    (point,) = AtMean().points(Q, generator())
+    assert AtMean().num == 1
+    assert not AtMean().random
+    assert point.offset is None
+    close(flat(point.params), flat(MEAN), 0.0)
+
+
+def test_at_mean_takes_nothing_from_the_generator() -> None:
+    source = generator(3)
+    list(AtMean().points(Q, source))
+    assert torch.equal(torch.rand(2, generator=source), torch.rand(2, generator=generator(3)))
+
+
+def test_draws_are_mean_and_offset() -> None:
+    points = list(Draws(5).points(Q, generator()))
+    assert len(points) == Draws(5).num == 5
+    assert Draws(5).random
+    for point in points:
+        assert point.offset is not None
+        close(flat(point.params), flat(MEAN) + flat(point.offset), 0.0)
+    assert len({float(point.params["b"][0]) for point in points}) == 5
+
+
+def test_draws_average_to_the_expectation() -> None:
+    points = Draws(3000).points(Q, generator(4))
+    draws = torch.stack([flat(point.params) for point in points])
+    z_close(draws, flat(MEAN))
+    # E‖θ‖² = ‖m‖² + tr S⁻¹
+    spread = torch.linalg.inv(dense(Q.precision, MEAN)).trace()
+    z_close(draws.square().sum(1), flat(MEAN).square().sum() + spread)
+
+
+def test_antithetic_draws_mirror_each_other() -> None:
+    points = list(Draws(6, antithetic=True).points(Q, generator(5)))
+    assert len(points) == 6
+    total = torch.stack([flat(point.params) for point in points]).mean(0)
+    close(total, flat(MEAN), 1e-14)
+    for one, two in zip(points[::2], points[1::2], strict=True):
+        assert one.offset is not None
+        assert two.offset is not None
+        close(flat(one.offset), -flat(two.offset), 0.0)
+        close(flat(two.params), flat(MEAN) + flat(two.offset), 0.0)
+    plain = [flat(point.params) for point in Draws(3).points(Q, generator(5))]
+    close(torch.stack([flat(p.params) for p in points[::2]]), torch.stack(plain), 0.0)
+
+
+def test_same_generator_same_points() -> None:
+    q = Gaussian(MEAN, Diagonal().identity(MEAN, 2.0))
+    one, two = (
+        torch.stack([flat(p.params) for p in Draws(3).points(q, generator(6))]) for _ in range(2)
+    )
+    assert torch.equal(one, two)
+
+
+def test_numbers_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one draw, got 0"):
+        Draws(0)
+    with pytest.raises(ValueError, match="pairs, got an odd number: 3"):
+        Draws(3, antithetic=True)

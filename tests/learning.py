@@ -1,0 +1,92 @@
+"""Pieces that tests of learners share: a small problem, a rule that only looks, given draws."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+import bayesrule as br
+from bayesrule import (
+    AtMean,
+    CategoricalLikelihood,
+    Derivatives,
+    Diagonal,
+    GaussianFamily,
+    Learner,
+    Natural,
+    PerExample,
+    tree,
+)
+from bayesrule.expectations import Expectation, Point
+from bayesrule.posteriors import Family, Posterior
+from bayesrule.rules import Memory, Rule
+
+
+@dataclass(frozen=True)
+class Spy(Rule):
+    """Keeps what it is given and moves nothing."""
+
+    def check(self, family: Family, expectation: Expectation, curvature: br.Curvature) -> None: ...
+
+    def structure(self, family: Family) -> br.Structure:
+        assert isinstance(family, GaussianFamily)
+        return family.structure
+
+    def init(self, family: Family, params: br.Params, weight: float) -> Memory:
+        return {}
+
+    def step(
+        self,
+        posterior: Any,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        step: int,
+    ) -> tuple[Posterior, Memory]:
+        return posterior, {"seen": derivatives}
+
+
+@dataclass(frozen=True)
+class Given(Expectation):
+    """Points that are known beforehand."""
+
+    offsets: tuple[br.Params, ...]
+
+    random = True
+
+    @property
+    def num(self) -> int:
+        return len(self.offsets)
+
+    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+        for offset in self.offsets:
+            yield Point({k: v + offset[k] for k, v in posterior.mean.items()}, offset)
+
+
+def small_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def small_batch(size: int = 6) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 3), torch.randint(3, (size,))
+
+
+def small_learner(model: nn.Module | None = None, **changes: Any) -> Learner:
+    parts: dict[str, Any] = {
+        "num_data": 24,
+        "posterior": GaussianFamily(Diagonal()),
+        "expectation": AtMean(),
+        "curvature": PerExample(),
+        "rule": Natural(0.1, 0.1),
+        **changes,
+    }
+    likelihood = parts.pop("likelihood", CategoricalLikelihood())
+    return Learner(model or small_model(), likelihood, **parts)
+
+
+def equal_trees(a: object, b: object) -> bool:
+    one, two = dict(tree.leaves(a)), dict(tree.leaves(b))
+    same = (torch.equal(torch.as_tensor(v), torch.as_tensor(two[k])) for k, v in one.items())
+    return one.keys() == two.keys() and all(same)
