@@ -6,12 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from bayesrule import __version__
-from bayesrule.checkpoint import CheckpointError
-from bayesrule.commands import bench, compare, fit, methods, predict
-from bayesrule.data.errors import DataError
-from bayesrule.train import TrainingError
+from bayesrule.commands import bench, compare, faults, fit, methods, predict
+from bayesrule.data.errors import nearest
 
 _EXAMPLES = """\
 examples:
@@ -24,12 +23,21 @@ examples:
 
 exit codes:
   0  done        1  a run failed        2  the call or the data has a fault        130  interrupted
+
+Faults are told in one line; with BAYESRULE_DEBUG=1 in the environment the traceback is shown too.
 """
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a fault of the call in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"bayesrule: {message}. All options: {self.prog} --help\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole grammar of the command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="bayesrule",
         description="Neural networks that know what they do not know.",
         epilog=_EXAMPLES,
@@ -43,27 +51,51 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; what a person can put right is one line on stderr, not a traceback."""
-    args = parser().parse_args(argv)
+    """Runs one command and returns the exit code.
+
+    What a person can put right is one line on stderr; a bug keeps its traceback.
+    """
+    args = _parse(list(sys.argv[1:] if argv is None else argv))
+    if hasattr(sys.stdout, "reconfigure"):
+        # A terminal without these letters gets question marks, not an error.
+        sys.stdout.reconfigure(errors="replace")
     try:
-        return int(args.run(args))
-    except (DataError, CheckpointError, ValueError, TypeError, OSError, ImportError) as problem:
-        if isinstance(problem, BrokenPipeError):
-            # The reader of a pipe has left; nothing more can be said to it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        return _say(problem, 2)
-    except TrainingError as problem:
-        return _say(problem, 1)
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
-        return _say(
-            "Interrupted. With --out, the same command goes on from the last checkpoint.", 130
-        )
+        faults.say(f"Interrupted. {getattr(args, 'interrupted', '')}")
+        return 130
+    except Exception as problem:
+        if isinstance(problem, BrokenPipeError) and _reader_left():
+            return 0
+        known = faults.exit_code(problem)
+        if known is None:
+            problem.add_note("This is a fault in bayesrule itself; please report these lines.")
+            raise
+        return faults.tell(problem, known, vars(args))
 
 
-def _say(problem: object, code: int) -> int:
-    print(f"bayesrule: {problem}", file=sys.stderr)
-    return code
+def _parse(words: list[str]) -> argparse.Namespace:
+    grammar = parser()
+    args, unknown = grammar.parse_known_args(words)
+    if unknown:
+        options = ["--" + name.replace("_", "-") for name in vars(args)]
+        hint = nearest(unknown[0].partition("=")[0], options) if unknown[0][:1] == "-" else ""
+        faults.say(f"not understood: {' '.join(unknown)}.{hint} All options: {grammar.prog} {args.command} --help")
+        raise SystemExit(2)
+    args.words = words
+    return args
+
+
+def _reader_left() -> bool:
+    """Whether whoever read standard output has gone; then nothing more can be said to it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":

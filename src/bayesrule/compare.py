@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bayesrule import metrics
-from bayesrule.data import DataError, Encoder, Table, split_rows
+from bayesrule.data import Encoder, Table, split_rows
 from bayesrule.evaluate import ECE_BINS, coverage_levels, scores
 from bayesrule.learner import Learner
 from bayesrule.methods import METHODS, find
@@ -126,8 +126,6 @@ def run_trial(trial: Trial) -> Outcome:
     torch.set_num_threads(1)
     try:
         return _train_and_score(trial)
-    except (DataError, KeyboardInterrupt):
-        raise
     except Exception as problem:
         return Outcome(trial.method, error=f"{type(problem).__name__}: {problem}")
     finally:
@@ -146,6 +144,8 @@ def _trials(
 ) -> list[Trial]:
     if splits < 1:
         raise ValueError(f"splits must be at least 1, got {splits}.")
+    if not 0.0 < test_fraction < 1.0:
+        raise ValueError(f"test_fraction lies strictly between 0 and 1, got {test_fraction}.")
     classes = encoder.task.classification
     labels = encoder.targets(table) if classes else None
     fractions = (1.0 - test_fraction, test_fraction)
@@ -153,6 +153,8 @@ def _trials(
     trials = []
     for number in range(splits):
         train, test = split_rows(len(table), fractions, seed=seed + number, stratify=labels)
+        # What is wrong with the rows of a split is said before any training, not by each method.
+        Encoder.fit(table.rows(train), **fixed)
         for name in names:
             likelihood = "categorical" if classes else "gaussian"
             chosen = replace(base, method=name, likelihood=likelihood, seed=seed + number)
@@ -271,7 +273,7 @@ def _gather(name: str, outcomes: list[Outcome]) -> MethodResult:
         seconds=sum(o.seconds for o in good) / len(good) if good else math.nan,
         curves=[o.curve for o in good if o.curve is not None],
         predictions=next((o.predictions for o in good if o.predictions is not None), None),
-        error=failed[0] if failed else None,
+        error=f"in {len(failed)} of {len(mine)} splits: {failed[0]}" if failed else None,
     )
 
 

@@ -14,10 +14,21 @@ ECE_BINS = 15
 
 def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     """All scores that fit the kind of prediction; log-likelihoods are per point, of the mixture."""
+    _refuse_not_finite(prediction)
     found = (
         _class_scores(prediction, y) if prediction.classification else _real_scores(prediction, y)
     )
     return {name: float(value) for name, value in found.items()}
+
+
+def _refuse_not_finite(prediction: Prediction) -> None:
+    bad = ~prediction.mean.flatten(start_dim=1).isfinite().all(dim=1)
+    if bad.any():
+        raise ValueError(
+            f"The predictions of {int(bad.sum())} of {len(bad)} rows are not finite, so there is "
+            "nothing to score: training has diverged. A smaller learning_rate or a larger "
+            "prior_precision usually helps."
+        )
 
 
 def _class_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:

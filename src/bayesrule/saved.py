@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesrule.checkpoint import CheckpointError, write_atomically
+from torch import Tensor
+
+from bayesrule.checkpoint import CheckpointError, facts, write_atomically
 from bayesrule.data import DataError, Encoder, Table
 from bayesrule.predict import How
 from bayesrule.prediction import Prediction
 from bayesrule.recipe import Recipe
 from bayesrule.train import Run, load_run
+
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -35,15 +41,77 @@ def num_outputs(encoder: Encoder) -> int:
     return len(encoder.classes) if encoder.task.classification else 1
 
 
-def write_model(folder: Path, recipe: Recipe, encoder: Encoder, num_data: int) -> None:
-    """Writes what the state alone does not tell; before training, so that a run can be resumed."""
+def fingerprint(*tensors: Tensor) -> str:
+    """A short mark that other data would not have."""
+    mark = hashlib.sha256()
+    for tensor in tensors:
+        mark.update(str(tuple(tensor.shape)).encode())
+        mark.update(tensor.contiguous().numpy().tobytes())
+    return mark.hexdigest()[:16]
+
+
+def claim_folder(
+    folder: Path,
+    recipe: Recipe,
+    encoder: Encoder,
+    num_data: int,
+    data: str,
+    *,
+    start_over: bool = False,
+) -> int:
+    """Readies a folder for a run, and says how many epochs of that very run it holds already.
+
+    `model.json` holds what the state alone does not tell, so it is written before training. A
+    folder with another run is refused before anything in it is touched; with `start_over` the old
+    run goes, once the new `model.json` is safely on the disk. `data` is the fingerprint of the
+    training data.
+    """
     document = {
-        "format": 1,
+        "format": FORMAT,
         "recipe": json.loads(recipe.to_json()),
         "encoder": json.loads(encoder.to_json()),
         "num_data": num_data,
+        "data": data,
     }
-    write_atomically(folder / "model.json", json.dumps(document, indent=2).encode())
+    if not start_over and _run_files(folder):
+        _refuse_another(folder, document)
+        return _epochs_done(folder)
+    staged = folder / "model.json.next"
+    write_atomically(staged, json.dumps(document, indent=2).encode())
+    # Old weights must never stand beside a new model.json: they could be read as its own.
+    for old in (*_run_files(folder), folder / "run.json"):
+        old.unlink(missing_ok=True)
+    os.replace(staged, folder / "model.json")
+    return 0
+
+
+def _run_files(folder: Path) -> list[Path]:
+    """The weights that a run keeps; other files in the folder are none of its business."""
+    names = ("checkpoint", "best-*", "final")
+    return [file for name in names for file in folder.glob(f"{name}.safetensors")]
+
+
+def _refuse_another(folder: Path, document: dict[str, Any]) -> None:
+    """Raises where the run in a folder is not the one that `document` describes."""
+    ways = "Use another folder, or resume=False to start over; nothing was changed."
+    if not (folder / "model.json").is_file():
+        raise CheckpointError(f"{folder} holds weights of a run without a model.json. {ways}")
+    old, new = _document(folder), document
+    for name, mine in new["recipe"].items():
+        theirs = old["recipe"].get(name)
+        if theirs != mine:
+            raise CheckpointError(
+                f"{folder} holds a run with {name} {theirs}, this one has {name} {mine}. {ways}"
+            )
+    if any(old.get(name) != new[name] for name in ("encoder", "num_data", "data")):
+        raise CheckpointError(
+            f"{folder} holds a run on other data, or on another target or other columns. {ways}"
+        )
+
+
+def _epochs_done(folder: Path) -> int:
+    file = folder / "checkpoint.safetensors"
+    return len(facts(file).get("history", ())) if file.is_file() else 0
 
 
 def read_model(folder: Path) -> SavedModel:
@@ -53,9 +121,9 @@ def read_model(folder: Path) -> SavedModel:
         recipe = Recipe.from_json(json.dumps(document["recipe"]))
         encoder = Encoder.from_json(json.dumps(document["encoder"]))
         num_data = int(document["num_data"])
+        learner = recipe.learner(len(encoder.feature_names), num_outputs(encoder), num_data)
     except (KeyError, TypeError, ValueError) as problem:
-        raise CheckpointError(f"{folder / 'model.json'} is damaged: {problem}") from problem
-    learner = recipe.learner(len(encoder.feature_names), num_outputs(encoder), num_data)
+        raise _damaged(folder / "model.json", problem) from problem
     if not (folder / "final.safetensors").is_file():
         raise CheckpointError(
             f"{folder} holds no finished run. If training was interrupted, the same fit command "
@@ -72,6 +140,22 @@ def _document(folder: Path) -> dict[str, Any]:
             "Make one with: bayesrule fit DATA --target COLUMN --out FOLDER"
         )
     try:
-        return json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise CheckpointError(f"{file} is damaged: {problem}") from problem
+        found = json.loads(file.read_text())
+        version = found["format"]
+        if not isinstance(found["recipe"], dict):
+            raise TypeError("its recipe is not a table of names and values")
+    except (ValueError, TypeError, KeyError) as problem:
+        raise _damaged(file, problem) from problem
+    if version != FORMAT:
+        raise CheckpointError(
+            f"{file} has format {version}, and this version of bayesrule reads format {FORMAT}. "
+            "Use the version that wrote it, or fit again."
+        )
+    return found
+
+
+def _damaged(file: Path, problem: Exception) -> CheckpointError:
+    what = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem)
+    return CheckpointError(
+        f"{file} is damaged: {what}. Nothing was changed; restore it from a copy, or fit again."
+    )

@@ -11,9 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bayesrule.curvature import ExampleRows, Problem, Recording
+from bayesrule.curvature.recorder import Recorder
 from bayesrule.types import Params
 from curvature.brute_force import example_rows, problem_of
-from curvature.zoo import ZOO, Case, Chain, Positions, Recurrent
+from curvature.zoo import LOOSE, ZOO, Arithmetic, Case, Chain, Positions, Recurrent, Scripted
 
 
 def _rows(problem: Problem, num: int = 3) -> tuple[ExampleRows, Params, Tensor]:
@@ -64,6 +65,43 @@ def test_a_module_is_understood_once_for_every_batch_size(make: Callable[[], Cas
     assert smaller.network.understood is known
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("name", ZOO)
+def test_known_layers_need_no_pass_for_each_example(name: str) -> None:
+    model, x = ZOO[name]()
+    problem = problem_of(model, x)
+    recording = Recording(problem, problem.network.params())
+    assert recording.loose == LOOSE.get(name, set())
+
+
+def test_what_the_recorder_sees_needs_no_probe() -> None:
+    model = Arithmetic()
+    params: Params = {**dict(model.named_parameters())}
+    with Recorder(params) as recorder:
+        model(torch.randn(5, 3))
+    assert recorder.loose == {"scale", "layer.bias"}
+    assert [(use.weight, use.bias) for use in recorder.uses] == [("layer.weight", "layer.bias")]
+
+
+def test_a_parameter_given_as_an_input_is_loose() -> None:
+    query = torch.ones(5, 3, requires_grad=True)
+    with Recorder({"query": query}) as recorder:
+        nn.functional.linear(query, torch.ones(2, 3))
+    assert recorder.loose == {"query"}
+
+
+def test_zeros_at_the_start_hide_nothing_later() -> None:
+    model = Scripted()
+    nn.init.zeros_(model.out.weight)
+    first = problem_of(model, torch.randn(5, 3))
+    _rows(first)
+    nn.init.normal_(model.out.weight)
+    later = problem_of(model, torch.randn(5, 3))
+    later.network.understood = first.network.understood
+    rows, _, vectors = _rows(later)
+    _assert_close(rows.per_example(), example_rows(later, vectors))
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_are_refused_by_name(kind: Callable[..., nn.Module]) -> None:
     problem = problem_of(Recurrent(kind), torch.randn(5, 4, 3))
@@ -111,7 +149,8 @@ def test_training_batch_norm_rows_go_through_the_activations_of_one_example() ->
 def test_recording_moves_batch_statistics_once() -> None:
     model = _batch_norm_net()
     problem = problem_of(model, torch.randn(5, 3), training=True)
-    _rows(problem)
+    rows, _, _ = _rows(problem)
+    rows.per_example()
     reference = _batch_norm_net()
     reference.load_state_dict(model.state_dict())
     reference(problem.x)

@@ -207,12 +207,6 @@ def _frozen() -> nn.Module:
     return model
 
 
-def _zero_head() -> nn.Module:
-    model = Scripted()
-    nn.init.zeros_(model.out.weight)
-    return model
-
-
 def _flat_inputs(width: int = 3) -> Tensor:
     return torch.randn(5, width)
 
@@ -330,6 +324,30 @@ ZOO: dict[str, Callable[[], Case]] = {
     "unused": lambda: (Unused(), _flat_inputs()),
     "two inputs": lambda: (TwoInputs(), (torch.randn(5, 3), torch.randn(5, 4))),
     "scripted": lambda: (Scripted(), _flat_inputs()),
-    "scripted, hidden behind zeros": lambda: (_zero_head(), _flat_inputs()),
     "partly scripted": lambda: (PartlyScripted(), _flat_inputs()),
 }
+
+
+_ATTENTION = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"}
+
+LOOSE: dict[str, set[str]] = {
+    "conv2d, same, uneven": {"parts.0.weight", "parts.0.bias"},
+    "conv3d": {"parts.0.weight", "parts.0.bias"},
+    "transposed conv": {"parts.0.weight", "parts.0.bias"},
+    "rms norm": {"parts.0.weight"},
+    "weight norm": {f"0.parametrizations.weight.original{i}" for i in (0, 1)},
+    "arithmetic": {"scale", "layer.bias"},
+    "prelu": {"1.weight"},
+    "attention": {f"attention.{name}" for name in _ATTENTION},
+    "transformer": {f"parts.0.self_attn.{name}" for name in _ATTENTION},
+    "time first, as many steps as examples": {
+        "layer.weight",
+        "layer.bias",
+        "norm.weight",
+        "norm.bias",
+    },
+    "positions in the batch axis": {"layer.weight", "layer.bias"},
+    "scripted": {"scale"},
+    "partly scripted": {"out.bias"},
+}
+"""Parameters that are not understood from their layers; of all others, the rows come for free."""

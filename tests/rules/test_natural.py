@@ -250,8 +250,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         r"Price\(\) may be negative; use Natural\(retract=True\)",
     ),
     (
+        "negative, unseen by a diagonal",
+        {"curvature": Hessian()},
+        r"Hessian\(\) may be negative; use Natural\(retract=True\)",
+    ),
+    (
         "root of a negative",
-        {"curvature": Hessian(), "rule": Natural(square_root=True)},
+        {"curvature": Hessian(), "rule": Natural(square_root=True, retract=True)},
         r"Hessian\(\) may be negative and then has no square root",
     ),
     (

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bayesrule.bench.models import benchmark_mlp, resnet18
+from bayesrule.data.errors import nearest
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import find
 from bayesrule.provenance import machine, versions
@@ -43,6 +44,22 @@ CASES = {
 }
 
 
+def check(cases: Sequence[str], methods: Sequence[str], device: str) -> None:
+    """Refuses what there is not, before the first step is timed."""
+    for name in cases:
+        if name not in CASES:
+            raise ValueError(
+                f"Unknown case {name!r}.{nearest(name, CASES)} Cases: {', '.join(CASES)}."
+            )
+    for name in methods:
+        find(name)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        reason = str(problem).partition("\n")[0]
+        raise ValueError(f"The device {device!r} cannot be used here: {reason}") from problem
+
+
 def run(
     cases: Sequence[str],
     methods: Sequence[str],
@@ -52,10 +69,9 @@ def run(
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times all contenders in turn, round after round; a ratio is taken within each round."""
+    check(cases, methods, device)
     found = []
     for name in cases:
-        if name not in CASES:
-            raise ValueError(f"Unknown case {name!r}. Cases: {', '.join(CASES)}.")
         case = CASES[name]
         contenders, missing = _contenders(case, methods, torch.device(device))
         progress(f"{case.title}: {', '.join(contenders)}")
@@ -75,7 +91,10 @@ def _contenders(
     steps: dict[str, Step] = {"adam (torch)": _torch_adam(copy.deepcopy(model), x, y)}
     missing: dict[str, str] = {}
     for name in methods:
-        steps[name] = _learner(name, copy.deepcopy(model), x, y)
+        try:
+            steps[name] = _learner(name, copy.deepcopy(model), x, y)
+        except ValueError as problem:  # the method does not fit this net, such as a full matrix
+            missing[name] = str(problem)
     for name, make in (("ivon-opt", _ivon_opt), ("backpack", _backpack)):
         try:
             steps[name] = make(copy.deepcopy(model), x, y)

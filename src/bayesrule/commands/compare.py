@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from bayesrule.commands import options, text
-from bayesrule.compare import Outcome, compare
+from bayesrule.commands import faults, numbers, options, text
+from bayesrule.compare import Outcome, applicable, compare
+from bayesrule.data import Encoder
 from bayesrule.report import METRICS, Comparison, MethodResult, write_report
 
 _KEYS = {
@@ -20,77 +20,109 @@ _KEYS = {
 
 def add(commands: Any) -> None:
     """The grammar of the command."""
-    parser = commands.add_parser(
+    parser = options.add_command(
+        commands,
         "compare",
         help="train every method on the same splits; a table and a report",
         description="Trains each method on the same random splits of a table, prints the scores on "
-        "the rows that were held out, and writes report.html, one file that opens anywhere.",
+        "the rows that were held out, and writes report.html, one file that opens anywhere; a "
+        "report that is there is replaced. A method that fails is listed with its error.",
+        examples="""
+            bayesrule compare                                 on a built-in set
+            bayesrule compare house.csv --target price --out house/
+            bayesrule compare house.csv --target price --methods vogn,laplace,map --splits 5
+            bayesrule compare iris --steps 500 --jobs 2 --json
+        """,
     )
     options.add_data(parser)
-    parser.add_argument(
-        "--methods", metavar="A,B,C", help="only these; default: all that fit the task"
+    _add_comparison(parser)
+    options.add_training(parser)
+    options.add_seed(parser)
+    options.add_json(parser)
+    parser.set_defaults(run=run, interrupted="No report was written.")
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the comparison")
+    group.add_argument(
+        "--methods",
+        type=numbers.names,
+        metavar="A,B,C",
+        help="only these; default: all that fit the task",
     )
-    parser.add_argument(
-        "--splits", type=int, default=3, metavar="N", help="random splits (default: 3)"
-    )
-    parser.add_argument(
-        "--test-fraction", type=float, default=0.2, metavar="F", help="rows held out (default: 0.2)"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=os.cpu_count(),
+    group.add_argument(
+        "--splits",
+        type=numbers.whole(),
+        default=3,
         metavar="N",
-        help="processes (default: one a core)",
+        help="random splits (default: 3)",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--test-fraction",
+        type=numbers.between,
+        default=0.2,
+        metavar="F",
+        help="rows held out (default: 0.2)",
+    )
+    group.add_argument(
+        "--jobs", type=numbers.whole(), metavar="N", help="processes (default: one a core)"
+    )
+    group.add_argument(
         "--out",
         default="comparison",
         metavar="FOLDER",
         help="for report.html (default: comparison)",
     )
-    options.add_training(parser)
-    options.add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compares, prints the table, writes the report."""
     table = options.table(args)
-    folder = Path(args.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    names = args.methods.split(",") if args.methods else None
-    bar = _Bar(quiet=args.json)
-    comparison = compare(
-        table,
-        args.target,
-        methods=names,
-        splits=args.splits,
-        test_fraction=args.test_fraction,
-        recipe=options.recipe(args),
-        encoder_options=options.encoder_options(args),
-        seed=args.seed,
-        jobs=args.jobs,
-        command=_command(args),
-        progress=bar,
-    )
-    bar.close()
-    report = write_report(comparison, folder / "report.html")
+    recipe, chosen = options.recipe(args), options.encoder_options(args)
+    task = Encoder.fit(table, args.target, **chosen).task.kind
+    with faults.of_the_call():
+        names = applicable(args.methods, task)
+    folder = options.writable(Path(args.out))
+    with _Bar(quiet=args.json) as bar:
+        comparison = compare(
+            table,
+            args.target,
+            methods=names,
+            splits=args.splits,
+            test_fraction=args.test_fraction,
+            recipe=recipe,
+            encoder_options=chosen,
+            seed=args.seed,
+            jobs=args.jobs or _cores(),
+            command=options.command(args),
+            progress=bar,
+        )
+    return _conclude(args, comparison, folder / "report.html")
+
+
+def _cores() -> int:
+    # Unlike os.cpu_count, joblib's counts what this process may use, as in a container.
+    import joblib
+
+    return int(joblib.cpu_count())
+
+
+def _conclude(args: argparse.Namespace, comparison: Comparison, report: Path) -> int:
+    """Scores first: they took long, and a full disk must not lose them."""
     if args.json:
-        options.show_json({**_document(comparison), "report": str(report)})
+        print(options.as_json({**_document(comparison), "report": str(report)}))
     else:
-        _show(comparison, report)
-    return 1 if all(method.error for method in comparison.methods) else 0
+        _show(comparison)
+    write_report(comparison, report)
+    if not args.json:
+        print(f"\n{comparison.seconds:.0f} s in all. Report: {report}")
+    if all(method.error for method in comparison.methods):
+        faults.say(f"No method ran on every split: {comparison.methods[0].error}")
+        return 1
+    return 0
 
 
-def _command(args: argparse.Namespace) -> str:
-    words = [w for w in ("bayesrule", "compare", args.data) if w]
-    if args.target:
-        words += ["--target", args.target]
-    return " ".join([*words, "--splits", str(args.splits), "--seed", str(args.seed)])
-
-
-def _show(comparison: Comparison, report: Path) -> None:
+def _show(comparison: Comparison) -> None:
     keys = _KEYS[comparison.task]
     rows = [[m.name, *_cells(m, keys)] for m in ranked(comparison)]
     print(f"{comparison.dataset}: {comparison.rows} rows, {comparison.features} features. "
@@ -101,8 +133,7 @@ def _show(comparison: Comparison, report: Path) -> None:
     print(text.table(["method", *(METRICS[k].label.lower() for k in keys)], rows))
     for method in comparison.methods:
         if method.error:
-            print(f"\n{method.name} failed: {method.error}")
-    print(f"\n{comparison.seconds:.0f} s in all. Report: {report}")
+            print(f"\n{method.name} failed {method.error}")
 
 
 def ranked(comparison: Comparison) -> list[MethodResult]:
@@ -173,7 +204,9 @@ class _Bar:
         self._bar.update(1)
         self._bar.set_postfix_str(outcome.method)
 
-    def close(self) -> None:
-        """Removes the bar."""
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()

@@ -14,13 +14,18 @@ from bayesrule.methods import METHODS
 
 def add(commands: Any) -> None:
     """The grammar of the command."""
-    parser = commands.add_parser(
+    parser = options.add_command(
+        commands,
         "methods",
         help="the methods and the parts they are made of",
         description="Every method is one choice of four parts: the shape of the belief, where the "
         "loss is looked at, which curvature is used, and the rule by which the belief moves.",
+        examples="""
+            bayesrule methods
+            bayesrule methods --json
+        """,
     )
-    options.add_common(parser)
+    options.add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -28,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the table."""
     found = [describe(name) for name in METHODS]
     if args.json:
-        options.show_json(found)
+        print(options.as_json(found))
         return 0
     columns = ("method", "posterior", "expectation", "curvature", "rule", "what it is")
     print(text.words(columns, [[row[c] for c in columns] for row in found]))

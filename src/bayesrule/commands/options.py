@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import tempfile
+import textwrap
+from pathlib import Path
 from typing import Any
 
+from bayesrule.commands import faults, numbers
 from bayesrule.data import EMBEDDED, UCI, DataError, Table, open_table
 from bayesrule.recipe import Recipe
 
@@ -15,21 +20,37 @@ _DATA_HELP = (
 )
 
 
+def add_command(
+    commands: Any, name: str, *, help: str, description: str, examples: str = ""
+) -> argparse.ArgumentParser:
+    """A command whose help ends with examples."""
+    epilog = "examples:\n" + textwrap.indent(textwrap.dedent(examples).strip(), "  ")
+    return commands.add_parser(
+        name,
+        help=help,
+        description=textwrap.fill(description, 79),
+        epilog=epilog if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def add_data(parser: argparse.ArgumentParser) -> None:
     """The table and how it is read."""
     parser.add_argument("data", nargs="?", metavar="DATA", help=_DATA_HELP)
-    parser.add_argument("--target", metavar="COLUMN", help="the column to predict")
-    parser.add_argument(
+    group = parser.add_argument_group("the table")
+    group.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    group.add_argument(
         "--task",
         choices=("regression", "classification"),
         help="what kind of target it is; found out and said where not given",
     )
-    parser.add_argument(
+    group.add_argument(
         "--features",
+        type=numbers.names,
         metavar="A,B,C",
         help="only these columns as inputs; default: all but the target",
     )
-    parser.add_argument(
+    group.add_argument(
         "--missing",
         choices=("error", "impute"),
         default="error",
@@ -39,40 +60,60 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_training(parser: argparse.ArgumentParser) -> None:
     """The network and its training."""
-    parser.add_argument(
-        "--hidden", default="50", metavar="N,N", help="units of the hidden layers (default: 50)"
+    group = parser.add_argument_group("the network and its training")
+    group.add_argument(
+        "--hidden",
+        type=numbers.units,
+        default="50",
+        metavar="N,N",
+        help="units of the hidden layers, none for a linear model (default: 50)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--epochs",
-        type=int,
+        type=numbers.whole(),
         metavar="N",
-        help="passes through the data; default: about --steps batches",
+        help="passes through the data; default: as many as make about --steps batches, at least "
+        "20 and at most 400",
     )
-    parser.add_argument(
-        "--steps", type=int, default=2000, metavar="N", help="batches in all (default: 2000)"
+    group.add_argument(
+        "--steps",
+        type=numbers.whole(),
+        default=2000,
+        metavar="N",
+        help="about how many batches are seen where --epochs is not given (default: 2000)",
     )
-    parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="examples in a batch (default: 32)"
+    group.add_argument(
+        "--batch-size", type=numbers.whole(), metavar="N", help="rows in a batch (default: 32)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--prior-precision",
-        type=float,
+        type=numbers.not_negative,
         metavar="P",
         help="the weights' prior is N(0, 1/P); default: the method's own",
     )
-    parser.add_argument(
-        "--temperature", type=float, metavar="T", help="below 1 the data count more (default: 1)"
+    group.add_argument(
+        "--temperature",
+        type=numbers.positive,
+        metavar="T",
+        help="below 1 the data count more (default: 1)",
     )
-    parser.add_argument(
-        "--learning-rate", type=float, metavar="A", help="default: the method's own"
+    group.add_argument(
+        "--learning-rate",
+        type=numbers.positive,
+        metavar="A",
+        help="falls to zero along a cosine; default: the method's own",
     )
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """The one number that all randomness follows from."""
+    parser.add_argument(
+        "--seed", type=numbers.seed, default=0, metavar="N", help="of all randomness (default: 0)"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
     """What every command has."""
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of all randomness (default: 0)"
-    )
     parser.add_argument(
         "--json", action="store_true", help="print one json document instead of text for people"
     )
@@ -91,37 +132,48 @@ def table(args: argparse.Namespace) -> Table:
 
 def encoder_options(args: argparse.Namespace) -> dict[str, Any]:
     """How the table is to be encoded."""
-    features = [name.strip() for name in args.features.split(",")] if args.features else None
-    return {"task": args.task, "features": features, "missing": args.missing}
+    return {"task": args.task, "features": args.features, "missing": args.missing}
 
 
 def recipe(args: argparse.Namespace, **more: Any) -> Recipe:
     """The training that a call asks for."""
     names = ("prior_precision", "temperature", "learning_rate")
-    options = {k: getattr(args, k) for k in names if getattr(args, k) is not None}
-    return Recipe(
-        hidden=_units(args.hidden),
-        epochs=args.epochs,
-        steps=args.steps,
-        batch_size=args.batch_size,
-        seed=args.seed,
-        options=options,
-        **more,
-    )
+    chosen = {k: getattr(args, k) for k in names if getattr(args, k) is not None}
+    with faults.of_the_call():
+        return Recipe(
+            hidden=args.hidden,
+            epochs=args.epochs,
+            steps=args.steps,
+            batch_size=args.batch_size,
+            seed=args.seed,
+            options=chosen,
+            **more,
+        )
 
 
-def _units(text: str) -> tuple[int, ...]:
+def command(args: argparse.Namespace) -> str:
+    """The call as it can be given again."""
+    return shlex.join(["bayesrule", *args.words])
+
+
+def writable(folder: Path) -> Path:
+    """The folder, made where it is not there; a refusal comes before the work, not after it."""
+    if folder.exists() and not folder.is_dir():
+        raise faults.CallError(f"'{folder}' is a file; --out takes a folder.")
     try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError as problem:
-        raise ValueError(
-            f"--hidden takes whole numbers such as 50 or 64,64, got {text!r}."
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as problem:
+        raise faults.CallError(
+            f"Cannot write into the folder '{folder}': {problem.strerror}. Choose another with "
+            "--out."
         ) from problem
 
 
-def show_json(document: Any) -> None:
-    """Prints a document; what is not a finite number becomes null."""
-    print(json.dumps(_finite(document), indent=2))
+def as_json(document: Any) -> str:
+    """A document as text; what is not a finite number becomes null."""
+    return json.dumps(_finite(document), indent=2, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

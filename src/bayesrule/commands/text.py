@@ -36,11 +36,13 @@ def words(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def figure(value: float) -> str:
     """A number with as many digits as are worth reading.
 
-    >>> figure(0.01234), figure(1234.5), figure(float("nan"))
-    ('0.0123', '1234', '–')
+    >>> figure(0.01234), figure(1234.5), figure(2e30), figure(float("nan"))
+    ('0.0123', '1234', '2e+30', '–')
     """
     if value != value:
         return "–"
     size = abs(value)
+    if size >= 1e6:
+        return f"{value:.3g}"
     digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
     return f"{value:.{digits}f}" if size >= 0.1 or value == 0 else f"{value:.3g}"

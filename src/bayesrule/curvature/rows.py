@@ -41,7 +41,10 @@ class Forward(Protocol):
 
 
 class Recording:
-    """One forward pass with what is needed to take gradients of single examples from it."""
+    """One forward pass with what is needed to take gradients of single examples from it.
+
+    `loose` names the parameters whose rows take a pass for each example, which is slower.
+    """
 
     def __init__(self, forward: Forward, params: Params) -> None:
         self.params = {name: value.detach().requires_grad_() for name, value in params.items()}
@@ -53,7 +56,7 @@ class Recording:
             self.outputs = forward.forward(self.params)
         self.size = num_examples(self._x)
         self._uses, self._mixes_examples = recorder.uses, recorder.mixes_examples
-        self._loose = recorder.loose | self._not_understood()
+        self.loose = recorder.loose | self._not_understood()
 
     def _not_understood(self) -> set[str]:
         """Parameters of layers whose first axis does not hold the examples, or that were missed.
@@ -81,7 +84,7 @@ class Recording:
                 params = {k: _moved(v).requires_grad_() for k, v in self.params.items()}
                 recorder, outputs = self._small_pass(params, size)
                 if len(recorder.uses) != len(good):
-                    return Understood((False,) * len(good), frozenset())
+                    return Understood((False,) * len(good), frozenset(self.params))
                 sizes = [use.batch_sizes == (size, size) for use in recorder.uses]
                 good = [a and b for a, b in zip(good, sizes, strict=True)]
                 missed |= _missed(params, recorder, outputs, size)
@@ -112,7 +115,7 @@ class Recording:
         edges = {i: use.edge for i, use in enumerate(self._uses) if use.edge is not None}
         wanted: list[Any] = list(self.params.values()) if gradient else []
         grads: list[dict[int, Tensor]] = []
-        total: list[Tensor] = [torch.zeros_like(value) for value in wanted]
+        total: list[Tensor | None] = [None] * len(wanted)
         for vector in vectors:
             found = torch.autograd.grad(
                 self.outputs,
@@ -121,22 +124,23 @@ class Recording:
                 retain_graph=True,
                 allow_unused=True,
             )
-            total = [t if f is None else t + f for t, f in zip(total, found, strict=False)]
+            total = [_plus(t, f) for t, f in zip(total, found, strict=False)]
             late = zip(edges, found[len(wanted) :], strict=True)
             shaped = ((i, g, self._uses[i].shape) for i, g in late)
             grads.append({i: g.reshape(shape) for i, g, shape in shaped if g is not None})
-        named = dict(zip(self.params, total, strict=True)) if gradient else {}
+        each = zip(self.params.items(), total, strict=False)
+        named = {k: torch.zeros_like(value) if t is None else t for (k, value), t in each}
         loose = self._vmap_rows(vectors)
         return ExampleRows(self.params, self._uses, grads, loose, self.size), named
 
     def _vmap_rows(self, vectors: Tensor) -> Params:
         """Rows of loose parameters, {name: (V, n, *shape)}, by a pass for each example."""
-        if not self._loose:
+        if not self.loose:
             return {}
         if self._mixes_examples:
             raise self._no_rows("batch norm in training mode mixes the examples.")
-        fixed = {k: v.detach() for k, v in self.params.items() if k not in self._loose}
-        loose = {k: v.detach() for k, v in self.params.items() if k in self._loose}
+        fixed = {k: v.detach() for k, v in self.params.items() if k not in self.loose}
+        loose = {k: v.detach() for k, v in self.params.items() if k in self.loose}
 
         def pull(chosen: Params, x: Any, vector: Tensor) -> Tensor:
             one = x.unsqueeze(0) if isinstance(x, Tensor) else tuple(p.unsqueeze(0) for p in x)
@@ -155,11 +159,17 @@ class Recording:
 
     def _no_rows(self, reason: str) -> ValueError:
         return ValueError(
-            f"No gradient of single examples for {', '.join(sorted(self._loose))}: {reason} "
+            f"No gradient of single examples for {', '.join(sorted(self.loose))}: {reason} "
             "Batch norm in training mode and some recurrent layers mix or hide examples; "
             "group or layer norm, or a curvature that needs no single examples "
             "(SquaredGradient(), Price()), work."
         )
+
+
+def _plus(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    if total is None or part is None:
+        return part if total is None else total
+    return total + part
 
 
 def _moved(value: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from bayesrule.matrices import (
     IsotropicMatrix,
     Matrix,
     Structure,
-    SubsetMatrix,
 )
 from bayesrule.matrices.dense import flatten
 from bayesrule.posteriors._base import Family, Posterior
@@ -85,11 +84,7 @@ class Gaussian(Posterior):
         return 0.5 * (spread + shift - vectors.numel(delta) + logdets)
 
     def natural(self) -> tuple[Params, Matrix]:
-        """`λ = (S m, −½ S)`; the second is given as S itself."""
-        if isinstance(self.precision, SubsetMatrix):
-            raise TypeError(
-                "A belief over a subset has no natural parameters for the weights it holds as known."
-            )
+        """`λ = (S m, −½ S)`, the second given as S itself; zero for weights taken as known."""
         return self.precision.matmul(self.mean), self.precision
 
     @classmethod

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bayesrule import vectors
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Dense, Diagonal, LowRank, Matrix, Structure, Subset, Subset
+from bayesrule.matrices import Dense, Diagonal, LowRank, Matrix, Structure, Subset
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.momentum import Average, HeavyBall
@@ -72,7 +72,7 @@ class Natural(Rule):
             )
         risky = curvature.needs_draws or not isinstance(_innermost(family.structure), Dense)
         if curvature.may_be_negative and risky and not (self.retract or self.fixed_precision):
-            # A full matrix says so itself when it is no longer positive; Newton's method counts on it.
+            # A full matrix says so itself when it is not positive; Newton's method counts on it.
             raise ValueError(f"{kind}() may be negative; use Natural(retract=True).")
         if self.square_root and curvature.may_be_negative:
             raise ValueError(

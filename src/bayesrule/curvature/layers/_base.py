@@ -1,0 +1,47 @@
+"""The contract of a layer whose gradients of single examples are known.
+
+Each layer is a function of its recorded input and of `g`, the gradient of its output, (n, ...) with
+examples first; what it returns holds one gradient for each example.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layer(ABC):
+    """One recorded call of a layer; `weight` and `bias` tell which parameters it had."""
+
+    input: Tensor
+    weight: Tensor | None
+
+    @abstractmethod
+    def weight_rows(self, g: Tensor) -> Tensor:
+        """The gradient of the weight for each example, (n, *weight.shape)."""
+
+    @abstractmethod
+    def bias_rows(self, g: Tensor) -> Tensor:
+        """The gradient of the bias for each example, (n, *bias.shape)."""
+
+    def weight_squares(self, g: Tensor) -> Tensor:
+        """`Σ_n` of the squared weight gradients, (*weight.shape)."""
+        return self.weight_rows(g).square().sum(0)
+
+    def weight_gram(self, g: Tensor, weights: Tensor) -> Tensor:
+        """`Σ_p w_p r_vnp r_v'np` of each example for g (V, n, ...), (n, V, V)."""
+        rows = torch.stack([self.weight_rows(one).flatten(start_dim=1) for one in g], dim=1)
+        return (rows * weights.reshape(-1)) @ rows.mT
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a known function, seen as a layer with a weight and perhaps a bias."""
+
+    layer: Layer
+    weight: Tensor | None
+    bias: Tensor | None

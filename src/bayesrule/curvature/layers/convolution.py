@@ -1,0 +1,121 @@
+"""Convolutions over one and two axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional
+
+from bayesrule.curvature.layers._base import Call, Layer
+
+# Working memory, in numbers: patches and rows of a few examples at a time stay in the cache.
+_BUDGET = 1 << 20
+
+
+@dataclass(frozen=True)
+class ConvLayer(Layer):
+    """`F.conv1d` and `F.conv2d`: inputs (n, C, *), output gradients (n, O, *)."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The size of the kernel."""
+        assert self.weight is not None
+        return tuple(self.weight.shape[2:])
+
+    def _patches(self, a: Tensor, positions: torch.Size) -> Tensor:
+        """The patches under the kernel, (n, groups, C/groups·k, positions)."""
+        pad = [amount for size in reversed(self.padding) for amount in (size, size)]
+        padded = functional.pad(a, pad).contiguous() if any(pad) else a.contiguous()
+        within = [s * d for s, d in zip(padded.stride()[2:], self.dilation, strict=True)]
+        between = [s * t for s, t in zip(padded.stride()[2:], self.stride, strict=True)]
+        # A view with overlapping windows; the copy into rows is many times faster than unfold.
+        view = padded.as_strided(
+            (*a.shape[:2], *self.kernel, *positions), (*padded.stride()[:2], *within, *between)
+        )
+        return view.reshape(len(a), self.groups, -1, positions.numel())
+
+    def _rows(self, a: Tensor, g: Tensor) -> Tensor:
+        """Weight gradients of some examples, (n, groups, O/groups, C/groups·k)."""
+        outputs = g.reshape(len(g), self.groups, g.shape[1] // self.groups, -1)
+        return outputs @ self._patches(a, g.shape[2:]).mT
+
+    def weight_rows(self, g: Tensor) -> Tensor:
+        assert self.weight is not None
+        return self._rows(self.input, g).reshape(len(g), *self.weight.shape)
+
+    def bias_rows(self, g: Tensor) -> Tensor:
+        return g.flatten(start_dim=2).sum(2)
+
+    def weight_squares(self, g: Tensor) -> Tensor:
+        assert self.weight is not None
+        if self._few_channels_many_positions(g):
+            return self._backward_rows(g).square().sum(0)
+        patch = self.weight[0].numel() * self.groups
+        chunk = max(1, _BUDGET // (patch * max(g.shape[1] // self.groups, g[0, 0].numel())))
+        total = torch.zeros_like(self.weight)
+        for a, part in zip(self.input.split(chunk), g.split(chunk), strict=True):
+            total += self._rows(a, part).square_().sum(0).reshape(self.weight.shape)
+        return total
+
+    def _few_channels_many_positions(self, g: Tensor) -> bool:
+        """Where torch's own backward pass, example by example, beats patches (measured)."""
+        assert self.weight is not None
+        small = g[0, 0].numel() >= 4 * g.shape[1] and self.weight[0, 0].numel() > 1
+        return g.device.type == "cpu" and small and self.weight.shape[1] >= 8 and self.groups == 1
+
+    def _backward_rows(self, g: Tensor) -> Tensor:
+        """Weight gradients of all examples by vmap over torch's own backward pass."""
+        dims = len(self.kernel)
+
+        def one(a: Tensor, slope: Tensor) -> Tensor:
+            gradients = torch.ops.aten.convolution_backward(
+                slope.unsqueeze(0),
+                a.unsqueeze(0),
+                self.weight,
+                None,
+                self.stride,
+                self.padding,
+                self.dilation,
+                False,
+                (0,) * dims,
+                self.groups,
+                (False, True, False),
+            )
+            return gradients[1]
+
+        return vmap(one)(self.input, g)
+
+
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Call | None:
+    dims = weight.ndim - 2
+
+    def per_axis(value: Any) -> tuple[int, ...]:
+        return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
+
+    if isinstance(padding, str):
+        wide = zip(per_axis(dilation), weight.shape[2:], strict=True)
+        total = [d * (k - 1) if padding == "same" else 0 for d, k in wide]
+        if any(t % 2 for t in total):
+            return None
+        padding = tuple(t // 2 for t in total)
+    if input.ndim != weight.ndim:
+        return None
+    geometry = per_axis(stride), per_axis(padding), per_axis(dilation)
+    return Call(ConvLayer(input.detach(), weight, *geometry, groups), weight, bias)
