@@ -249,9 +249,7 @@ def test_faults_of_cells_are_named(
         ("x,price\n1,2\n2,3\n", "--test-fraction 0 to learn from all"),
     ],
 )
-def test_too_few_rows(
-    content: str, words: str, tmp_path: Path, call: Callable[..., Said]
-) -> None:
+def test_too_few_rows(content: str, words: str, tmp_path: Path, call: Callable[..., Said]) -> None:
     file = tmp_path / "t.csv"
     file.write_text(content)
     assert words in only_line(call("fit", file, "--target", "price", "--out", tmp_path / "run"))
@@ -565,7 +563,7 @@ def test_a_killed_run_goes_on_bit_for_bit(
 ) -> None:
     from safetensors.torch import load_file
 
-    words = ("fit", table(), "--target", "price", "--epochs", "400", "--hidden", "3")
+    words = ("fit", table(), "--target", "price", "--epochs", "100", "--hidden", "3")
     process = start(*words, "--out", tmp_path / "killed", prelude=OFTEN)
     wait_for(tmp_path / "killed" / "checkpoint.safetensors", process)
     process.send_signal(how)
@@ -610,7 +608,7 @@ def test_help_loads_nothing_heavy_and_plain_terminals_do() -> None:
     code = (
         "import sys\nfrom bayesrule.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'pandas', 'sklearn', 'joblib', 'pyarrow', 'tqdm'} & set(sys.modules)\n"
+        "heavy = {'pandas', 'sklearn', 'joblib', 'pyarrow', 'dask'} & set(sys.modules)\n"
         "print('heavy:', sorted(heavy)); main(['methods'])"
     )
     begun = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -91,11 +92,17 @@ def _parse(words: list[str]) -> argparse.Namespace:
 def _reader_left() -> bool:
     """Whether whoever read standard output has gone; then nothing more can be said to it."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # standard output is not a file
+        return False
+    if hasattr(select, "poll"):
+        # Pipes to worker processes break too, and that is no reason to be silent.
+        watch = select.poll()
+        watch.register(output, select.POLLOUT)
+        if not any(event & select.POLLERR for _, event in watch.poll(0)):
+            return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 if __name__ == "__main__":

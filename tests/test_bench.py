@@ -1,0 +1,122 @@
+"""Timing steps: ratios within one run, and a document that says how it came about."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bayesrule import cli
+from bayesrule.bench import models, speed
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nets that take no time, and no reference libraries."""
+    net = speed.Case("net", "A tiny net", lambda: nn.Sequential(nn.Linear(4, 10)), (6, 4), 2)
+    deep = speed.Case("deep", "A deeper net", lambda: models.resnet18(1), (2, 3, 8, 8), 1)
+    monkeypatch.setattr(speed, "CASES", {"net": net, "deep": deep})
+
+    def absent(*_: object) -> speed.Step:
+        raise ImportError("not here")
+
+    monkeypatch.setattr(speed, "_ivon_opt", absent)
+    monkeypatch.setattr(speed, "_backpack", absent)
+
+
+def test_one_round_gives_ratios_and_provenance() -> None:
+    lines: list[str] = []
+    found = speed.run(["net", "deep"], ["map", "vogn"], rounds=1, progress=lines.append)
+    assert lines[0] == "A tiny net: adam (torch), map, vogn"
+    assert [result["case"] for result in found["results"]] == ["net", "deep"]
+    for result in found["results"]:
+        times, ratios = result["milliseconds"], result["multiple_of_adam"]
+        assert list(times) == list(ratios) == ["adam (torch)", "map", "vogn"]
+        assert ratios["adam (torch)"] == 1.0
+        # With one round a ratio is that of the two times.
+        assert ratios["map"] == pytest.approx(times["map"] / times["adam (torch)"])
+        assert result["missing"] == {
+            "ivon-opt": "ImportError: not here",
+            "backpack": "ImportError: not here",
+        }
+    assert found["versions"]["torch"] == torch.__version__
+
+
+def test_ratios_are_medians_of_ratios_within_a_round() -> None:
+    times = {"adam (torch)": [1.0, 2.0, 4.0], "vogn": [3.0, 4.0, 20.0]}
+    summary = speed._summary(times)
+    assert summary["multiple_of_adam"]["vogn"] == 3.0
+    assert summary["milliseconds"]["vogn"] == 4000.0
+
+
+def test_every_contender_has_its_turn_in_each_round() -> None:
+    turns: list[str] = []
+    contenders: dict[str, speed.Step] = {
+        name: (lambda name=name: turns.append(name)) for name in ("a", "b", "c")
+    }
+    times = speed._interleaved(contenders, 1, 2, torch.device("cpu"))
+    # Two rounds warm up, and each round begins with another one.
+    assert "".join(turns) == "abcbcacababc"
+    assert all(len(values) == 2 for values in times.values())
+
+
+def test_the_command_prints_a_table_and_keeps_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results" / "speed.json"
+    words = ["bench", "speed", "--cases", "net", "--methods", "vogn", "--rounds", "1"]
+    assert cli.main([*words, "--out", str(file)]) == 0
+    said = capsys.readouterr()
+    assert "step of" in said.out
+    assert "× Adam" in said.out
+    assert "(ivon-opt did not run: ImportError: not here)" in said.out
+    kept = json.loads(file.read_text())
+    assert kept["command"] == f"bayesrule {' '.join(words)} --out {file}"
+    assert kept["rounds"] == 1
+    assert cli.main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["case"] == "net"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--cases", "nett"], "Unknown case 'nett'. Did you mean 'net'? Cases: net, deep."),
+        (["--cases", "net", "--methods", "vagn"], "Did you mean 'vogn'?"),
+        (["--cases", "net", "--device", "abacus"], "The device 'abacus' cannot be used here"),
+    ],
+)
+def test_what_there_is_not_is_refused_before_any_timing(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "speed", *words]) == 2
+    said = capsys.readouterr()
+    assert expected in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+
+
+def test_rounds_are_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["bench", "speed", "--cases", "net", "--rounds", "0"])
+    assert "--rounds: takes a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_a_method_that_does_not_fit_a_net_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide = speed.Case("wide", "Wide", lambda: nn.Sequential(nn.Linear(4000, 10)), (2, 4000), 1)
+    monkeypatch.setitem(speed.CASES, "wide", wide)
+    (result,) = speed.run(["wide"], ["newton", "map"], rounds=1)["results"]
+    assert "A full matrix over 40,010 parameters" in result["missing"]["newton"]
+    assert "map" in result["multiple_of_adam"]
+
+
+def test_the_nets_have_the_sizes_they_say() -> None:
+    mlp = models.benchmark_mlp()
+    assert sum(p.numel() for p in mlp.parameters()) == 478_410
+    net = models.resnet18(4, classes=7, channels=1)
+    assert net(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
+    assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == 20

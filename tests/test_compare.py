@@ -1,0 +1,379 @@
+"""Every method side by side: the same rows for all, failures shown, the same result anywhere."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+
+from bayesrule import cli, compare
+from bayesrule.compare import Outcome, Trial, applicable, run_trial
+from bayesrule.data import DataError, Encoder, Table, split_rows
+from bayesrule.methods import METHODS
+from bayesrule.recipe import Recipe
+from bayesrule.report import Comparison
+
+pandas = pytest.importorskip("pandas")
+joblib = pytest.importorskip("joblib")
+
+ROWS = 40
+QUICK = Recipe(epochs=2, hidden=(4,))
+
+
+def frame() -> Any:
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=ROWS), rng.normal(size=ROWS)
+    price = 2 * x - z + 0.1 * rng.normal(size=ROWS)
+    return pandas.DataFrame(dict(x=x, z=z, price=price, kind=np.where(price > 0, "up", "down")))
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table.from_frame(frame().drop(columns="kind"), "small")
+
+
+def run(table: Table, methods: list[str], **options: Any) -> Comparison:
+    given = {"splits": 2, "recipe": QUICK, "jobs": 1, **options}
+    return compare.compare(table, "price", methods=methods, **given)
+
+
+def scores(comparison: Comparison) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Every score of every split, but for the time it took."""
+    return {
+        method.name: {k: v.values for k, v in method.metrics.items() if k != "seconds"}
+        for method in comparison.methods
+    }
+
+
+# The comparison
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
+    """Collects what would be trained."""
+    seen: list[Trial] = []
+
+    def record(trial: Trial) -> Outcome:
+        seen.append(trial)
+        return Outcome(trial.method, metrics={"rmse": float(trial.recipe.seed)}, seconds=1.0)
+
+    monkeypatch.setattr(compare, "run_trial", record)
+    return seen
+
+
+def test_every_method_gets_the_same_splits(table: Table, trials: list[Trial]) -> None:
+    run(table, ["map", "vogn", "laplace"], splits=3, seed=5)
+    by_method = {name: [t for t in trials if t.method == name] for name in ("vogn", "laplace")}
+    reference = [t for t in trials if t.method == "map"]
+    assert len(reference) == 3
+    for others in by_method.values():
+        for mine, other in zip(reference, others, strict=True):
+            assert torch.equal(mine.train, other.train)
+            assert torch.equal(mine.test, other.test)
+            assert mine.recipe.seed == other.recipe.seed
+    for number, trial in enumerate(reference):
+        train, test = split_rows(ROWS, (0.8, 0.2), seed=5 + number)
+        assert torch.equal(trial.train, train)
+        assert torch.equal(trial.test, test)
+        assert trial.keep_predictions == (number == 0)
+    assert len({tuple(t.test.tolist()) for t in reference}) == 3
+
+
+def test_scores_are_gathered_over_the_splits(table: Table, trials: list[Trial]) -> None:
+    (method,) = run(table, ["map"], splits=3, seed=5).methods
+    assert method.metrics["rmse"].values == (5.0, 6.0, 7.0)
+    assert method.metrics["rmse"].mean == 6.0
+    assert method.seconds == 1.0
+
+
+def test_classes_keep_their_shares(trials: list[Trial]) -> None:
+    whole = Table.from_frame(frame().drop(columns="price"))
+    compare.compare(whole, "kind", methods=["map"], splits=1, jobs=1)
+    labels = whole.frame["kind"].to_numpy() == "up"
+    (trial,) = trials
+    assert labels[trial.test].mean() == pytest.approx(labels.mean(), abs=1 / 8)
+    assert trial.recipe.likelihood == "categorical"
+
+
+def test_a_trial_is_what_it_would_be_by_hand(table: Table) -> None:
+    (method,) = run(table, ["map"], splits=1).methods
+    train, test = split_rows(ROWS, (0.8, 0.2), seed=0)
+    encoder = Encoder.fit(table.rows(train), "price")
+    trained = replace(QUICK, method="map").fit(
+        encoder.transform(table.rows(train)), encoder.targets(table.rows(train)), 1, progress=False
+    )
+    mean = trained.predict(encoder.transform(table.rows(test))).mean
+    mean = encoder.target_mean + encoder.target_std * mean.squeeze(1).double().numpy()
+    wanted = np.sqrt(np.mean((mean - table.rows(test).frame["price"].to_numpy()) ** 2))
+    assert method.metrics["rmse"].mean == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_same_seed_gives_the_same_scores(table: Table) -> None:
+    first = scores(run(table, ["map", "vogn"], seed=1))
+    assert scores(run(table, ["map", "vogn"], seed=1)) == first
+    assert scores(run(table, ["map", "vogn"], seed=2)) != first
+
+
+def test_global_randomness_and_threads_are_left_alone(table: Table) -> None:
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    run(table, ["vogn"], splits=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_method_that_fails_is_listed_and_hides_no_other(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newton(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setitem(METHODS, "newton", newton)
+    expected = scores(run(table, ["map", "vogn"]))
+    found = run(table, ["map", "newton", "vogn"])
+    failed = next(method for method in found.methods if method.name == "newton")
+    assert failed.error is not None
+    assert failed.error.startswith("in 2 of 2 splits: ")
+    assert failed.metrics == {}
+    assert {k: v for k, v in scores(found).items() if k != "newton"} == expected
+
+
+def test_a_failure_on_one_split_keeps_the_others(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compare._train_and_score
+
+    def sometimes(trial: Trial) -> Outcome:
+        if trial.recipe.seed == 1:
+            raise RuntimeError("singular")
+        return whole(trial)
+
+    monkeypatch.setattr(compare, "_train_and_score", sometimes)
+    (method,) = run(table, ["map"]).methods
+    assert method.error == "in 1 of 2 splits: RuntimeError: singular"
+    assert len(method.metrics["rmse"].values) == 1
+
+
+def test_divergence_is_a_failure_with_a_way_out(table: Table) -> None:
+    recipe = replace(QUICK, epochs=1, options={"learning_rate": 1e30})
+    (method,) = run(table, ["vogn"], splits=1, recipe=recipe).methods
+    assert method.error is not None
+    assert "learning_rate" in method.error
+
+
+def test_an_interruption_is_not_a_failed_method(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: Trial) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare, "_train_and_score", interrupt)
+    train, test = split_rows(ROWS, (0.8, 0.2))
+    threads = torch.get_num_threads()
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(Trial(table, {}, "map", QUICK, train, test, False))
+    assert torch.get_num_threads() == threads
+
+
+def test_methods_that_fit_the_task() -> None:
+    assert applicable(None, "regression") == list(METHODS)
+    assert "ridge" not in applicable(None, "classification")
+    assert applicable(["VOGN", "map", "vogn"], "regression") == ["vogn", "map"]
+    with pytest.raises(ValueError, match="newton is its counterpart"):
+        applicable(["ridge"], "classification")
+    with pytest.raises(ValueError, match="Did you mean 'map'"):
+        applicable(["mop"], "regression")
+
+
+def test_absurd_numbers_are_refused(table: Table) -> None:
+    with pytest.raises(ValueError, match="splits must be at least 1, got 0"):
+        run(table, ["map"], splits=0)
+    with pytest.raises(ValueError, match="test_fraction lies strictly between 0 and 1, got 1.5"):
+        run(table, ["map"], test_fraction=1.5)
+
+
+def test_a_split_without_content_is_said_before_any_training(trials: list[Trial]) -> None:
+    rows = pandas.DataFrame({"x": [0.0] * 9 + [1.0], "price": np.arange(10.0)})
+    # Some split holds out the one row in which x differs.
+    with pytest.raises(DataError, match="no feature to learn from"):
+        run(Table.from_frame(rows), ["map"], splits=40, test_fraction=0.3)
+    assert trials == []
+
+
+# On other machines
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, dict[str, tuple[float, ...]]]:
+    table = Table.from_frame(frame().drop(columns="kind"), "small")
+    return scores(run(table, ["map", "vogn"]))
+
+
+def test_two_processes_give_the_same(table: Table, expected: dict[str, Any]) -> None:
+    done: list[int] = []
+    try:
+        found = run(
+            table, ["map", "vogn"], jobs=2, progress=lambda number, _, __: done.append(number)
+        )
+    finally:
+        from joblib.externals.loky import get_reusable_executor
+
+        get_reusable_executor().shutdown(wait=True)
+    assert scores(found) == expected
+    assert done == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    """Two Dask workers on this machine, each a process with one thread."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as local,
+        distributed.Client(local),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_dask_cluster_gives_the_same(table: Table, expected: dict[str, Any]) -> None:
+    with joblib.parallel_config(backend="dask"):
+        found = run(table, ["map", "vogn"], jobs=None)
+    assert scores(found) == expected
+
+
+# The command
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    frame().drop(columns="kind").to_csv(tmp_path / "small.csv", index=False)
+    return tmp_path / "small.csv"
+
+
+def words(file: Path, *more: str) -> list[str]:
+    fixed = ["--target", "price", "--epochs", "1", "--splits", "2", "--jobs", "1"]
+    return ["compare", str(file), *fixed, "--out", str(file.parent / "out"), *more]
+
+
+def test_a_table_and_a_report(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = words(file, "--methods", "map,vogn,ridge")
+    assert cli.main(call) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    lines = said.out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("method "))
+    # One step of ridge regression is the answer for data like these; the best stands first.
+    assert [line.split()[0] for line in lines[head + 1 : head + 4]][0] == "ridge"
+    report = file.parent / "out" / "report.html"
+    assert f"Report: {report}" in lines[-1]
+    page = report.read_text()
+    assert "bayesrule compare" in page
+    assert "--methods map,vogn,ridge" in page
+
+
+def test_json_ranks_the_methods(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words(file, "--methods", "map,ridge", "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in document["methods"]] == ["ridge", "map"]
+    assert document["splits"] == 2
+    assert Path(document["report"]).is_file()
+    likelihoods = [m["metrics"]["log_likelihood"]["mean"] for m in document["methods"]]
+    assert likelihoods == sorted(likelihoods, reverse=True)
+
+
+def test_all_methods_failing_is_a_failure(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = words(file, "--methods", "map,vogn", "--learning-rate", "1e30")
+    assert cli.main(call) == 1
+    said = capsys.readouterr()
+    assert "map failed in 2 of 2 splits" in said.out
+    assert len(said.err.splitlines()) == 1
+    assert (file.parent / "out" / "report.html").is_file()
+
+
+def test_scores_are_shown_even_if_the_report_cannot_be_written(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "report.html")
+
+    monkeypatch.setattr("bayesrule.commands.compare.write_report", full)
+    assert cli.main(words(file, "--methods", "map")) == 2
+    said = capsys.readouterr()
+    assert "log-likelihood" in said.out
+    assert said.err == "bayesrule: 'report.html': No space left on device.\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--methods mop", "Did you mean 'map'?"),
+        ("--methods ,", "--methods: takes names"),
+        ("--splits 0", "--splits: takes a whole number"),
+        ("--jobs 0", "--jobs: takes a whole number"),
+        ("--test-fraction 0", "--test-fraction: takes a number strictly between"),
+        ("--test-fraction 0.999", "too few"),
+    ],
+)
+def test_faults_of_the_call_leave_no_folder(
+    more: str, expected: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(words(file, *more.split()))
+    except SystemExit as leave:
+        code = int(leave.code or 0)
+    said = capsys.readouterr()
+    assert code == 2
+    assert expected in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+
+
+# The report of a real run, in a browser
+
+
+def _browser_tests() -> Any:
+    place = Path(__file__).parent / "report" / "test_report_browser.py"
+    spec = importlib.util.spec_from_file_location("report_in_a_browser", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_REPORT = _browser_tests()
+browser = _REPORT.browser
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("target", "other"), [("price", "kind"), ("kind", "price")])
+def test_the_report_of_a_real_run(target: str, other: str, tmp_path: Path, browser: Any) -> None:
+    frame().drop(columns=other).to_csv(tmp_path / "t.csv", index=False)
+    call = ["compare", str(tmp_path / "t.csv"), "--target", target, "--methods", "map,vogn,newton"]
+    assert cli.main([*call, "--epochs", "5", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    browser.get_log("browser")
+    browser.get((tmp_path / "report.html").as_uri())
+    button = _REPORT.header(browser, "Seconds").find_element("tag name", "button")
+    button.click()
+    rising = _REPORT.method_names(browser)
+    button.click()
+    assert _REPORT.method_names(browser) == rising[::-1]
+    assert sorted(rising) == ["map", "newton", "vogn"]
+    sizes = _REPORT.script(
+        browser,
+        "[...document.querySelectorAll('svg.plot')].filter(s => s.checkVisibility())"
+        ".map(s => [s.getBoundingClientRect().width, s.querySelectorAll('path, circle').length])",
+    )
+    assert len(sizes) >= 6
+    assert all(width > 200 and marks >= 3 for width, marks in sizes)
+    assert browser.get_log("browser") == []
