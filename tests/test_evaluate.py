@@ -112,7 +112,7 @@ def test_counts_are_scored_by_samples() -> None:
 def test_what_is_not_finite_is_not_scored() -> None:
     means = torch.tensor([[[0.0], [math.nan], [math.inf]]])
     prediction = real(means, torch.ones(1, 3, 1))
-    with pytest.raises(ValueError, match="2 of 3 rows are not finite.*smaller learning_rate"):
+    with pytest.raises(ValueError, match=r"2 of 3 rows are not finite.*smaller learning_rate"):
         scores(prediction, torch.zeros(3, 1))
 
 

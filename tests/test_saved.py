@@ -115,7 +115,7 @@ def test_weights_without_a_description_are_kept(tmp_path: Path, encoder: Encoder
     train(tmp_path, encoder)
     (tmp_path / "model.json").unlink()
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match="without a model.json"):
+    with pytest.raises(CheckpointError, match=r"without a model\.json"):
         claim_folder(tmp_path, RECIPE, encoder, ROWS, "")
     assert contents(tmp_path) == before
 

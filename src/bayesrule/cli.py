@@ -83,7 +83,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
     if unknown:
         options = ["--" + name.replace("_", "-") for name in vars(args)]
         hint = nearest(unknown[0].partition("=")[0], options) if unknown[0][:1] == "-" else ""
-        faults.say(f"not understood: {' '.join(unknown)}.{hint} All options: {grammar.prog} {args.command} --help")
+        more = f"All options: {grammar.prog} {args.command} --help"
+        faults.say(f"not understood: {' '.join(unknown)}.{hint} {more}")
         raise SystemExit(2)
     args.words = words
     return args

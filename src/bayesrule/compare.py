@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bayesrule import metrics
-from bayesrule.data import Encoder, Table, split_rows
+from bayesrule.data import DataError, Encoder, Table, split_rows
 from bayesrule.evaluate import ECE_BINS, coverage_levels, scores
 from bayesrule.learner import Learner
 from bayesrule.methods import METHODS, find
@@ -153,6 +153,11 @@ def _trials(
     trials = []
     for number in range(splits):
         train, test = split_rows(len(table), fractions, seed=seed + number, stratify=labels)
+        if len(train) < 2:
+            raise DataError(
+                f"'{table.name}' has {len(table)} rows, and test_fraction {test_fraction:g} leaves "
+                f"{len(train)} of them to learn from; at least 2 are needed."
+            )
         # What is wrong with the rows of a split is said before any training, not by each method.
         Encoder.fit(table.rows(train), **fixed)
         for name in names:

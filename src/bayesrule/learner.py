@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,6 +19,8 @@ from bayesrule.network import Inputs, Network, forked_randomness, num_examples
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules import Rule
 from bayesrule.types import Batch, Derivatives, Info, Params, State
+
+T = TypeVar("T")
 
 # Streams of randomness within one step.
 _TARGETS, _MODULE, _DRAWS = 0, 1, 2
@@ -140,9 +143,7 @@ class Learner:
         if total is None:
             raise ValueError("There are no batches to take the curvature of.")
         device = next(iter(state.posterior.mean.values())).device
-        total, count = distributed.sum_over_ranks(
-            _Sum(total, torch.tensor(float(seen), device=device))
-        ).parts()
+        total, count = _sum_over_ranks(total, seen, device)
         precision = total.times(self.weight / count).damped(self.prior_precision)
         return dataclasses.replace(state, posterior=Gaussian(state.posterior.mean, precision))
 
@@ -179,9 +180,7 @@ class Learner:
 
     def _scaled(self, local: Local, size: int) -> tuple[Derivatives, Params]:
         """The one place where sums over a batch become estimates for the whole data set."""
-        local, count = distributed.sum_over_ranks(
-            _Sum(local, torch.tensor(float(size), device=local.loss.device))
-        ).parts()
+        local, count = _sum_over_ranks(local, size, local.loss.device)
         factor = self.num_data / count
         tempered = _times(local, factor / self.temperature)
         derivatives = Derivatives(
@@ -216,11 +215,17 @@ class Learner:
 class _Sum:
     """A summand together with the number of examples it stands for."""
 
-    value: object
+    value: Any
     count: Tensor
 
-    def parts(self) -> tuple:
-        return self.value, float(self.count)
+
+def _sum_over_ranks(value: T, count: int, device: torch.device) -> tuple[T, float]:
+    """A summand and its number of examples, over all ranks."""
+    if distributed.world_size() == 1:
+        return value, count
+    both = _Sum(value, torch.tensor(float(count), device=device))
+    total = distributed.sum_over_ranks(both)
+    return total.value, float(total.count)
 
 
 def _add(a: Local, b: Local) -> Local:
@@ -233,6 +238,7 @@ def _add(a: Local, b: Local) -> Local:
 def _times(a: Local, factor: float) -> Local:
     curvature = None if a.curvature is None else a.curvature.times(factor)
     statistics = {k: v * factor for k, v in a.statistics.items()}
+    # Not in place: autograd may hand out one tensor for two parameters.
     return Local(a.loss * factor, vectors.scale(a.gradient, factor), curvature, statistics)
 
 

@@ -1,4 +1,7 @@
-"""Arithmetic on parameters as vectors: one fused call over all tensors where torch has one."""
+"""Arithmetic on parameters as vectors: one fused call over all tensors where torch has one.
+
+As in torch, names that end in an underscore work in place; they are for vectors just made.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,36 @@ def scale(a: Params, factor: float) -> Params:
     return _named(a, torch._foreach_mul(list(a.values()), factor))
 
 
+def scale_(a: Params, factor: float) -> Params:
+    """`a ← factor a`."""
+    torch._foreach_mul_(list(a.values()), factor)
+    return a
+
+
+def add_(a: Params, b: Params, alpha: float = 1.0) -> Params:
+    """`a ← a + alpha b`."""
+    torch._foreach_add_(list(a.values()), _values(b, a), alpha=alpha)
+    return a
+
+
+def shift_(a: Params, value: float) -> Params:
+    """`a ← a + value`, elementwise."""
+    torch._foreach_add_(list(a.values()), value)
+    return a
+
+
+def mul_(a: Params, b: Params) -> Params:
+    """`a ← a ∘ b`."""
+    torch._foreach_mul_(list(a.values()), _values(b, a))
+    return a
+
+
+def div_(a: Params, b: Params) -> Params:
+    """`a ← a / b`, elementwise."""
+    torch._foreach_div_(list(a.values()), _values(b, a))
+    return a
+
+
 def mul(a: Params, b: Params) -> Params:
     """`a ∘ b`."""
     return _named(a, torch._foreach_mul(list(a.values()), _values(b, a)))
@@ -65,10 +98,16 @@ def sqrt(a: Params) -> Params:
     return _named(a, torch._foreach_sqrt(list(a.values())))
 
 
-def clamp(a: Params, bound: float) -> Params:
+def rsqrt(a: Params) -> Params:
+    """`1/√a`, elementwise."""
+    return _named(a, torch._foreach_rsqrt(list(a.values())))
+
+
+def clamp_(a: Params, bound: float) -> Params:
     """`a` kept within ±bound, elementwise."""
-    capped = torch._foreach_clamp_max(list(a.values()), bound)
-    return _named(a, torch._foreach_clamp_min(capped, -bound))
+    torch._foreach_clamp_max_(list(a.values()), bound)
+    torch._foreach_clamp_min_(list(a.values()), -bound)
+    return a
 
 
 def dot(a: Params, b: Params) -> Tensor:

@@ -18,7 +18,9 @@ from bayesrule.train import TrainingError
 DEBUG = "BAYESRULE_DEBUG"
 # Messages of the library name Python arguments; here the same things are options.
 _CHOICE = re.compile(r"(?<!['\w])(missing|unseen|task)='(\w+)'")
-_NAME = re.compile(r"(?<!['\w])(learning_rate|prior_precision|batch_size|features=|resume=False)")
+_NAME = re.compile(
+    r"(?<!['\w])(learning_rate|prior_precision|batch_size|test_fraction|features=|resume=False)"
+)
 
 
 class CallError(ValueError):

@@ -30,18 +30,23 @@ class NoCurvature(Curvature):
 
 @dataclass(frozen=True)
 class _OneRow:
-    """A single vector as rows."""
+    """A single vector, times a number, as rows."""
 
-    row: Params
+    vector: Params
+    factor: float
+
+    @property
+    def row(self) -> Params:
+        return vectors.scale(self.vector, self.factor)
 
     def squares(self) -> Params:
-        return vectors.mul(self.row, self.row)
+        return vectors.scale_(vectors.mul(self.vector, self.vector), self.factor**2)
 
     def per_example(self) -> Params:
         return {name: value[None, None] for name, value in self.row.items()}
 
     def gram(self, weights: Params) -> Tensor:
-        return vectors.dot(vectors.mul(self.row, self.row), weights).reshape(1, 1, 1)
+        return vectors.dot(self.squares(), weights).reshape(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class SquaredGradient(Curvature):
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
         # The square is taken of the whole gradient: after the sum over draws and machines.
-        row = vectors.scale(derivatives.gradient, derivatives.weight**-0.5)
-        return dataclasses.replace(derivatives, curvature=structure.contract(_OneRow(row)))
+        row = _OneRow(derivatives.gradient, derivatives.weight**-0.5)
+        return dataclasses.replace(derivatives, curvature=structure.contract(row))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class DiagonalMatrix(Matrix):
         return vectors.div(vector, self.values)
 
     def inv_sqrt(self, noise: Params) -> Params:
-        return vectors.div(noise, vectors.sqrt(self.values))
+        return vectors.mul_(vectors.rsqrt(self.values), noise)
 
     def logdet(self) -> Tensor:
         return torch.stack([v.log().sum() for v in self.values.values()]).sum()
@@ -59,12 +59,11 @@ class DiagonalMatrix(Matrix):
     def retract(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
         step = vectors.add(target.values, self.values, alpha=-1.0)
         moved = vectors.add(self.values, step, alpha=rate)
-        precision = vectors.shift(self.values, damping)
-        bend = vectors.mul(step, step)
-        return DiagonalMatrix(vectors.addcdiv(moved, bend, precision, value=0.5 * rate**2))
+        bend = vectors.div_(vectors.mul_(step, step), vectors.shift(self.values, damping))
+        return DiagonalMatrix(vectors.add_(moved, bend, alpha=0.5 * rate**2))
 
     def price(self, offset: Params, gradient: Params) -> DiagonalMatrix:
-        return DiagonalMatrix(vectors.mul(vectors.mul(offset, gradient), self.values))
+        return DiagonalMatrix(vectors.mul_(vectors.mul(offset, gradient), self.values))
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,7 @@ class Natural(Rule):
                 f"{kind}() may be negative and then has no square root; use SquaredGradient(), "
                 "PerExample(), Fisher() or GGN(), or Natural(square_root=False)."
             )
-        inner = family.structure.inner if isinstance(family.structure, Subset) else family.structure
-        if isinstance(inner, LowRank) and (
+        if isinstance(_innermost(family.structure), LowRank) and (
             curvature.needs_draws or isinstance(self.momentum, HeavyBall)
         ):
             raise ValueError(
@@ -115,17 +114,15 @@ class Natural(Rule):
     ) -> tuple[Gaussian, Memory]:
         memory = dict(memory)
         precision = self._precision(posterior, derivatives, prior_precision, memory, step)
-        gradient = self._gradient(derivatives.gradient, memory, step)
-        if prior_precision:
-            gradient = vectors.add(gradient, posterior.mean, alpha=prior_precision)
+        gradient = self._gradient(posterior, derivatives, prior_precision, memory, step)
         if self.square_root:
             direction = self._root_step(gradient, prior_precision, derivatives.weight, memory, step)
         else:
             direction = self._solve(gradient, precision, derivatives.weight)
         if math.isfinite(self.clip):
-            direction = vectors.clamp(direction, self.clip)
+            vectors.clamp_(direction, self.clip)
         rate = as_schedule(self.learning_rate)(step)
-        mean = vectors.add(posterior.mean, direction, alpha=-rate)
+        mean = vectors.add_(vectors.scale_(direction, -rate), posterior.mean)
         if isinstance(self.momentum, HeavyBall):
             mean = self._roll(mean, posterior, precision, prior_precision, memory)
         return Gaussian(mean, precision), memory
@@ -153,19 +150,30 @@ class Natural(Rule):
         memory["curvature"] = new
         if self.fixed_precision:
             return posterior.precision
-        return self._unbiased(new, step).damped(prior_precision)
+        unbiased = new.times(self._correction(step)) if self.debias else new
+        return unbiased.damped(prior_precision)
 
-    def _unbiased(self, average: Matrix, step: int) -> Matrix:
+    def _correction(self, step: int) -> float:
+        """What an average that began at zero is to be multiplied by."""
         if not self.debias:
-            return average
-        return average.times(1.0 / (1.0 - (1.0 - as_schedule(self.rate)(step)) ** (step + 1)))
+            return 1.0
+        return 1.0 / (1.0 - (1.0 - as_schedule(self.rate)(step)) ** (step + 1))
 
-    def _gradient(self, gradient: Params, memory: Memory, step: int) -> Params:
+    def _gradient(
+        self,
+        posterior: Gaussian,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        step: int,
+    ) -> Params:
+        """The gradient with the prior's, in new tensors; its average moves in `memory`."""
         if not isinstance(self.momentum, Average):
-            return gradient
+            return vectors.add(derivatives.gradient, posterior.mean, alpha=prior_precision)
         decay = self.momentum.decay
-        memory["gradient"] = vectors.lerp(memory["gradient"], gradient, 1.0 - decay)
-        return vectors.scale(memory["gradient"], 1.0 / (1.0 - decay ** (step + 1)))
+        memory["gradient"] = vectors.lerp(memory["gradient"], derivatives.gradient, 1.0 - decay)
+        unbiased = vectors.scale(memory["gradient"], 1.0 / (1.0 - decay ** (step + 1)))
+        return vectors.add_(unbiased, posterior.mean, alpha=prior_precision)
 
     def _solve(self, gradient: Params, precision: Matrix, weight: float) -> Params:
         damped = precision.damped(weight * self.damping) if self.damping else precision
@@ -174,10 +182,11 @@ class Natural(Rule):
     def _root_step(
         self, gradient: Params, prior_precision: float, weight: float, memory: Memory, step: int
     ) -> Params:
-        average = self._unbiased(memory["curvature"], step).times(1.0 / weight)
-        floor = self.epsilon + self.damping + prior_precision / weight
-        root = vectors.shift(vectors.sqrt(average.diagonal()), floor)
-        return vectors.div(vectors.scale(gradient, 1.0 / weight), root)
+        # N (√(F/N) + δ/N + ε) = √(N F) + δ + N ε, with F without bias.
+        root = vectors.sqrt(memory["curvature"].diagonal())
+        vectors.scale_(root, (weight * self._correction(step)) ** 0.5)
+        vectors.shift_(root, prior_precision + weight * (self.epsilon + self.damping))
+        return vectors.div_(gradient, root)
 
     def _roll(
         self,
