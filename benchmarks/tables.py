@@ -37,7 +37,10 @@ def speed(result: dict[str, Any]) -> str:
             shown = "–" if ratio is None else f"{ratio:.2f}"
             cells.append(f"{shown} (bar {bar})" if bar is not None else shown)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["", f"`{result['command']}`, torch {result['versions']['torch']}, {result['machine']}."]
+    lines += [
+        "",
+        f"`{result['command']}`, torch {result['versions']['torch']}, {result['machine']}.",
+    ]
     return "\n".join(lines)
 
 

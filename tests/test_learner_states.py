@@ -137,6 +137,30 @@ def test_states_are_values(name: str) -> None:
     assert first.step == state.step + 1
 
 
+@pytest.mark.parametrize("name", list(METHODS))
+def test_a_state_that_is_given_up_leads_to_the_same_place(name: str) -> None:
+    learner = METHODS[name](nn.Linear(3, 2), CategoricalLikelihood(), num_data=20)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 3, generator=generator)
+    y = torch.randint(0, 2, (20,), generator=generator)
+    kept = learner.init(seed=1)
+    given = tree.map_tensors(kept, torch.clone)
+    for _ in range(4):
+        kept, info = learner.step(kept, (x, y))
+        given, other = learner.step(given, (x, y), donate=True)
+        assert torch.equal(info.kl, other.kl)
+    assert equal_trees(kept, given)
+
+
+def test_info_of_a_state_that_was_given_up_says_so() -> None:
+    learner = METHODS["vogn"](nn.Linear(3, 2), CategoricalLikelihood(), num_data=4)
+    batch = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
+    state, info = learner.step(learner.init(), batch, donate=True)
+    learner.step(state, batch, donate=True)
+    with pytest.raises(RuntimeError, match="given up"):
+        _ = info.kl
+
+
 def test_batch_norm_buffers_live_in_the_state() -> None:
     model = _busy_model()
     x, y = small_batch()

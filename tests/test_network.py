@@ -126,3 +126,37 @@ def test_forked_randomness_is_restored_after_an_error() -> None:
     with pytest.raises(KeyError), forked_randomness(CPU, 1):
         raise KeyError
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class _Counting(nn.Module):
+    """Replaces its buffer instead of changing it, as many hand-written modules do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen + len(x)
+        return self.scale * x
+
+
+def test_a_buffer_that_the_module_replaces_is_found_in_the_state() -> None:
+    module = _Counting()
+    network = Network(module)
+    buffers = network.buffers()
+    for expected in (3.0, 6.0):
+        network(network.params(), buffers, torch.zeros(3, 1), training=True)
+        assert float(buffers["seen"]) == expected
+    assert float(module.seen) == 0.0
+
+
+def test_the_module_has_its_tensors_back_after_an_error() -> None:
+    module = nn.Linear(2, 1)
+    network = Network(module)
+    before = dict(module.named_parameters())
+    with pytest.raises(RuntimeError):
+        network(
+            {k: v + 1 for k, v in network.params().items()}, {}, torch.zeros(1, 3), training=True
+        )
+    assert all(before[name] is value for name, value in module.named_parameters())

@@ -297,8 +297,12 @@ def _elbo_by_hand(model: nn.Module, std: float, x: Tensor, y: Tensor, seed: int)
     source = seeds.generator("cpu", seed, 0)
     fits = []
     for _ in range(7):
-        white = [torch.randn(v.shape, dtype=DTYPE, generator=source) for v in params.values()]
-        drawn = {k: v + std * e for (k, v), e in zip(params.items(), white, strict=True)}
+        size = sum(v.numel() for v in params.values())
+        white = torch.randn(size, dtype=DTYPE, generator=source)
+        drawn = {}
+        for name, v in params.items():
+            drawn[name] = v + std * white[: v.numel()].reshape(v.shape)
+            white = white[v.numel() :]
         f = functional_call(model, drawn, (x,))[:, 0]
         fits.append(Normal(f, 0.3).log_prob(y).sum())
     prior = Normal(torch.tensor(0.0, dtype=DTYPE), torch.tensor(2.0, dtype=DTYPE) ** -0.5)

@@ -108,7 +108,8 @@ def _tensor(
 ) -> Tensor:
     if name not in tensors:
         raise CheckpointError(_mismatch(path, f"{name!r} is missing"))
-    new = tensors[name].to(old.device)
+    # Copied into memory that torch has aligned: products may round by where their tensors lie.
+    new = tensors[name].clone().to(old.device)
     # What a likelihood learns may get its shape from the first batch.
     if new.shape != old.shape and not name.startswith("noise/"):
         found, wanted = tuple(new.shape), tuple(old.shape)

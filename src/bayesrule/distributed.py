@@ -6,6 +6,7 @@ sums its derivatives over the ranks by itself.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 from collections.abc import Callable
@@ -54,7 +55,14 @@ def setup(backend: str | None = None) -> torch.device:
         if gpu:
             torch.cuda.set_device(device)
         distributed.init_process_group(backend or ("nccl" if gpu else "gloo"))
+        # A group that is still there when Python ends may abort the process.
+        atexit.register(_leave)
     return device
+
+
+def _leave() -> None:
+    if is_active():
+        distributed.destroy_process_group()
 
 
 def share(x: Tensor) -> Tensor:

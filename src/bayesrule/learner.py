@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import distributed, seeds, vectors
+from bayesrule import distributed, seeds, tree, vectors
 from bayesrule.curvature import Curvature, Local, Problem
 from bayesrule.expectations import AtMean, Expectation, Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.network import Inputs, Network, forked_randomness, num_examples
-from bayesrule.posteriors import Family, Gaussian, GaussianFamily
+from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
 from bayesrule.rules import Rule
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
@@ -108,8 +108,12 @@ class Learner:
             seed=int(seed),
         )
 
-    def step(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The next state, and what a person wants to see of the step."""
+    def step(self, state: State, batch: Batch, *, donate: bool = False) -> tuple[State, Info]:
+        """The next state, and what a person wants to see of the step.
+
+        With `donate` the caller gives the old state up and its memory is used again, which saves
+        time; `info.kl` is then to be read before the next step.
+        """
         x, y = batch
         size = _check_batch(x, y)
         device = next(iter(state.posterior.mean.values())).device
@@ -121,14 +125,31 @@ class Learner:
             local = self._average(problem, state, device)
         derivatives, statistics = self._scaled(local, size)
         derivatives = self.curvature.complete(derivatives, self.rule.structure(self.family))
+        # A rule owns what it is given.
+        given = state.posterior, state.rule
+        belief, memory = given if donate else (_copy(part) for part in given)
         posterior, memory = self.rule.step(
-            state.posterior, derivatives, self.prior_precision, state.rule, state.step
+            belief, derivatives, self.prior_precision, memory, state.step
         )
         noise = self.likelihood.update(state.noise, statistics, self.weight)
         buffers = distributed.mean_over_ranks(buffers)
         new = State(posterior, memory, noise, buffers, state.step + 1, state.seed)
-        prior = self.prior_precision
-        return new, Info(derivatives.loss, self.temperature, lambda: posterior.kl(prior))
+        return new, Info(derivatives.loss, self.temperature, self._divergence(posterior))
+
+    def _divergence(self, posterior: Posterior) -> Callable[[], Tensor]:
+        """The KL from the prior, for somebody who may ask for it later."""
+        witness = next(iter(posterior.mean.values()))
+        version = witness._version
+
+        def kl() -> Tensor:
+            if witness._version != version:
+                raise RuntimeError(
+                    "This state was given up to a later step (donate=True); read info.kl and "
+                    "info.elbo before it."
+                )
+            return posterior.kl(self.prior_precision)
+
+        return kl
 
     def finish(self, state: State, batches: Iterable[Batch]) -> State:
         """What is left to do once training ends: for Laplace, the curvature over all the data."""
@@ -143,8 +164,9 @@ class Learner:
         if total is None:
             raise ValueError("There are no batches to take the curvature of.")
         device = next(iter(state.posterior.mean.values())).device
-        total, count = _sum_over_ranks(total, seen, device)
-        precision = total.times(self.weight / count).damped(self.prior_precision)
+        whole: Matrix = total
+        whole, count = _sum_over_ranks(whole, seen, device)
+        precision = whole.times(self.weight / count).damped(self.prior_precision)
         return dataclasses.replace(state, posterior=Gaussian(state.posterior.mean, precision))
 
     def parts(self) -> dict[str, str]:
@@ -228,6 +250,10 @@ def _sum_over_ranks(value: T, count: int, device: torch.device) -> tuple[T, floa
     return total.value, float(total.count)
 
 
+def _copy(part: T) -> T:
+    return tree.map_tensors(part, torch.clone)
+
+
 def _add(a: Local, b: Local) -> Local:
     both = a.curvature is not None and b.curvature is not None
     curvature = a.curvature.plus(b.curvature) if both else None  # type: ignore[union-attr, arg-type]
@@ -236,10 +262,10 @@ def _add(a: Local, b: Local) -> Local:
 
 
 def _times(a: Local, factor: float) -> Local:
-    curvature = None if a.curvature is None else a.curvature.times(factor)
+    curvature = None if a.curvature is None else a.curvature.times_(factor)
     statistics = {k: v * factor for k, v in a.statistics.items()}
-    # Not in place: autograd may hand out one tensor for two parameters.
-    return Local(a.loss * factor, vectors.scale(a.gradient, factor), curvature, statistics)
+    gradient = vectors.scale_(vectors.own(a.gradient), factor)
+    return Local(a.loss * factor, gradient, curvature, statistics)
 
 
 def _check_batch(x: Inputs, y: Tensor) -> int:

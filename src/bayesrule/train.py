@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bayesrule import checkpoint, distributed
+from bayesrule import checkpoint, distributed, tree
 from bayesrule.batches import Batches, LoaderBatches, as_batches
 from bayesrule.expectations import AtMean
 from bayesrule.learner import Learner
@@ -192,7 +192,7 @@ class _Loop:
         total = torch.zeros(())
         count = 0
         for batch in self.placed(self.batches.epoch(epoch, self.seed)):
-            self.state, info = self.learner.step(self.state, batch)
+            self.state, info = self.learner.step(self.state, batch, donate=True)
             total = total.to(info.loss) + info.loss
             count += 1
             bar.advance()
@@ -207,7 +207,7 @@ class _Loop:
         self.history.append(figures)
         bar.note(loss=loss, validation=score)
         if self.callback is not None:
-            self.callback(self.learner, self.state, figures)
+            self.callback(self.learner, self._snapshot(), figures)
 
     def _check(self, loss: float, epoch: int) -> None:
         # The last step's loss is from before its weights, which may be the first to go wrong.
@@ -235,7 +235,11 @@ class _Loop:
             return
         score = -math.inf if math.isnan(score) else score
         if self.best is None or score > self.best.score:
-            self.best = _Best(score, epoch + 1, self.state)
+            self.best = _Best(score, epoch + 1, self._snapshot())
+
+    def _snapshot(self) -> State:
+        """A copy of the state: its own memory goes to the next step."""
+        return tree.map_tensors(self.state, torch.clone)
 
 
 class _Folder:

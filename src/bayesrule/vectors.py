@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Generator, Tensor
 
+from bayesrule import randomness
 from bayesrule.types import Params
 
 
@@ -51,6 +52,18 @@ def add_(a: Params, b: Params, alpha: float = 1.0) -> Params:
 def shift_(a: Params, value: float) -> Params:
     """`a ← a + value`, elementwise."""
     torch._foreach_add_(list(a.values()), value)
+    return a
+
+
+def lerp_(a: Params, b: Params, weight: float) -> Params:
+    """`a ← (1 − weight) a + weight b`."""
+    torch._foreach_lerp_(list(a.values()), _values(b, a), weight)
+    return a
+
+
+def addcdiv_(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
+    """`a ← a + value b / c`, elementwise."""
+    torch._foreach_addcdiv_(list(a.values()), _values(b, a), _values(c, a), value=value)
     return a
 
 
@@ -125,12 +138,26 @@ def zeros_like(a: Params) -> Params:
     return {name: torch.zeros_like(value) for name, value in a.items()}
 
 
+def own(a: Params) -> Params:
+    """The same vector in tensors that may be changed: itself, or a copy where tensors are shared.
+
+    Autograd may hand out one tensor for two parameters, or one number expanded to a shape.
+    """
+    distinct = len({value.data_ptr() for value in a.values()}) == len(a)
+    if distinct and all(value.is_contiguous() for value in a.values()):
+        return a
+    return {name: value.clone() for name, value in a.items()}
+
+
 def randn_like(a: Params, generator: Generator) -> Params:
     """Standard normal draws of the same names, shapes and types."""
-    return {
-        name: torch.randn(value.shape, dtype=value.dtype, device=value.device, generator=generator)
-        for name, value in a.items()
-    }
+    kinds = {(value.dtype, value.device) for value in a.values()}
+    if len(kinds) > 1:
+        return {name: randn_like({name: value}, generator)[name] for name, value in a.items()}
+    ((dtype, device),) = kinds
+    flat = randomness.normal(numel(a), generator, dtype=dtype, device=device)
+    parts = flat.split([value.numel() for value in a.values()])
+    return {k: part.view(v.shape) for (k, v), part in zip(a.items(), parts, strict=True)}
 
 
 def numel(a: Params) -> int:

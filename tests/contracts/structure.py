@@ -217,6 +217,28 @@ class StructureContract:
         assert gap(1e-3) == pytest.approx(1e-2 * gap(1e-2), rel=1e-6)
         assert gap(1e-2) > 0
 
+    def test_what_may_use_memory_again_gives_the_same(self) -> None:
+        old, target, vector = self.precision(), self.indefinite(), self.like
+
+        def copies() -> tuple[Matrix, Matrix, Params]:
+            return (
+                tree.map_tensors(old, torch.clone),
+                tree.map_tensors(target, torch.clone),
+                tree.map_tensors(vector, torch.clone),
+            )
+
+        a, b, x = copies()
+        close(flat(a.solve_(x)), flat(old.solve(vector)), 1e-12)
+        a, b, x = copies()
+        _, _, y = copies()
+        close(flat(a.descend_(x, y, 0.3)), flat(vector) - 0.3 * flat(old.solve(vector)), 1e-12)
+        a, b, x = copies()
+        close(self.dense(a.times_(2.5)), self.dense(old.times(2.5)), 1e-12)
+        a, b, x = copies()
+        close(self.dense(a.lerp_(b, 0.3)), self.dense(old.lerp(target, 0.3)), 1e-12)
+        a, b, x = copies()
+        close(self.dense(a.retract_(b, 0.3, 0.7)), self.dense(old.retract(target, 0.3, 0.7)), 1e-12)
+
     def test_price_of_a_quadratic_is_its_hessian(self) -> None:
         hessian = symmetric(len(flat(PARAMS)), 8)
         matrix = self.precision()

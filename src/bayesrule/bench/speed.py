@@ -124,7 +124,7 @@ class _learner:
         self._state, self._batch = self._learner.init(), (x, y)
 
     def __call__(self) -> None:
-        self._state, _ = self._learner.step(self._state, self._batch)
+        self._state, _ = self._learner.step(self._state, self._batch, donate=True)
 
 
 def _ivon_opt(model: nn.Module, x: Tensor, y: Tensor) -> Step:

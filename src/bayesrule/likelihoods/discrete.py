@@ -12,6 +12,24 @@ from torch.nn import functional
 from bayesrule.likelihoods._base import Likelihood, match, one_vector_per_output, per_example
 from bayesrule.types import Params
 
+# torch leaves out targets of this number without a word; none shall have it.
+_NO_CLASS = -(1 << 62)
+
+
+def _labels(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Class numbers, (n,), for logits (n, C)."""
+    if outputs.ndim != 2 or outputs.shape[1] < 2:
+        raise ValueError(
+            "CategoricalLikelihood needs one logit for each class: outputs (n, C) with C ≥ 2. "
+            f"The network gives {tuple(outputs.shape)}; for one logit use BernoulliLikelihood."
+        )
+    if targets.shape != outputs.shape[:1] or targets.is_floating_point():
+        raise ValueError(
+            f"CategoricalLikelihood needs integer class numbers of shape ({len(outputs)},), "
+            f"got {targets.dtype} of shape {tuple(targets.shape)}."
+        )
+    return targets.long()
+
 
 @dataclass(frozen=True)
 class CategoricalLikelihood(Likelihood):
@@ -20,30 +38,29 @@ class CategoricalLikelihood(Likelihood):
     classification = True
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if outputs.ndim != 2 or outputs.shape[1] < 2:
-            raise ValueError(
-                "CategoricalLikelihood needs one logit for each class: outputs (n, C) with C ≥ 2. "
-                f"The network gives {tuple(outputs.shape)}; for one logit use BernoulliLikelihood."
-            )
-        if targets.shape != outputs.shape[:1] or targets.is_floating_point():
-            raise ValueError(
-                f"CategoricalLikelihood needs integer class numbers of shape ({len(outputs)},), "
-                f"got {targets.dtype} of shape {tuple(targets.shape)}."
-            )
-        if targets.device.type == "cpu" and targets.numel():
-            low, high = int(targets.min()), int(targets.max())
+        labels = _labels(outputs, targets)
+        if labels.device.type == "cpu" and labels.numel():
+            low, high = int(labels.min()), int(labels.max())
             if low < 0 or high >= outputs.shape[1]:
                 raise ValueError(
                     f"The targets hold class {low if low < 0 else high}, but the network has "
                     f"{outputs.shape[1]} outputs: classes 0 to {outputs.shape[1] - 1}."
                 )
-        return targets.long()
+        return labels
 
     def distribution(self, outputs: Tensor, noise: Params) -> Categorical:
         return Categorical(logits=outputs, validate_args=False)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
-        return -functional.cross_entropy(outputs, self.check(outputs, targets), reduction="none")
+        # Whether the classes are among the outputs is seen by torch itself, at no further cost.
+        try:
+            labels = _labels(outputs, targets)
+            return -functional.cross_entropy(
+                outputs, labels, reduction="none", ignore_index=_NO_CLASS
+            )
+        except IndexError:
+            self.check(outputs, targets)
+            raise
 
     def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
         return torch.multinomial(outputs.softmax(-1), 1, generator=generator).squeeze(-1)

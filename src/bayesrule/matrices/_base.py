@@ -7,6 +7,7 @@ from typing import Self
 
 from torch import Tensor
 
+from bayesrule import vectors
 from bayesrule.types import Params, Rows
 
 
@@ -75,6 +76,28 @@ class Matrix(ABC):
     @abstractmethod
     def price(self, offset: Params, gradient: Params) -> Self:
         """Price's curvature from one draw: `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`, symmetric part."""
+
+    # The same, for matrices and vectors that nobody else has: their memory may be used again.
+
+    def times_(self, factor: float) -> Self:
+        """`factor S`; may use up S."""
+        return self.times(factor)
+
+    def solve_(self, vector: Params) -> Params:
+        """`S⁻¹ v`; may use up v."""
+        return self.solve(vector)
+
+    def descend_(self, point: Params, gradient: Params, rate: float) -> Params:
+        """`x − rate S⁻¹ g`; may use up x and g."""
+        return vectors.add_(point, self.solve_(gradient), alpha=-rate)
+
+    def lerp_(self, target: Self, rate: float) -> Self:
+        """`(1 − rate) F + rate T`; may use up F."""
+        return self.lerp(target, rate)
+
+    def retract_(self, target: Self, rate: float, damping: float) -> Self:
+        """As `retract`; may use up F and T."""
+        return self.retract(target, rate, damping)
 
 
 class Structure(ABC):

@@ -62,6 +62,25 @@ class DiagonalMatrix(Matrix):
         bend = vectors.div_(vectors.mul_(step, step), vectors.shift(self.values, damping))
         return DiagonalMatrix(vectors.add_(moved, bend, alpha=0.5 * rate**2))
 
+    def times_(self, factor: float) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.scale_(self.values, factor))
+
+    def solve_(self, vector: Params) -> Params:
+        return vectors.div_(vector, self.values)
+
+    def descend_(self, point: Params, gradient: Params, rate: float) -> Params:
+        return vectors.addcdiv_(point, gradient, self.values, value=-rate)
+
+    def lerp_(self, target: DiagonalMatrix, rate: float) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.lerp_(self.values, target.values, rate))
+
+    def retract_(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
+        step = vectors.add_(target.values, self.values, alpha=-1.0)
+        precision = vectors.shift(self.values, damping)
+        moved = vectors.add_(self.values, step, alpha=rate)
+        bend = vectors.mul_(step, step)
+        return DiagonalMatrix(vectors.addcdiv_(moved, bend, precision, value=0.5 * rate**2))
+
     def price(self, offset: Params, gradient: Params) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.mul_(vectors.mul(offset, gradient), self.values))
 

@@ -39,4 +39,7 @@ class Rule(ABC):
         memory: Memory,
         step: int,
     ) -> tuple[Posterior, Memory]:
-        """The next belief and memory; `step` counts from 0."""
+        """The next belief and memory; `step` counts from 0.
+
+        All that is given belongs to the rule, which may use its memory again.
+        """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bayesrule import vectors
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Dense, Diagonal, LowRank, Matrix, Structure, Subset
+from bayesrule.matrices import Dense, Diagonal, DiagonalMatrix, LowRank, Matrix, Structure, Subset
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.momentum import Average, HeavyBall
@@ -114,17 +114,16 @@ class Natural(Rule):
     ) -> tuple[Gaussian, Memory]:
         memory = dict(memory)
         precision = self._precision(posterior, derivatives, prior_precision, memory, step)
-        gradient = self._gradient(posterior, derivatives, prior_precision, memory, step)
-        if self.square_root:
-            direction = self._root_step(gradient, prior_precision, derivatives.weight, memory, step)
+        gradient, factor = self._gradient(posterior, derivatives, prior_precision, memory, step)
+        weight, rate = derivatives.weight, factor * as_schedule(self.learning_rate)(step)
+        divisor = self._preconditioner(precision, prior_precision, weight, memory, step)
+        if math.isfinite(self.clip) or isinstance(self.momentum, HeavyBall):
+            direction = vectors.clamp_(divisor.solve_(gradient), self.clip / factor)
+            mean = vectors.add(posterior.mean, direction, alpha=-rate)
+            if isinstance(self.momentum, HeavyBall):
+                self._roll(mean, posterior, precision, prior_precision, memory)
         else:
-            direction = self._solve(gradient, precision, derivatives.weight)
-        if math.isfinite(self.clip):
-            vectors.clamp_(direction, self.clip)
-        rate = as_schedule(self.learning_rate)(step)
-        mean = vectors.add_(vectors.scale_(direction, -rate), posterior.mean)
-        if isinstance(self.momentum, HeavyBall):
-            mean = self._roll(mean, posterior, precision, prior_precision, memory)
+            mean = divisor.descend_(posterior.mean, gradient, rate)
         return Gaussian(mean, precision), memory
 
     def _precision(
@@ -139,19 +138,23 @@ class Natural(Rule):
         if derivatives.curvature is None or "curvature" not in memory:
             return posterior.precision
         rate, old = as_schedule(self.rate)(step), memory["curvature"]
-        if self.retract:
-            new = old.retract(derivatives.curvature, rate, prior_precision)
-        else:
-            new = old.lerp(derivatives.curvature, rate)
         if isinstance(self.momentum, HeavyBall):
             gamma, before = self.momentum.decay, memory["previous_curvature"]
+            kept = old.times(1.0)
+            new = self._towards(kept, derivatives.curvature, rate, prior_precision)
             new = new.plus(old.times(gamma)).plus(before.times(-gamma))
             memory["before_previous"], memory["previous_curvature"] = before, old
+        else:
+            new = self._towards(old, derivatives.curvature, rate, prior_precision)
         memory["curvature"] = new
         if self.fixed_precision:
             return posterior.precision
         unbiased = new.times(self._correction(step)) if self.debias else new
         return unbiased.damped(prior_precision)
+
+    def _towards(self, old: Matrix, target: Matrix, rate: float, damping: float) -> Matrix:
+        """A step from the average of the curvature towards a new estimate; uses up both."""
+        return old.retract_(target, rate, damping) if self.retract else old.lerp_(target, rate)
 
     def _correction(self, step: int) -> float:
         """What an average that began at zero is to be multiplied by."""
@@ -166,27 +169,32 @@ class Natural(Rule):
         prior_precision: float,
         memory: Memory,
         step: int,
-    ) -> Params:
-        """The gradient with the prior's, in new tensors; its average moves in `memory`."""
+    ) -> tuple[Params, float]:
+        """The gradient with the prior's, as a new vector times a number; `memory` moves."""
         if not isinstance(self.momentum, Average):
-            return vectors.add(derivatives.gradient, posterior.mean, alpha=prior_precision)
+            return vectors.add(derivatives.gradient, posterior.mean, alpha=prior_precision), 1.0
         decay = self.momentum.decay
-        memory["gradient"] = vectors.lerp(memory["gradient"], derivatives.gradient, 1.0 - decay)
-        unbiased = vectors.scale(memory["gradient"], 1.0 / (1.0 - decay ** (step + 1)))
-        return vectors.add_(unbiased, posterior.mean, alpha=prior_precision)
+        average = vectors.lerp_(memory["gradient"], derivatives.gradient, 1.0 - decay)
+        # The average began at zero: without bias it is larger by 1 / seen.
+        seen = 1.0 - decay ** (step + 1)
+        return vectors.add(average, posterior.mean, alpha=prior_precision * seen), 1.0 / seen
 
-    def _solve(self, gradient: Params, precision: Matrix, weight: float) -> Params:
-        damped = precision.damped(weight * self.damping) if self.damping else precision
-        return damped.solve(gradient)
-
-    def _root_step(
-        self, gradient: Params, prior_precision: float, weight: float, memory: Memory, step: int
-    ) -> Params:
+    def _preconditioner(
+        self,
+        precision: Matrix,
+        prior_precision: float,
+        weight: float,
+        memory: Memory,
+        step: int,
+    ) -> Matrix:
+        """What the mean's gradient is divided by."""
+        if not self.square_root:
+            return precision.damped(weight * self.damping) if self.damping else precision
         # N (√(F/N) + δ/N + ε) = √(N F) + δ + N ε, with F without bias.
         root = vectors.sqrt(memory["curvature"].diagonal())
         vectors.scale_(root, (weight * self._correction(step)) ** 0.5)
         vectors.shift_(root, prior_precision + weight * (self.epsilon + self.damping))
-        return vectors.div_(gradient, root)
+        return DiagonalMatrix(root)
 
     def _roll(
         self,
@@ -195,7 +203,7 @@ class Natural(Rule):
         precision: Matrix,
         prior_precision: float,
         memory: Memory,
-    ) -> Params:
+    ) -> None:
         """Adds `γ S⁻¹ S₋ (m − m₋)`, S the new precision and S₋, m₋ those of the step before."""
         assert isinstance(self.momentum, HeavyBall)
         velocity = vectors.add(posterior.mean, memory["previous_mean"], alpha=-1.0)
@@ -203,7 +211,7 @@ class Natural(Rule):
         before = memory.pop("before_previous", None)
         if before is not None and not self.fixed_precision:
             velocity = precision.solve(before.damped(prior_precision).matmul(velocity))
-        return vectors.add(mean, velocity, alpha=self.momentum.decay)
+        vectors.add_(mean, velocity, alpha=self.momentum.decay)
 
 
 def _innermost(structure: Structure) -> Structure:

@@ -1,0 +1,63 @@
+"""Bulk normal numbers are normal, repeatable and never infinite."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+from bayesrule import randomness
+
+CPU = torch.device("cpu")
+
+
+def draw(size: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return randomness.normal(size, generator, dtype=dtype, device=CPU)
+
+
+@pytest.mark.parametrize("size", [1, 100, randomness._BULK, 300_001])
+def test_moments_and_distribution(size: int) -> None:
+    x = torch.cat([draw(size, seed).double() for seed in range(max(1, 300_000 // size))])[:300_000]
+    n = len(x)
+    assert abs(float(x.mean())) < 5 / n**0.5
+    assert abs(float(x.var()) - 1.0) < 5 * (2 / n) ** 0.5
+    assert abs(float((x**4).mean()) - 3.0) < 5 * (96 / n) ** 0.5
+    assert stats.kstest(x[:100_000].numpy(), "norm").pvalue > 1e-4
+
+
+def test_neighbours_and_streams_are_independent() -> None:
+    a, b = draw(200_000, 1).double(), draw(200_000, 2).double()
+    for first, second in ((a[1:], a[:-1]), (a[2:], a[:-2]), (a, b), (a**2 - 1, b**2 - 1)):
+        scale = float(first.var() * second.var()) ** 0.5
+        assert abs(float((first * second).mean())) < 5 * scale / len(a) ** 0.5
+
+
+def test_the_same_seed_gives_the_same_numbers_whatever_the_threads() -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = draw(100_000, 3)
+        torch.set_num_threads(2)
+        two = draw(100_000, 3)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one, two)
+    assert not torch.equal(one, draw(100_000, 4))
+
+
+def test_two_draws_of_one_generator_differ() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (randomness.normal(20_000, generator, dtype=torch.float32, device=CPU) for _ in range(2))
+    assert not torch.equal(a, b)
+
+
+def test_the_ends_of_the_grid_are_finite() -> None:
+    ends = torch.tensor([-(2**23), 2**23 - 1], dtype=torch.int32).float()
+    values = ends.add(0.5).mul(2.0**-23).erfinv() * 2**0.5
+    assert values.isfinite().all()
+    assert 5.0 < float(values[1]) == -float(values[0])
+
+
+def test_other_types_come_from_torch() -> None:
+    assert draw(50_000, dtype=torch.float64).dtype == torch.float64
