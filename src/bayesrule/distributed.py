@@ -78,6 +78,13 @@ def sum_over_ranks(local: T) -> T:
     return _each_low_rank(_all_reduce(_each_low_rank(local, _side_by_side)), _truncated)
 
 
+def count_over_ranks(count: int, device: torch.device) -> int:
+    """A number of examples, summed over the ranks."""
+    if world_size() == 1:
+        return count
+    return int(_all_reduce(torch.tensor(count, device=device)))
+
+
 def mean_over_ranks(local: T) -> T:
     """Floating tensors of a nested object averaged over the ranks, all others (counters, masks) as
     the first rank has them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bayesrule import distributed, seeds, tree, vectors
 from bayesrule.curvature import Curvature, Local, Problem
@@ -118,12 +118,11 @@ class Learner:
         size = _check_batch(x, y)
         device = next(iter(state.posterior.mean.values())).device
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        problem = Problem(
-            self.network, self.likelihood, state.noise, buffers, x, y, self._targets(state, device)
-        )
+        problem = self._problem(state, buffers, x, y, size, device)
         with forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))):
-            local = self._average(problem, state, device)
-        derivatives, statistics = self._scaled(local, size)
+            local = distributed.sum_over_ranks(self._sum(problem, state, device))
+        share = problem.scale * self.temperature
+        derivatives = Derivatives(local.loss * share, local.gradient, local.curvature, self.weight)
         derivatives = self.curvature.complete(derivatives, self.rule.structure(self.family))
         # A rule owns what it is given.
         given = state.posterior, state.rule
@@ -131,7 +130,7 @@ class Learner:
         posterior, memory = self.rule.step(
             belief, derivatives, self.prior_precision, memory, state.step
         )
-        noise = self.likelihood.update(state.noise, statistics, self.weight)
+        noise = self.likelihood.update(state.noise, local.statistics, self.weight)
         buffers = distributed.mean_over_ranks(buffers)
         new = State(posterior, memory, noise, buffers, state.step + 1, state.seed)
         return new, Info(derivatives.loss, self.temperature, self._divergence(posterior))
@@ -164,8 +163,8 @@ class Learner:
         if total is None:
             raise ValueError("There are no batches to take the curvature of.")
         device = next(iter(state.posterior.mean.values())).device
-        whole: Matrix = total
-        whole, count = _sum_over_ranks(whole, seen, device)
+        whole: Matrix = distributed.sum_over_ranks(total)
+        count = distributed.count_over_ranks(seen, device)
         precision = whole.times(self.weight / count).damped(self.prior_precision)
         return dataclasses.replace(state, posterior=Gaussian(state.posterior.mean, precision))
 
@@ -185,11 +184,22 @@ class Learner:
         shared = kind == _DRAWS and self.shared_draws
         return kind + 3 * (0 if shared else distributed.rank())
 
-    def _targets(self, state: State, device: torch.device) -> Generator:
-        return seeds.generator(device, state.seed, state.step, self._stream(_TARGETS))
+    def _problem(
+        self, state: State, buffers: Params, x: Inputs, y: Tensor, size: int, device: torch.device
+    ) -> Problem:
+        """The batch and, in this one place, what each of its examples stands for.
 
-    def _average(self, problem: Problem, state: State, device: torch.device) -> Local:
-        """Sums over the batch, averaged over the points of the expectation."""
+        Sums over the examples of all ranks and over the points of the expectation are then
+        estimates for the whole data set over the temperature.
+        """
+        generator = seeds.generator(device, state.seed, state.step, self._stream(_TARGETS))
+        count = distributed.count_over_ranks(size, device)
+        scale = self.weight / (count * self.expectation.num)
+        problem = Problem(self.network, self.likelihood, state.noise, buffers, x, y, generator)
+        return dataclasses.replace(problem, scale=scale)
+
+    def _sum(self, problem: Problem, state: State, device: torch.device) -> Local:
+        """Sums over the batch and over the points of the expectation."""
         generator = seeds.generator(device, state.seed, state.step, self._stream(_DRAWS))
         structure = self.rule.structure(self.family)
         precision = getattr(state.posterior, "precision", None)
@@ -198,17 +208,7 @@ class Learner:
             local = self.curvature.local(problem, point, structure, precision)
             total = local if total is None else _add(total, local)
         assert total is not None
-        return total if self.expectation.num == 1 else _times(total, 1.0 / self.expectation.num)
-
-    def _scaled(self, local: Local, size: int) -> tuple[Derivatives, Params]:
-        """The one place where sums over a batch become estimates for the whole data set."""
-        local, count = _sum_over_ranks(local, size, local.loss.device)
-        factor = self.num_data / count
-        tempered = _times(local, factor / self.temperature)
-        derivatives = Derivatives(
-            local.loss * factor, tempered.gradient, tempered.curvature, self.weight
-        )
-        return derivatives, tempered.statistics
+        return total
 
     def _curvature_at_mean(
         self, state: State, x: Inputs, y: Tensor, structure: Structure, seen: int
@@ -233,23 +233,6 @@ class Learner:
         return local.curvature
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sum:
-    """A summand together with the number of examples it stands for."""
-
-    value: Any
-    count: Tensor
-
-
-def _sum_over_ranks(value: T, count: int, device: torch.device) -> tuple[T, float]:
-    """A summand and its number of examples, over all ranks."""
-    if distributed.world_size() == 1:
-        return value, count
-    both = _Sum(value, torch.tensor(float(count), device=device))
-    total = distributed.sum_over_ranks(both)
-    return total.value, float(total.count)
-
-
 def _copy(part: T) -> T:
     return tree.map_tensors(part, torch.clone)
 
@@ -259,13 +242,6 @@ def _add(a: Local, b: Local) -> Local:
     curvature = a.curvature.plus(b.curvature) if both else None  # type: ignore[union-attr, arg-type]
     statistics = {k: v + b.statistics[k] for k, v in a.statistics.items()}
     return Local(a.loss + b.loss, vectors.add(a.gradient, b.gradient), curvature, statistics)
-
-
-def _times(a: Local, factor: float) -> Local:
-    curvature = None if a.curvature is None else a.curvature.times_(factor)
-    statistics = {k: v * factor for k, v in a.statistics.items()}
-    gradient = vectors.scale_(vectors.own(a.gradient), factor)
-    return Local(a.loss * factor, gradient, curvature, statistics)
 
 
 def _check_batch(x: Inputs, y: Tensor) -> int:

@@ -138,17 +138,6 @@ def zeros_like(a: Params) -> Params:
     return {name: torch.zeros_like(value) for name, value in a.items()}
 
 
-def own(a: Params) -> Params:
-    """The same vector in tensors that may be changed: itself, or a copy where tensors are shared.
-
-    Autograd may hand out one tensor for two parameters, or one number expanded to a shape.
-    """
-    distinct = len({value.data_ptr() for value in a.values()}) == len(a)
-    if distinct and all(value.is_contiguous() for value in a.values()):
-        return a
-    return {name: value.clone() for name, value in a.items()}
-
-
 def randn_like(a: Params, generator: Generator) -> Params:
     """Standard normal draws of the same names, shapes and types."""
     kinds = {(value.dtype, value.device) for value in a.values()}

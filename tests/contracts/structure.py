@@ -238,6 +238,9 @@ class StructureContract:
         close(self.dense(a.lerp_(b, 0.3)), self.dense(old.lerp(target, 0.3)), 1e-12)
         a, b, x = copies()
         close(self.dense(a.retract_(b, 0.3, 0.7)), self.dense(old.retract(target, 0.3, 0.7)), 1e-12)
+        if self.has_price:
+            expected = self.dense(old.price(PARAMS, PARAMS))
+            close(self.dense(old.price_(tree.map_tensors(PARAMS, torch.clone), PARAMS)), expected)
 
     def test_price_of_a_quadratic_is_its_hessian(self) -> None:
         hessian = symmetric(len(flat(PARAMS)), 8)

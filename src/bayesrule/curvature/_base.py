@@ -17,7 +17,11 @@ from bayesrule.types import Derivatives, Params
 
 @dataclass(frozen=True)
 class Local:
-    """Sums over one batch at one point: loss, gradient, curvature and the noise's statistics."""
+    """Sums over one batch at one point.
+
+    `loss` is the negative log-likelihood as it is; gradient, curvature and the noise's statistics
+    are those of `scale` times it.
+    """
 
     loss: Tensor
     gradient: Params
@@ -27,7 +31,10 @@ class Local:
 
 @dataclass(frozen=True)
 class Problem:
-    """All that an estimate looks at: the network, the likelihood, the batch, randomness."""
+    """All that an estimate looks at: the network, the likelihood, the batch, randomness.
+
+    `scale` is what one example of the batch stands for: derivatives are of `scale · nll`.
+    """
 
     network: Network
     likelihood: Likelihood
@@ -37,25 +44,27 @@ class Problem:
     y: Tensor
     generator: Generator
     training: bool = True
+    scale: float = 1.0
 
     def forward(self, params: Params) -> Tensor:
         """The outputs at the given weights."""
         return self.network(params, self.buffers, self.x, training=self.training)
 
     def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The negative log-likelihood of the batch, summed, and its gradient in the outputs."""
+        """The negative log-likelihood of the batch, and the gradient of it, scaled, in outputs."""
         leaf = outputs.detach().requires_grad_()
         loss = self.nll(leaf, self.y)
         (slope,) = torch.autograd.grad(loss, leaf)
-        return loss.detach(), slope
+        return loss.detach(), slope * self.scale
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)`."""
         return -self.likelihood.log_prob(outputs, targets, self.noise).sum()
 
     def statistics(self, outputs: Tensor) -> Params:
-        """What the likelihood learns from."""
-        return self.likelihood.statistics(outputs.detach(), self.y)
+        """What the likelihood learns from, scaled."""
+        found = self.likelihood.statistics(outputs.detach(), self.y)
+        return {name: value * self.scale for name, value in found.items()}
 
 
 class Curvature(ABC):
@@ -75,7 +84,7 @@ class Curvature(ABC):
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
-        """Sums over the batch at one point, not yet scaled to the data set."""
+        """Sums over the batch at one point, times the problem's scale."""
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
         """What can only be known once everything is summed over points and machines."""
@@ -86,6 +95,7 @@ def plain_gradient(problem: Problem, params: Params) -> tuple[Tensor, Params, Te
     """Loss, gradient and outputs at the given weights: one forward and one backward pass."""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     outputs = problem.forward(leaves)
-    loss, slope = problem.loss(outputs)
-    found = torch.autograd.grad(outputs, list(leaves.values()), slope, materialize_grads=True)
-    return loss, dict(zip(leaves, found, strict=True)), outputs
+    loss = problem.nll(outputs, problem.y)
+    scaled = loss * problem.scale
+    found = torch.autograd.grad(scaled, list(leaves.values()), materialize_grads=True)
+    return loss.detach(), dict(zip(leaves, found, strict=True)), outputs

@@ -31,7 +31,7 @@ class _ModelVectors(Curvature):
             self.vectors(problem, recording.outputs.detach()), gradient=False
         )
         statistics = problem.statistics(recording.outputs)
-        return Local(loss, gradient, structure.contract(rows), statistics)
+        return Local(loss, gradient, structure.contract(rows).times_(problem.scale), statistics)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class Hessian(Curvature):
         outputs = problem.forward(leaves)
         loss = problem.nll(outputs, problem.y)
         wanted = list(leaves.values())
-        found = torch.autograd.grad(loss, wanted, create_graph=True, materialize_grads=True)
+        scaled = loss * problem.scale
+        found = torch.autograd.grad(scaled, wanted, create_graph=True, materialize_grads=True)
         flat = torch.cat([g.reshape(-1) for g in found])
         rows = [self._row(entry, wanted) for entry in flat]
         matrix = torch.stack(rows)

@@ -48,7 +48,7 @@ class Recorder(TorchFunctionMode):
         touched = self._touched((*args, *kwargs.values()))
         if not touched or not _is_computation(out):
             return out
-        call = LAYERS[func](*args, **kwargs) if func in LAYERS else None
+        call = LAYERS[func](out, *args, **kwargs) if func in LAYERS else None
         if call is None:
             self.loose.update(touched)
             return out

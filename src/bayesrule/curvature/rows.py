@@ -110,10 +110,13 @@ class Recording:
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[ExampleRows, Params]:
         """Backpropagates each of `vectors` (V, n, *) from the outputs.
 
-        Returns the rows, and, where asked for, the gradient summed over examples and vectors.
+        Returns the rows, and, where asked for, the gradient summed over examples and vectors; what
+        is cheaper from the rows is left out of it and filled in by `rows.completed(gradient)`.
         """
         edges = {i: use.edge for i, use in enumerate(self._uses) if use.edge is not None}
-        wanted: list[Any] = list(self.params.values()) if gradient else []
+        later = self._from_rows() if len(vectors) == 1 else set()
+        now = {k: v for k, v in self.params.items() if gradient and k not in later}
+        wanted: list[Any] = list(now.values())
         grads: list[dict[int, Tensor]] = []
         total: list[Tensor | None] = [None] * len(wanted)
         for vector in vectors:
@@ -128,10 +131,16 @@ class Recording:
             late = zip(edges, found[len(wanted) :], strict=True)
             shaped = ((i, g, self._uses[i].shape) for i, g in late)
             grads.append({i: g.reshape(shape) for i, g, shape in shaped if g is not None})
-        each = zip(self.params.items(), total, strict=False)
+        each = zip(now.items(), total, strict=True)
         named = {k: torch.zeros_like(value) if t is None else t for (k, value), t in each}
         loose = self._vmap_rows(vectors)
         return ExampleRows(self.params, self._uses, grads, loose, self.size), named
+
+    def _from_rows(self) -> set[str]:
+        """Weights of a single call whose squares take rows anyway: their sum is the gradient."""
+        names = [name for use in self._uses for name in (use.weight, use.bias)]
+        once = {use.weight for use in self._uses if use.call.layer.forms_rows and use.edge}
+        return {k for k in once if k is not None and names.count(k) == 1 and k not in self.loose}
 
     def _vmap_rows(self, vectors: Tensor) -> Params:
         """Rows of loose parameters, {name: (V, n, *shape)}, by a pass for each example."""
@@ -205,6 +214,7 @@ class ExampleRows:
     ) -> None:
         self._params, self._uses, self._grads = params, uses, grads
         self._loose, self._size = loose, size
+        self._sums: Params = {}
 
     @cached_property
     def _users(self) -> dict[str, list[tuple[int, bool]]]:
@@ -238,10 +248,22 @@ class ExampleRows:
         if len(users) == 1 and not users[0][1]:
             i = users[0][0]
             layer = self._uses[i].call.layer
+            if layer.forms_rows and len(self._grads) == 1 and i in self._grads[0]:
+                squares, self._sums[name] = layer.weight_sums(self._grads[0][i])
+                return squares
             found = [layer.weight_squares(g[i]) for g in self._grads if i in g]
             return sum(found[1:], found[0]) if found else torch.zeros_like(self._params[name])
         each = [self._one(name, v).square().sum(0) for v in range(len(self._grads))]
         return sum(each[1:], each[0])
+
+    def completed(self, gradient: Params) -> Params:
+        """A gradient with what `Recording.backward` left to the rows."""
+        return {
+            name: gradient[name] if name in gradient else self._sum(name) for name in self._params
+        }
+
+    def _sum(self, name: str) -> Tensor:
+        return self._sums[name] if name in self._sums else self._one(name, 0).sum(0)
 
     def explain(self, name: str, gradient: Tensor) -> bool:
         """Whether the rows of a parameter add up to its gradient, up to rounding."""

@@ -84,8 +84,10 @@ class PerExample(Curvature):
         recording = Recording(problem, point.params)
         loss, slope = problem.loss(recording.outputs)
         rows, gradient = recording.backward(slope.unsqueeze(0), gradient=True)
+        # The rows carry the scale, so their products carry its square.
+        curvature = structure.contract(rows).times_(1.0 / problem.scale)
         statistics = problem.statistics(recording.outputs)
-        return Local(loss, gradient, structure.contract(rows), statistics)
+        return Local(loss, rows.completed(gradient), curvature, statistics)
 
 
 @dataclass(frozen=True)
@@ -103,5 +105,5 @@ class Price(Curvature):
     ) -> Local:
         loss, gradient, outputs = plain_gradient(problem, point.params)
         assert point.offset is not None
-        curvature = precision.price(point.offset, gradient)
+        curvature = precision.price_(point.offset, gradient)
         return Local(loss, gradient, curvature, problem.statistics(outputs))

@@ -14,7 +14,10 @@ from bayesrule.types import Params
 
 @dataclass(frozen=True)
 class Point:
-    """Weights at which the loss is evaluated; `offset = θ − mean`, None at the mean itself."""
+    """Weights at which the loss is evaluated; `offset = θ − mean`, None at the mean itself.
+
+    The offset belongs to whoever gets the point, who may use its memory again.
+    """
 
     params: Params
     offset: Params | None

@@ -33,7 +33,7 @@ class Draws(Expectation):
     def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
         for _ in range(self.num // 2 if self.antithetic else self.num):
             offset = posterior.offset(generator)
+            mirrored = vectors.scale(offset, -1.0) if self.antithetic else None
             yield Point(vectors.add(posterior.mean, offset), offset)
-            if self.antithetic:
-                mirrored = vectors.scale(offset, -1.0)
+            if mirrored is not None:
                 yield Point(vectors.add(posterior.mean, mirrored), mirrored)

@@ -95,6 +95,10 @@ class Matrix(ABC):
         """`(1 − rate) F + rate T`; may use up F."""
         return self.lerp(target, rate)
 
+    def price_(self, offset: Params, gradient: Params) -> Self:
+        """As `price`; may use up the offset."""
+        return self.price(offset, gradient)
+
     def retract_(self, target: Self, rate: float, damping: float) -> Self:
         """As `retract`; may use up F and T."""
         return self.retract(target, rate, damping)

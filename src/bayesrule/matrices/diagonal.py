@@ -81,6 +81,9 @@ class DiagonalMatrix(Matrix):
         bend = vectors.mul_(step, step)
         return DiagonalMatrix(vectors.addcdiv_(moved, bend, precision, value=0.5 * rate**2))
 
+    def price_(self, offset: Params, gradient: Params) -> DiagonalMatrix:
+        return DiagonalMatrix(vectors.mul_(vectors.mul_(offset, gradient), self.values))
+
     def price(self, offset: Params, gradient: Params) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.mul_(vectors.mul(offset, gradient), self.values))
 

@@ -11,7 +11,13 @@ from bayesrule.curvature.layers._base import Call, Layer
 from bayesrule.curvature.layers.convolution import ConvLayer, convolution
 from bayesrule.curvature.layers.embedding import EmbeddingLayer, embedding
 from bayesrule.curvature.layers.linear import LinearLayer, linear
-from bayesrule.curvature.layers.norm import NormLayer, batch_norm, group_norm, layer_norm
+from bayesrule.curvature.layers.norm import (
+    ChannelNormLayer,
+    LayerNormLayer,
+    batch_norm,
+    group_norm,
+    layer_norm,
+)
 
 LAYERS: dict[Callable[..., Any], Callable[..., Call | None]] = {
     functional.linear: linear,
@@ -27,9 +33,10 @@ LAYERS: dict[Callable[..., Any], Callable[..., Call | None]] = {
 __all__ = [
     "LAYERS",
     "Call",
+    "ChannelNormLayer",
     "ConvLayer",
     "EmbeddingLayer",
     "Layer",
     "LinearLayer",
-    "NormLayer",
+    "LayerNormLayer",
 ]

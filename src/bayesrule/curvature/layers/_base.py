@@ -32,6 +32,16 @@ class Layer(ABC):
         """`Σ_n` of the squared weight gradients, (*weight.shape)."""
         return self.weight_rows(g).square().sum(0)
 
+    @property
+    def forms_rows(self) -> bool:
+        """Whether squares are had from rows, so that the rows' sum is a cheap gradient too."""
+        return False
+
+    def weight_sums(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """`Σ_n` of the squared weight gradients, and of the gradients themselves."""
+        rows = self.weight_rows(g)
+        return rows.square().sum(0), rows.sum(0)
+
     def weight_gram(self, g: Tensor, weights: Tensor) -> Tensor:
         """`Σ_p w_p r_vnp r_v'np` of each example for g (V, n, ...), (n, V, V)."""
         rows = torch.stack([self.weight_rows(one).flatten(start_dim=1) for one in g], dim=1)

@@ -55,16 +55,33 @@ class ConvLayer(Layer):
     def bias_rows(self, g: Tensor) -> Tensor:
         return g.flatten(start_dim=2).sum(2)
 
+    @property
+    def forms_rows(self) -> bool:
+        assert self.weight is not None
+        return len(self.input) * self.weight.numel() <= _BUDGET
+
     def weight_squares(self, g: Tensor) -> Tensor:
+        return self._sums(g, gradient=False)[0]
+
+    def weight_sums(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        return self._sums(g, gradient=True)
+
+    def _sums(self, g: Tensor, *, gradient: bool) -> tuple[Tensor, Tensor]:
+        """Squares and, where asked for, the rows themselves, summed over the examples."""
         assert self.weight is not None
         if self._few_channels_many_positions(g):
-            return self._backward_rows(g).square().sum(0)
+            rows = self._backward_rows(g)
+            total = rows.sum(0) if gradient else rows[0]
+            return rows.square_().sum(0), total
         patch = self.weight[0].numel() * self.groups
         chunk = max(1, _BUDGET // (patch * max(g.shape[1] // self.groups, g[0, 0].numel())))
-        total = torch.zeros_like(self.weight)
+        squares, total = torch.zeros_like(self.weight), torch.zeros_like(self.weight)
         for a, part in zip(self.input.split(chunk), g.split(chunk), strict=True):
-            total += self._rows(a, part).square_().sum(0).reshape(self.weight.shape)
-        return total
+            rows = self._rows(a, part).reshape(-1, *self.weight.shape)
+            if gradient:
+                total += rows.sum(0)
+            squares += rows.square_().sum(0)
+        return squares, total
 
     def _few_channels_many_positions(self, g: Tensor) -> bool:
         """Where torch's own backward pass, example by example, beats patches (measured)."""
@@ -96,6 +113,7 @@ class ConvLayer(Layer):
 
 
 def convolution(
+    out: Tensor,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,

@@ -46,6 +46,7 @@ class EmbeddingLayer(Layer):
 
 
 def embedding(
+    out: Tensor,
     input: Tensor,
     weight: Tensor,
     padding_idx: int | None = None,

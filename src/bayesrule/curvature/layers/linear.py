@@ -50,5 +50,5 @@ class LinearLayer(Layer):
         return torch.cat([Layer.weight_gram(LinearLayer(a, None), b, weights) for a, b in parts])
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
+def linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
     return Call(LinearLayer(input.detach(), weight), weight, bias)

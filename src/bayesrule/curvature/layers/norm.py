@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,20 +13,15 @@ from bayesrule.curvature.layers._base import Call, Layer
 
 
 @dataclass(frozen=True)
-class NormLayer(Layer):
-    """Batch, layer and group norm: the affine part of `x̂ ∘ weight + bias`.
-
-    `trailing` is the number of last axes that the weight covers; 0 means the channels, axis 1.
-    """
+class LayerNormLayer(Layer):
+    """The affine part of layer norm, over the last `trailing` axes."""
 
     normalise: Callable[[Tensor], Tensor]
     trailing: int
 
     def _sum_positions(self, values: Tensor) -> Tensor:
-        if self.trailing:
-            shape = values.shape[values.ndim - self.trailing :]
-            return values.reshape(len(values), -1, *shape).sum(1)
-        return values.flatten(start_dim=2).sum(2) if values.ndim > 2 else values
+        shape = values.shape[values.ndim - self.trailing :]
+        return values.reshape(len(values), -1, *shape).sum(1)
 
     def weight_rows(self, g: Tensor) -> Tensor:
         return self._sum_positions(g * self.normalise(self.input))
@@ -35,11 +30,29 @@ class NormLayer(Layer):
         return self._sum_positions(g)
 
 
-def _norm(input: Tensor, weight: Any, bias: Any, normalise: Any, trailing: int = 0) -> Call:
-    return Call(NormLayer(input.detach(), weight, normalise, trailing), weight, bias)
+@dataclass(frozen=True)
+class ChannelNormLayer(Layer):
+    """The affine part of batch and group norm, one weight for each channel.
+
+    `statistics` gives mean and inverse standard deviation, (C,) or (n, C); with them the weight's
+    gradient `Σ g x̂` is `(Σ g x − mean Σ g) / std`, without forming x̂.
+    """
+
+    statistics: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+    def weight_rows(self, g: Tensor) -> Tensor:
+        mean, inverse = self.statistics(self.input)
+        if g.ndim == 2:
+            return g * (self.input - mean) * inverse
+        flat, x = g.flatten(start_dim=2), self.input.flatten(start_dim=2)
+        return (torch.linalg.vecdot(flat, x) - mean * flat.sum(2)) * inverse
+
+    def bias_rows(self, g: Tensor) -> Tensor:
+        return g if g.ndim == 2 else g.flatten(start_dim=2).sum(2)
 
 
 def batch_norm(
+    out: Tensor,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -49,16 +62,21 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Call:
-    # In training the statistics are those of the batch; the running ones must not move twice.
-    mean, var = (None, None) if training else (running_mean, running_var)
+    # What torch keeps for its own backward pass, where it does; the rest is computed on demand.
+    mean, inverse = (getattr(out.grad_fn, f"_saved_result{i}", None) for i in (1, 2))
 
-    def normalise(x: Tensor) -> Tensor:
-        return functional.batch_norm(x, mean, var, training=training, eps=eps)
+    def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+        if not training and running_mean is not None and running_var is not None:
+            return running_mean, (running_var + eps).rsqrt()
+        if isinstance(mean, Tensor) and isinstance(inverse, Tensor) and mean.numel():
+            return mean, inverse
+        return _moments(x, [0, *range(2, x.ndim)], eps)
 
-    return _norm(input, weight, bias, normalise)
+    return Call(ChannelNormLayer(input.detach(), weight, statistics), weight, bias)
 
 
 def layer_norm(
+    out: Tensor,
     input: Tensor,
     normalized_shape: list[int],
     weight: Tensor | None = None,
@@ -70,17 +88,25 @@ def layer_norm(
     def normalise(x: Tensor) -> Tensor:
         return functional.layer_norm(x, shape, eps=eps)
 
-    return _norm(input, weight, bias, normalise, trailing=len(shape))
+    return Call(LayerNormLayer(input.detach(), weight, normalise, len(shape)), weight, bias)
 
 
 def group_norm(
+    out: Tensor,
     input: Tensor,
     num_groups: int,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Call:
-    def normalise(x: Tensor) -> Tensor:
-        return functional.group_norm(x, num_groups, eps=eps)
+    def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, inverse = _moments(x.reshape(len(x), num_groups, -1), [2], eps)
+        each = x.shape[1] // num_groups
+        return mean.repeat_interleave(each, 1), inverse.repeat_interleave(each, 1)
 
-    return _norm(input, weight, bias, normalise)
+    return Call(ChannelNormLayer(input.detach(), weight, statistics), weight, bias)
+
+
+def _moments(x: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor]:
+    variance, mean = torch.var_mean(x, axes, correction=0)
+    return mean, (variance + eps).rsqrt()
