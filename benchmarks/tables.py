@@ -35,7 +35,7 @@ def speed(result: dict[str, Any]) -> str:
                 BARS.get(case["case"], {}).get(name),
             )
             shown = "–" if ratio is None else f"{ratio:.2f}"
-            cells.append(f"{shown} (bar {bar})" if bar is not None else shown)
+            cells.append(f"{shown} (target {bar})" if bar is not None else shown)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines += [
         "",

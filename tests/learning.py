@@ -61,7 +61,9 @@ class Given(Expectation):
         return len(self.offsets)
 
     def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
-        for offset in self.offsets:
+        for given in self.offsets:
+            # An offset belongs to whoever gets the point.
+            offset = {k: v.clone() for k, v in given.items()}
             yield Point({k: v + offset[k] for k, v in posterior.mean.items()}, offset)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -122,14 +124,36 @@ def applicable(methods: Sequence[str] | None, task: str) -> list[str]:
 
 def run_trial(trial: Trial) -> Outcome:
     """Trains and scores one method on one split, on one core; a failure is an outcome too."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _train_and_score(trial)
-    except Exception as problem:
-        return Outcome(trial.method, error=f"{type(problem).__name__}: {problem}")
-    finally:
-        torch.set_num_threads(threads)
+    with _one_core():
+        try:
+            return _train_and_score(trial)
+        except Exception as problem:
+            return Outcome(trial.method, error=f"{type(problem).__name__}: {problem}")
+
+
+class _OneCore:
+    """torch on one core while anybody is inside; trials may run in threads of one process."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 1
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.get_num_threads()
+                torch.set_num_threads(1)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    torch.set_num_threads(self._before)
+
+
+_one_core = _OneCore()
 
 
 def _trials(
