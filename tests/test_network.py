@@ -160,3 +160,22 @@ def test_the_module_has_its_tensors_back_after_an_error() -> None:
             {k: v + 1 for k, v in network.params().items()}, {}, torch.zeros(1, 3), training=True
         )
     assert all(before[name] is value for name, value in module.named_parameters())
+
+
+def test_a_batch_norm_that_was_frozen_stays_frozen() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
+    model[1].eval()
+    network = Network(model)
+    buffers = network.buffers()
+    network(network.params(), buffers, torch.randn(8, 3), training=True)
+    assert int(buffers["1.num_batches_tracked"]) == 0
+    assert int(buffers["2.num_batches_tracked"]) == 1
+
+
+def test_a_module_in_evaluation_mode_is_trained_in_training_mode() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    network = Network(model)
+    buffers = network.buffers()
+    network(network.params(), buffers, torch.randn(8, 3), training=True)
+    assert int(buffers["1.num_batches_tracked"]) == 1
+    assert not model.training

@@ -14,7 +14,7 @@ from bayesrule import distributed, seeds, tree, vectors
 from bayesrule.curvature import Curvature, Local, Problem
 from bayesrule.expectations import AtMean, Expectation, Point
 from bayesrule.likelihoods import Likelihood
-from bayesrule.matrices import Matrix, Structure
+from bayesrule.matrices import Matrix, Structure, Subset
 from bayesrule.network import Inputs, Network, forked_randomness, num_examples
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
 from bayesrule.rules import Rule
@@ -178,7 +178,10 @@ class Learner:
             "curvature": self.final_curvature or self.curvature,
             "rule": self.rule,
         }
-        return {name: type(part).__name__ for name, part in chosen.items()}
+        words = {name: type(part).__name__ for name, part in chosen.items()}
+        if isinstance(belief, Subset):
+            words["posterior"] = f"{type(belief.inner).__name__} (some weights)"
+        return words
 
     def _stream(self, kind: int) -> int:
         shared = kind == _DRAWS and self.shared_draws

@@ -41,7 +41,8 @@ class Network:
     """A module whose trainable parameters are given from outside at each call.
 
     Frozen parameters and buffers (batch-norm statistics) belong to the state and travel together as
-    `buffers`. The module itself is never changed: its mode is restored after each call.
+    `buffers`. The module itself is never changed: its mode is restored after each call. Training
+    is done in the modes that the parts had when the network was made, if it was in training mode.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,6 +50,8 @@ class Network:
             raise TypeError(f"The model must be a torch.nn.Module, got {type(model).__name__}.")
         self.model = model
         self._modules = list(model.modules())
+        # A part that was put into evaluation mode, such as a frozen batch norm, stays in it.
+        self._modes = [module.training or not model.training for module in self._modules]
         self._places = _places(model)
         self._trainable = [k for k, v in model.named_parameters() if v.requires_grad]
         # What is known of the module's calls; found on first need.
@@ -71,8 +74,8 @@ class Network:
     def _mode(self, training: bool) -> Iterator[None]:
         before = [module.training for module in self._modules]
         try:
-            for module in self._modules:
-                module.__dict__["training"] = training
+            for module, mode in zip(self._modules, self._modes, strict=True):
+                module.__dict__["training"] = training and mode
             yield
         finally:
             for module, flag in zip(self._modules, before, strict=True):

@@ -17,6 +17,7 @@ from bayesrule.bench.models import benchmark_mlp, resnet18
 from bayesrule.data.errors import nearest
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import find
+from bayesrule.network import forked_randomness
 from bayesrule.provenance import machine, versions
 
 Step = Callable[[], object]
@@ -66,6 +67,7 @@ def run(
     *,
     rounds: int = 15,
     device: str = "cpu",
+    seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times all contenders in turn, round after round; a ratio is taken within each round."""
@@ -73,21 +75,29 @@ def run(
     found = []
     for name in cases:
         case = CASES[name]
-        contenders, missing = _contenders(case, methods, torch.device(device))
+        contenders, missing = _contenders(case, methods, torch.device(device), seed)
         progress(f"{case.title}: {', '.join(contenders)}")
         times = _interleaved(contenders, case.steps, rounds, torch.device(device))
         found.append({"case": name, "title": case.title, "missing": missing, **_summary(times)})
-    return {"benchmark": "speed", "rounds": rounds, "device": device, "results": found,
-            "versions": versions(), "machine": machine()}  # fmt: skip
+    return {
+        "benchmark": "speed",
+        "rounds": rounds,
+        "device": device,
+        "seed": seed,
+        "results": found,
+        "versions": versions(),
+        "machine": machine(),
+    }
 
 
 def _contenders(
-    case: Case, methods: Sequence[str], device: torch.device
+    case: Case, methods: Sequence[str], device: torch.device, seed: int
 ) -> tuple[dict[str, Step], dict[str, str]]:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     x = torch.randn(case.inputs, generator=generator).to(device)
     y = torch.randint(0, 10, case.inputs[:1], generator=generator).to(device)
-    model = case.model().to(device)
+    with forked_randomness(torch.device("cpu"), seed):
+        model = case.model().to(device)
     steps: dict[str, Step] = {"adam (torch)": _torch_adam(copy.deepcopy(model), x, y)}
     missing: dict[str, str] = {}
     for name in methods:

@@ -57,6 +57,7 @@ def _add_speed(kinds: Any) -> None:
     )
     fast.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
     fast.add_argument("--out", metavar="FILE", help="keep the result as json")
+    options.add_seed(fast, "of inputs and first weights (default: 0)")
     options.add_json(fast)
     fast.set_defaults(run=run_speed, interrupted="Nothing was written.")
 
@@ -72,6 +73,7 @@ def run_speed(args: argparse.Namespace) -> int:
         args.methods,
         rounds=args.rounds,
         device=args.device,
+        seed=args.seed,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     found["command"] = options.command(args)

@@ -157,7 +157,7 @@ def _cells(method: MethodResult, keys: tuple[str, ...]) -> list[str]:
         elif key == "seconds" or found.sem != found.sem:
             cells.append(text.figure(found.mean))
         else:
-            cells.append(f"{text.figure(found.mean)} ± {text.figure(found.sem)}")
+            cells.append(text.with_error(found.mean, found.sem))
     return cells
 
 

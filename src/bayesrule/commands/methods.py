@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
             bayesrule methods --json
         """,
     )
+    options.add_seed(parser, "taken as everywhere; nothing here is random")
     options.add_json(parser)
     parser.set_defaults(run=run)
 

@@ -105,11 +105,9 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_seed(parser: argparse.ArgumentParser) -> None:
+def add_seed(parser: argparse.ArgumentParser, of: str = "of all randomness (default: 0)") -> None:
     """The one number that all randomness follows from."""
-    parser.add_argument(
-        "--seed", type=numbers.seed, default=0, metavar="N", help="of all randomness (default: 0)"
-    )
+    parser.add_argument("--seed", type=numbers.seed, default=0, metavar="N", help=of)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

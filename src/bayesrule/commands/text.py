@@ -46,3 +46,16 @@ def figure(value: float) -> str:
         return f"{value:.3g}"
     digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
     return f"{value:.{digits}f}" if size >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def with_error(value: float, error: float) -> str:
+    """A number and its standard error, to the same decimals.
+
+    >>> with_error(-5.4061, 0.0291), with_error(53.7, 1.6), with_error(0.0123, 0.004)
+    ('-5.406 ± 0.029', '53.70 ± 1.60', '0.0123 ± 0.0040')
+    """
+    shown = figure(value)
+    if "e" in shown or value != value:
+        return f"{shown} ± {figure(error)}"
+    decimals = len(shown.partition(".")[2])
+    return f"{shown} ± {error:.{decimals}f}"
