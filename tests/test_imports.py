@@ -19,6 +19,7 @@ CORE: list[set[str]] = [
     {"metrics", "randomness", "schedules", "seeds", "tree", "types"},
     {"vectors", "network"},
     {"matrices"},
+    {"evidence"},
     {"posteriors"},
     {"likelihoods", "expectations"},
     {"curvature"},

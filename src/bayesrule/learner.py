@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from bayesrule import distributed, seeds, tree, vectors
+from bayesrule import distributed, evidence, seeds, tree, vectors
 from bayesrule.curvature import Curvature, Local, Problem
 from bayesrule.expectations import AtMean, Expectation, Point
 from bayesrule.likelihoods import Likelihood
@@ -38,6 +38,7 @@ class Learner:
     - `prior_precision`: of the prior N(0, I / prior_precision) over all weights.
     - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more.
     - `final_curvature`: taken over all data once training ends, at the mean (Laplace).
+    - `empirical_prior`: the final belief has the prior precision of largest evidence.
     - `predictive`: how `predict` looks at the belief when it is not told.
 
     >>> from bayesrule import CategoricalLikelihood, vogn
@@ -62,6 +63,7 @@ class Learner:
         prior_precision: float = 1.0,
         temperature: float = 1.0,
         final_curvature: Curvature | None = None,
+        empirical_prior: bool = False,
         predictive: object | None = None,
         shared_draws: bool = False,
     ) -> None:
@@ -76,6 +78,7 @@ class Learner:
         self.prior_precision = _not_negative(prior_precision, "prior_precision")
         self.final_curvature = _final(final_curvature)
         self.predictive = predictive or AtMean()
+        self.empirical_prior = empirical_prior
         self.shared_draws = shared_draws
         self.rule.check(self.family, self.expectation, self.curvature)
         # A structure that is too large for the module is refused here, not at the first step.
@@ -165,8 +168,11 @@ class Learner:
         device = next(iter(state.posterior.mean.values())).device
         whole: Matrix = distributed.sum_over_ranks(total)
         count = distributed.count_over_ranks(seen, device)
-        precision = whole.times(self.weight / count).damped(self.prior_precision)
-        return dataclasses.replace(state, posterior=Gaussian(state.posterior.mean, precision))
+        mean, curvature = state.posterior.mean, whole.times(self.weight / count)
+        prior = self.prior_precision
+        if self.empirical_prior:
+            prior = evidence.prior_precision(curvature, mean, start=prior)
+        return dataclasses.replace(state, posterior=Gaussian(mean, curvature.damped(prior)))
 
     def parts(self) -> dict[str, str]:
         """The four choices, in words."""

@@ -244,6 +244,7 @@ def laplace(
     structure: Structure | None = None,
     curvature: Curvature | None = None,
     last_layer: bool | None = None,
+    empirical_prior: bool | None = None,
     online: bool = False,
     learning_rate: Rate = 3e-3,
     **settings: Unpack[Settings],
@@ -251,9 +252,12 @@ def laplace(
     """Laplace: the curvature at the most probable weights, after training or averaged on the way.
 
     Without a structure, the last layer has a full covariance and the others are held as known;
-    online it is a diagonal over all weights.
+    online it is a diagonal over all weights. With neither a structure nor a `prior_precision`, the
+    belief's prior precision is that of largest evidence (`empirical_prior`).
     """
     final = curvature or GGN()
+    if empirical_prior is None:
+        empirical_prior = structure is None and "prior_precision" not in settings
     return Learner(
         model,
         likelihood,
@@ -262,6 +266,7 @@ def laplace(
         curvature=final if online else SquaredGradient(),
         rule=Natural(learning_rate, 0.01) if online else _adam_steps(learning_rate, 0.9, 1e-3),
         final_curvature=None if online else final,
+        empirical_prior=empirical_prior,
         predictive=Linearised(),
         **settings,
     )

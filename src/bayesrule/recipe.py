@@ -88,7 +88,13 @@ class Recipe:
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
         outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
-        return mlp(inputs, outputs, () if self.linear else self.hidden, seed=self.seed)
+        if not self.linear:
+            return mlp(inputs, outputs, self.hidden, seed=self.seed)
+        model = mlp(inputs, outputs, ())
+        # Where the loss is convex, zero is the safe start: Newton's steps can overshoot elsewhere.
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        return model
 
     def learner(self, inputs: int, targets: int, num_data: int) -> Learner:
         """The learner; `targets` is the number of target columns or classes."""

@@ -10,6 +10,9 @@ from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.expectations import Point
 from bayesrule.matrices import Matrix, Structure
 
+# Rows of the Hessian that are worked on together.
+_ROWS = 64
+
 
 @dataclass(frozen=True)
 class Hessian(Curvature):
@@ -35,14 +38,34 @@ class Hessian(Curvature):
         scaled = loss * problem.scale
         found = torch.autograd.grad(scaled, wanted, create_graph=True, materialize_grads=True)
         flat = torch.cat([g.reshape(-1) for g in found])
-        rows = [self._row(entry, wanted) for entry in flat]
-        matrix = torch.stack(rows)
+        matrix = _rows(flat, wanted)
         gradient = {k: g.detach() for k, g in zip(leaves, found, strict=True)}
         curvature = structure.project(0.5 * (matrix + matrix.mT), point.params)
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
-    def _row(self, entry: torch.Tensor, wanted: list[torch.Tensor]) -> torch.Tensor:
-        if not entry.requires_grad:
-            return torch.cat([torch.zeros_like(w).reshape(-1) for w in wanted])
-        row = torch.autograd.grad(entry, wanted, retain_graph=True, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in row])
+
+def _rows(gradient: torch.Tensor, wanted: list[torch.Tensor]) -> torch.Tensor:
+    """The derivative of a gradient (P,) in the parameters, (P, P), some rows at a time."""
+    size = len(gradient)
+    if not gradient.requires_grad:
+        return gradient.new_zeros(size, size)
+    blocks = []
+    for part in torch.eye(size, dtype=gradient.dtype, device=gradient.device).split(_ROWS):
+        found = torch.autograd.grad(
+            gradient,
+            wanted,
+            part,
+            retain_graph=True,
+            is_grads_batched=True,
+            allow_unused=True,
+        )
+        blocks.append(
+            torch.cat(
+                [
+                    part.new_zeros(len(part), w.numel()) if rows is None else rows.flatten(1)
+                    for w, rows in zip(wanted, found, strict=True)
+                ],
+                dim=1,
+            )
+        )
+    return torch.cat(blocks)
