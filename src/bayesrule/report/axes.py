@@ -49,9 +49,11 @@ def limits(*values: ArrayLike, tail: float = 0.0, pad: float = 0.04) -> tuple[fl
             high = core_high + 0.5 * core if high - core_high > core else high
     span = high - low
     if not span > 1e-9 * max(abs(low), abs(high)):
-        half = 0.5 * abs(low) if low else 1.0
+        # Numbers so small that half of them is nothing are drawn as zero is.
+        half = 0.5 * abs(low) if abs(low) > 1e-300 else 1.0
         return low - half, high + half
-    return low - pad * span, high + pad * span
+    margin = max(pad * span, 0.0 if span > 1e-300 else 1.0)
+    return low - margin, high + margin
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
