@@ -1,0 +1,23 @@
+"""The examples run and draw what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def test_one_dimension_draws_four_panels() -> None:
+    spec = importlib.util.spec_from_file_location("one", EXAMPLES / "one_dimension.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.fromstring(module.picture(epochs=3))
+    assert len(root.findall(f"{svg}svg")) == 4
+    assert len([t for t in root.iter(f"{svg}text") if t.get("class") == "title"]) == 4
+    paths = [p.get("class") for p in root.iter(f"{svg}path")]
+    assert paths.count("mean") == paths.count("outer") == paths.count("inner") == 4
