@@ -179,3 +179,12 @@ def test_a_module_in_evaluation_mode_is_trained_in_training_mode() -> None:
     network(network.params(), buffers, torch.randn(8, 3), training=True)
     assert int(buffers["1.num_batches_tracked"]) == 1
     assert not model.training
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_layers_that_change_their_weights_are_refused_by_name(
+    kind: Callable[..., nn.Module],
+) -> None:
+    model = nn.Sequential(kind(5, 2, max_norm=1.0))
+    with pytest.raises(ValueError, match=r"Layer '0' .*max_norm=1\.0"):
+        Network(model)

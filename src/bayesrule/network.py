@@ -48,6 +48,13 @@ class Network:
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"The model must be a torch.nn.Module, got {type(model).__name__}.")
+        for name, module in model.named_modules():
+            if getattr(module, "max_norm", None) is not None:
+                raise ValueError(
+                    f"Layer {name!r} ({type(module).__name__}) has max_norm={module.max_norm}: it "
+                    "changes its weights while it runs, which would change a belief behind its "
+                    "back. Build it with max_norm=None; the prior keeps weights small."
+                )
         self.model = model
         self._modules = list(model.modules())
         # A part that was put into evaluation mode, such as a frozen batch norm, stays in it.
