@@ -1,6 +1,5 @@
 """Laplace against the generalised Gauss-Newton matrix computed by brute force."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,7 @@ from bayesrule.types import Params
 PRIOR, NUM_DATA = 0.6, 24
 
 
-@pytest.fixture(autouse=True)
-def double_precision() -> Iterator[None]:
-    """Exact tests need float64; the default is restored afterwards."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def _brute_ggn(model: nn.Module, mean: Params, x: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """The learner: what it refuses when it is built, and how it scales to the data set."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,15 +29,7 @@ from bayesrule import (
     tree,
 )
 
-
-@pytest.fixture(autouse=True)
-def double_precision() -> Iterator[None]:
-    """Exact tests need float64; the default is restored afterwards."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def _seen(learner: Learner, batch: tuple[Tensor, Tensor]) -> Derivatives:

@@ -1,7 +1,7 @@
 """Steps of a learner: states are values, and everything else is left alone."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -25,15 +25,7 @@ from bayesrule import (
     tree,
 )
 
-
-@pytest.fixture(autouse=True)
-def double_precision() -> Iterator[None]:
-    """Exact tests need float64; the default is restored afterwards."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 DRAWN: dict[str, Any] = {"expectation": Draws(2), "curvature": Fisher()}

@@ -61,7 +61,7 @@ def test_two_vectors(
 def test_three_vectors(chosen: list[tuple[int, ...]], value: float) -> None:
     a, b, c = (params(chosen, seed) for seed in (0, 50, 100))
     product = vectors.addcmul(a, reordered(b), reordered(c), value)
-    ratio = vectors.addcdiv(a, reordered(b), reordered(c), value)
+    ratio = vectors.addcdiv_(_copy(a), reordered(b), reordered(c), value)
     close(flat(product), flat(a) + value * flat(b) * flat(c), 1e-12)
     close(flat(ratio), flat(a) + value * flat(b) / flat(c), 1e-12)
 

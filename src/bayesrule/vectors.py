@@ -95,12 +95,6 @@ def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
     return _named(a, torch._foreach_addcmul(*lists, value=value))
 
 
-def addcdiv(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
-    """`a + value b / c`, elementwise."""
-    lists = list(a.values()), _values(b, a), _values(c, a)
-    return _named(a, torch._foreach_addcdiv(*lists, value=value))
-
-
 def lerp(a: Params, b: Params, weight: float) -> Params:
     """`(1 − weight) a + weight b`."""
     return _named(a, torch._foreach_lerp(list(a.values()), _values(b, a), weight))

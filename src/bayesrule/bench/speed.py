@@ -23,7 +23,6 @@ from bayesrule.provenance import machine, versions
 Step = Callable[[], object]
 
 METHODS = ("map", "ogn", "ivon", "vogn")
-REFERENCES = ("ivon-opt", "backpack")
 
 
 @dataclass(frozen=True)
