@@ -18,7 +18,7 @@ ROOT = Path(bayesrule.__file__).parent
 CORE: list[set[str]] = [
     {"metrics", "randomness", "schedules", "seeds", "tree", "types"},
     {"vectors", "network"},
-    {"matrices"},
+    {"matrices", "moments"},
     {"evidence"},
     {"posteriors"},
     {"likelihoods", "expectations"},

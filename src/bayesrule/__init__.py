@@ -1,17 +1,18 @@
 """Bayesian deep learning on unmodified torch modules: one learning rule, many posteriors."""
 
-from bayesrule import metrics, optim, schedules
+from bayesrule import metrics, moments, optim, schedules
 from bayesrule.curvature import (
     GGN,
     Curvature,
     Fisher,
     Hessian,
+    Innovations,
     NoCurvature,
     PerExample,
     Price,
     SquaredGradient,
 )
-from bayesrule.expectations import AtMean, Draws, Expectation
+from bayesrule.expectations import AtMean, Draws, Expectation, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     BernoulliLikelihood,
@@ -33,12 +34,14 @@ from bayesrule.methods import (
     ridge,
     rmsprop,
     sgd,
+    tagi,
     vogn,
 )
-from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
+from bayesrule.moments import uncertain
+from bayesrule.posteriors import Family, FanIn, Gaussian, GaussianFamily, Posterior
 from bayesrule.predict import Linearised, MonteCarlo, Probit, elbo, predict
 from bayesrule.prediction import Prediction
-from bayesrule.rules import Average, HeavyBall, Natural, Rule
+from bayesrule.rules import Average, Conditioning, HeavyBall, Natural, Rule
 from bayesrule.train import Run, TrainingError, fit, load_run
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
@@ -46,9 +49,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     # parts
-    "AtMean", "Average", "Dense", "Diagonal", "Draws", "Fisher", "GGN", "GaussianFamily",
-    "HeavyBall", "Hessian", "Isotropic", "LowRank", "Natural", "NoCurvature", "PerExample", "Price",
-    "SquaredGradient", "Subset",
+    "AtMean", "Average", "Conditioning", "Dense", "Diagonal", "Draws", "FanIn", "Fisher", "GGN",
+    "GaussianFamily", "HeavyBall", "Hessian", "Innovations", "Isotropic", "LowRank", "Moments",
+    "Natural", "NoCurvature", "PerExample", "Price", "SquaredGradient", "Subset",
     # contracts
     "Batch", "Curvature", "Derivatives", "Expectation", "Family", "Gaussian", "Info", "Likelihood",
     "Matrix", "Params", "Posterior", "Rule", "State", "Structure",
@@ -57,10 +60,10 @@ __all__ = [
     "HeteroscedasticLikelihood", "PoissonLikelihood",
     # learners and methods
     "METHODS", "Learner", "adam", "ivon", "laplace", "map", "newton", "ogn", "ridge", "rmsprop",
-    "sgd", "vogn",
+    "sgd", "tagi", "vogn",
     # training and prediction
     "Linearised", "MonteCarlo", "Prediction", "Probit", "Run", "TrainingError", "elbo", "fit",
-    "load_run", "predict",
+    "load_run", "predict", "uncertain",
     # modules
-    "metrics", "optim", "schedules",
+    "metrics", "moments", "optim", "schedules",
 ]  # fmt: skip

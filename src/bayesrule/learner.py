@@ -125,7 +125,10 @@ class Learner:
         with forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))):
             local = distributed.sum_over_ranks(self._sum(problem, state, device))
         share = problem.scale * self.temperature
-        derivatives = Derivatives(local.loss * share, local.gradient, local.curvature, self.weight)
+        count = round(self.weight / (problem.scale * self.expectation.num))
+        derivatives = Derivatives(
+            local.loss * share, local.gradient, local.curvature, self.weight, count
+        )
         derivatives = self.curvature.complete(derivatives, self.rule.structure(self.family))
         # A rule owns what it is given.
         given = state.posterior, state.rule

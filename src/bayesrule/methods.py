@@ -15,18 +15,20 @@ from bayesrule.curvature import (
     GGN,
     Curvature,
     Hessian,
+    Innovations,
     NoCurvature,
     PerExample,
     Price,
     SquaredGradient,
 )
-from bayesrule.expectations import AtMean, Draws
+from bayesrule.expectations import AtMean, Draws, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Dense, Diagonal, Isotropic, Structure, Subset
-from bayesrule.posteriors import GaussianFamily
+from bayesrule.moments import Activations, MomentMatched
+from bayesrule.posteriors import FanIn, GaussianFamily
 from bayesrule.predict import Linearised
-from bayesrule.rules import Average, HeavyBall, Natural
+from bayesrule.rules import Average, Conditioning, HeavyBall, Natural
 from bayesrule.schedules import Schedule
 
 Rate = float | Schedule
@@ -272,9 +274,37 @@ def laplace(
     )
 
 
+def tagi(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    gain: float | FanIn = 1.0,
+    activations: Activations | None = None,
+    rule: Conditioning | None = None,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Tractable approximate Gaussian inference: closed form, no gradients, no learning rate.
+
+    The first belief has the module's own weights as means and `gain / √fan_in` as standard
+    deviations; Goulet, Nguyen & Amiri (2021).
+    """
+    moments = Moments(activations or MomentMatched())
+    spread = gain if isinstance(gain, FanIn) else FanIn(gain, gain, gain)
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(spread=spread),
+        expectation=moments,
+        curvature=Innovations(),
+        rule=rule or Conditioning(),
+        predictive=moments,
+        **settings,
+    )
+
+
 METHODS: dict[str, Callable[..., Learner]] = {
     function.__name__: function
-    for function in (sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace)
+    for function in (sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi)
 }
 """Every named method."""
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from bayesrule import seeds
 from bayesrule.curvature import Problem, Recording
-from bayesrule.expectations import AtMean, Expectation
+from bayesrule.expectations import AtMean, Expectation, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     CategoricalLikelihood,
@@ -21,6 +20,9 @@ from bayesrule.likelihoods import (
     HeteroscedasticLikelihood,
 )
 from bayesrule.likelihoods._base import one_vector_per_output
+from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
+from bayesrule.matrices.subset import SubsetMatrix
+from bayesrule.moments import Propagation
 from bayesrule.network import Inputs, num_examples, take
 from bayesrule.posteriors import Gaussian
 from bayesrule.prediction import Prediction
@@ -65,7 +67,8 @@ def predict(
 ) -> Prediction:
     """What a learned belief says of new inputs `x` (n, *), a tensor or an array.
 
-    `how` is `Draws(num)`, `AtMean()` or `Linearised()`; without it the learner's own way is taken.
+    `how` is `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own
+    way is taken.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, ridge
@@ -82,8 +85,10 @@ def predict(
         raise ValueError("There are no inputs to predict.")
     if isinstance(how, Linearised):
         return _linearised(learner, state, inputs, how, seed)
+    if isinstance(how, Moments):
+        return _moments(learner, state, inputs, how, batch_size)
     if not isinstance(how, Expectation):
-        raise TypeError(f"how takes Draws(num), AtMean() or Linearised(), got {how!r}.")
+        raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
     outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
     return _mixture(learner, state, outputs)
 
@@ -195,18 +200,58 @@ def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor
     return outputs, state.posterior.precision.output_covariance(rows)
 
 
+@torch.no_grad()
+def moment_outputs(
+    learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int = 4096
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance (n, *) of the outputs by moment propagation."""
+    posterior = state.posterior
+    precision = getattr(posterior, "precision", None)
+    if not isinstance(posterior, Gaussian) or not isinstance(
+        precision, DiagonalMatrix | IsotropicMatrix | SubsetMatrix
+    ):
+        kind = type(precision if precision is not None else posterior).__name__
+        raise TypeError(
+            "Moment propagation is for independent Gaussian weights; it would lose what "
+            f"{kind} knows of how they vary together. Use Linearised() or Draws(num)."
+        )
+    found = []
+    for start in range(0, num_examples(x), batch_size):
+        way = Propagation(learner.network, how.activations, record=False)
+        part, buffers = take(x, slice(start, start + batch_size)), dict(state.buffers)
+        variance = precision.inverse_diagonal()
+        found.append(way.forward(posterior.mean, variance, buffers, part, training=False))
+    return torch.cat([f.centre for f in found]), torch.cat([f.variance for f in found])
+
+
+def _moments(
+    learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int
+) -> Prediction:
+    mean, variance = moment_outputs(learner, state, x, how, batch_size)
+    return _closed_form(learner, state, mean, variance)
+
+
+def _closed_form(learner: Learner, state: State, mean: Tensor, variance: Tensor) -> Prediction:
+    """The prediction where the outputs are Gaussian and the likelihood can integrate them out."""
+    found = learner.likelihood.marginal(mean, variance, state.noise)
+    return Prediction(
+        found.distribution.expand((1, *found.distribution.batch_shape)),
+        found.mean,
+        found.epistemic,
+        found.aleatoric,
+        found.mean[None],
+        learner.likelihood.classification,
+    )
+
+
 def _linearised(
     learner: Learner, state: State, x: Inputs, how: Linearised, seed: int
 ) -> Prediction:
     mean, covariance = linearised_outputs(learner, state, x, how.chunk)
     spread = covariance.diagonal(dim1=-2, dim2=-1).reshape(mean.shape)
-    likelihood, noise = learner.likelihood, state.noise
-    if isinstance(likelihood, GaussianLikelihood):
-        return _gaussian(mean, spread, likelihood.moments(mean, noise)[1])
-    if isinstance(likelihood, HeteroscedasticLikelihood):
-        # E[exp f₂] of the Gaussian log-variance is that of a log-normal.
-        (centre, log_variance), (v1, v2) = mean.chunk(2, -1), spread.chunk(2, -1)
-        return _gaussian(centre, v1, (log_variance + 0.5 * v2).clamp_max(likelihood.limit).exp())
+    likelihood = learner.likelihood
+    if isinstance(likelihood, GaussianLikelihood | HeteroscedasticLikelihood):
+        return _closed_form(learner, state, mean, spread)
     if isinstance(how.link, Probit) and likelihood.classification:
         return _probit(learner, state, mean, covariance, spread)
     num = how.link.num if isinstance(how.link, MonteCarlo) else MonteCarlo().num
@@ -218,11 +263,6 @@ def _linearised(
     white = torch.empty(num, *flat.shape, dtype=flat.dtype, device=flat.device)
     draws = flat + (root @ white.normal_(generator=generator).unsqueeze(-1)).squeeze(-1)
     return _mixture(learner, state, draws.reshape(num, *mean.shape))
-
-
-def _gaussian(mean: Tensor, epistemic: Tensor, aleatoric: Tensor) -> Prediction:
-    normal = Normal(mean[None], (epistemic + aleatoric).sqrt()[None], validate_args=False)
-    return Prediction(normal, mean, epistemic, aleatoric.expand_as(mean), mean[None])
 
 
 def _probit(

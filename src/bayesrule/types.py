@@ -38,13 +38,15 @@ class Derivatives:
     """Estimates over the whole data set of the loss, its gradient and its curvature.
 
     `loss` is the negative log-likelihood summed over the data; `gradient` and `curvature` are those
-    of `loss / temperature`; `weight = num_data / temperature` is the number of data they stand for.
+    of `loss / temperature`; `weight = num_data / temperature` is the number of data they stand for,
+    `count` the number of examples that they were computed from.
     """
 
     loss: Tensor
     gradient: Params
     curvature: Matrix | None
     weight: float
+    count: int = 1
 
 
 @dataclass(frozen=True)

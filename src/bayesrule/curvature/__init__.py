@@ -3,6 +3,7 @@
 from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.curvature.fisher import GGN, Fisher
 from bayesrule.curvature.hessian import Hessian
+from bayesrule.curvature.innovations import Innovations
 from bayesrule.curvature.rows import ExampleRows, Recording
 from bayesrule.curvature.squares import NoCurvature, PerExample, Price, SquaredGradient
 
@@ -12,6 +13,7 @@ __all__ = [
     "ExampleRows",
     "Fisher",
     "Hessian",
+    "Innovations",
     "Local",
     "NoCurvature",
     "PerExample",

@@ -3,5 +3,6 @@
 from bayesrule.expectations._base import Expectation, Point
 from bayesrule.expectations.at_mean import AtMean
 from bayesrule.expectations.draws import Draws
+from bayesrule.expectations.moments import Moments
 
-__all__ = ["AtMean", "Draws", "Expectation", "Point"]
+__all__ = ["AtMean", "Draws", "Expectation", "Moments", "Point"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Generator
 
+from bayesrule.moments import Activations
 from bayesrule.posteriors import Posterior
 from bayesrule.types import Params
 
@@ -16,11 +17,13 @@ from bayesrule.types import Params
 class Point:
     """Weights at which the loss is evaluated; `offset = θ − mean`, None at the mean itself.
 
-    The offset belongs to whoever gets the point, who may use its memory again.
+    The offset belongs to whoever gets the point, who may use its memory again. With `activations`
+    the point stands for the whole belief, whose moments are to be carried through the network.
     """
 
     params: Params
     offset: Params | None
+    activations: Activations | None = None
 
 
 class Expectation(ABC):

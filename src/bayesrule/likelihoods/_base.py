@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 import torch
 from torch import Generator, Tensor
 from torch.distributions import Distribution
 
 from bayesrule.types import Params
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """What targets say of Gaussian outputs.
+
+    The first and second derivatives δ and η of `log p(y)` in the outputs' means: given y, an output
+    has the mean `m + s δ` and the variance `s + s² η`. `log_prob` is `log p(y)` of each example,
+    (n,), and `statistics` what the likelihood itself learns from.
+    """
+
+    delta: Tensor
+    eta: Tensor
+    log_prob: Tensor
+    statistics: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """p(y) with Gaussian outputs integrated out, and the two parts of its variance."""
+
+    distribution: Distribution
+    mean: Tensor
+    epistemic: Tensor
+    aleatoric: Tensor
 
 
 class Likelihood(ABC):
@@ -58,6 +84,21 @@ class Likelihood(ABC):
     @abstractmethod
     def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         """Mean and variance of y given f (of the one-hot y for classes)."""
+
+    def condition(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Conditioned:
+        """What the targets say of outputs N(mean, variance), in closed form; NaN says nothing."""
+        raise TypeError(
+            f"{type(self).__name__} has no closed form for Gaussian outputs, which tagi needs. "
+            "Gaussian, heteroscedastic, categorical, hierarchical, Remax and Bernoulli ones have."
+        )
+
+    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+        """What is believed of y where the outputs are N(mean, variance), in closed form."""
+        raise TypeError(
+            f"{type(self).__name__} has no closed form for Gaussian outputs; use Draws(num)."
+        )
 
 
 def match(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import Bernoulli, Categorical, Poisson
+from torch.distributions import Bernoulli, Categorical, Distribution, Poisson
 from torch.nn import functional
 
-from bayesrule.likelihoods._base import Likelihood, match, one_vector_per_output, per_example
+from bayesrule.likelihoods._base import (
+    Conditioned,
+    Likelihood,
+    Marginal,
+    match,
+    one_vector_per_output,
+    per_example,
+)
 from bayesrule.types import Params
 
 # torch leaves out targets of this number without a word; none shall have it.
 _NO_CLASS = -(1 << 62)
+
+
+def _shrink(variance: Tensor) -> Tensor:
+    """`κ = 1 / √(1 + π s / 8)`: a sigmoid averaged over N(m, s) is close to that of κ m."""
+    return (1.0 + math.pi / 8.0 * variance).rsqrt()
+
+
+def _choice(distribution: Distribution, mean: Tensor, epistemic: Tensor) -> Marginal:
+    """Yes-or-no answers, whose whole variance is `p (1 − p)`."""
+    total = mean * (1.0 - mean)
+    epistemic = torch.minimum(epistemic, total)
+    return Marginal(distribution, mean, epistemic, total - epistemic)
 
 
 def _labels(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -75,6 +95,25 @@ class CategoricalLikelihood(Likelihood):
         p = outputs.softmax(-1)
         return p, p * (1.0 - p)
 
+    def condition(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Conditioned:
+        # log p(y) ≈ log softmax(κ m)_y, MacKay (1992), and its derivatives in m.
+        labels, shrink = self.check(mean, targets), _shrink(variance)
+        log_probs = (mean * shrink).log_softmax(-1)
+        p = log_probs.exp()
+        right = functional.one_hot(labels, mean.shape[1]).to(p.dtype)
+        log_prob = log_probs.gather(1, labels[:, None]).squeeze(1)
+        return Conditioned(shrink * (right - p), -(shrink.square() * p * (1.0 - p)), log_prob)
+
+    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+        found = Categorical(logits=mean * _shrink(variance), validate_args=False)
+        p = mean.softmax(-1)
+        # The delta method: Σ_j (∂p_c/∂f_j)² s_j with ∂p_c/∂f_j = p_c (1[c = j] − p_j).
+        spread = (p.square() * variance).sum(-1, keepdim=True)
+        epistemic = p.square() * (variance * (1.0 - 2.0 * p) + spread)
+        return _choice(found, found.probs, epistemic)
+
 
 @dataclass(frozen=True)
 class BernoulliLikelihood(Likelihood):
@@ -106,6 +145,24 @@ class BernoulliLikelihood(Likelihood):
     def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         p = outputs.sigmoid()
         return p, p * (1.0 - p)
+
+    def condition(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Conditioned:
+        # log p(y) ≈ log sigmoid(± κ m), MacKay (1992), and its derivatives in m.
+        matched = match(mean, targets, "BernoulliLikelihood")
+        seen = ~matched.isnan()
+        matched, shrink = self.check(mean, matched.nan_to_num(0.0)), _shrink(variance) * seen
+        shrunk = mean * shrink
+        p = shrunk.sigmoid()
+        loss = functional.binary_cross_entropy_with_logits(shrunk, matched, reduction="none")
+        eta = -(shrink.square() * p * (1.0 - p))
+        return Conditioned(shrink * (matched - p), eta, -per_example(loss * seen))
+
+    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+        found = Bernoulli(logits=mean * _shrink(variance), validate_args=False)
+        p = mean.sigmoid()
+        return _choice(found, found.probs, (p * (1.0 - p)).square() * variance)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ import torch
 from torch import Generator, Tensor
 from torch.distributions import Normal
 
-from bayesrule.likelihoods._base import Likelihood, match, one_vector_per_output, per_example
+from bayesrule.likelihoods._base import (
+    Conditioned,
+    Likelihood,
+    Marginal,
+    match,
+    one_vector_per_output,
+    per_example,
+)
 from bayesrule.types import Params
 
 
@@ -91,6 +98,34 @@ class GaussianLikelihood(Likelihood):
     def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         return outputs, self.distribution(outputs, noise).scale.square()
 
+    def condition(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Conditioned:
+        targets = self.check(mean, targets)
+        seen = ~targets.isnan()
+        total = variance + self.distribution(mean, noise).scale.square()
+        error = torch.where(seen, targets - mean, 0.0)
+        weight = seen / total
+        log_prob = 0.5 * (weight.log() - math.log(2.0 * math.pi) - error.square() * weight)
+        statistics = {}
+        if self.noise is None:
+            # The unseen count as if they were just as far off as expected.
+            squares = torch.where(seen, error.square() + variance, total)
+            statistics["squares"] = squares.sum(0)
+        return Conditioned(
+            error * weight, -weight, per_example(torch.where(seen, log_prob, 0.0)), statistics
+        )
+
+    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+        return _normal(mean, variance, self.moments(mean, noise)[1])
+
+
+def _normal(mean: Tensor, epistemic: Tensor, aleatoric: Tensor) -> Marginal:
+    total = (epistemic + aleatoric).sqrt()
+    return Marginal(
+        Normal(mean, total, validate_args=False), mean, epistemic, aleatoric.expand_as(mean)
+    )
+
 
 @dataclass(frozen=True)
 class HeteroscedasticLikelihood(Likelihood):
@@ -136,3 +171,8 @@ class HeteroscedasticLikelihood(Likelihood):
     def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         mean, log_variance = self._split(outputs)
         return mean, log_variance.exp()
+
+    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+        # E[exp f₂] of the Gaussian log-variance is that of a log-normal.
+        (centre, log_variance), (spread, v2) = mean.chunk(2, -1), variance.chunk(2, -1)
+        return _normal(centre, spread, (log_variance + 0.5 * v2).clamp_max(self.limit).exp())

@@ -1,6 +1,6 @@
 """Families of beliefs over the weights."""
 
 from bayesrule.posteriors._base import Family, Posterior
-from bayesrule.posteriors.gaussian import Gaussian, GaussianFamily
+from bayesrule.posteriors.gaussian import FanIn, Gaussian, GaussianFamily
 
-__all__ = ["Family", "Gaussian", "GaussianFamily", "Posterior"]
+__all__ = ["Family", "FanIn", "Gaussian", "GaussianFamily", "Posterior"]

@@ -129,14 +129,46 @@ class Gaussian(Posterior):
 
 
 @dataclass(frozen=True)
+class FanIn:
+    """First standard deviations `gain / √fan_in`, which keep a network's signal in scale.
+
+    `weight`, `bias` and `norm` are the gains of matrices and kernels, of biases, and of the scales
+    and shifts of normalising layers, whose fan-in is their number of channels.
+    """
+
+    weight: float = 1.0
+    bias: float = 1.0
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not all(gain > 0 and math.isfinite(gain) for gain in vars(self).values()):
+            raise ValueError(f"Gains must be positive, got {self}.")
+
+    def precision(self, params: Params) -> Params:
+        """`fan_in / gain²` of each weight."""
+        return {k: torch.full_like(v, self._precision(k, params)) for k, v in params.items()}
+
+    def _precision(self, name: str, params: Params) -> float:
+        if params[name].ndim > 1:
+            return math.prod(params[name].shape[1:]) / self.weight**2
+        # A bias has the fan-in of the matrix of its layer, if there is one.
+        partner = params.get(name.replace("bias", "weight"), params[name])
+        if partner.ndim > 1:
+            return math.prod(partner.shape[1:]) / self.bias**2
+        return params[name].numel() / self.norm**2
+
+
+@dataclass(frozen=True)
 class GaussianFamily(Family):
     """Gaussians of one structure; the first has precision `weight · curvature + prior_precision`.
 
-    `curvature` is what is believed of the loss of one datum before any is seen.
+    `curvature` is what is believed of the loss of one datum before any is seen. With `spread` the
+    first belief is diagonal and has those standard deviations instead.
     """
 
     structure: Structure = field(default_factory=Diagonal)
     curvature: float = 1.0
+    spread: FanIn | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.structure, Structure):
@@ -145,6 +177,8 @@ class GaussianFamily(Family):
             )
         if not self.curvature >= 0:
             raise ValueError(f"The initial curvature must not be negative: {self.curvature}.")
+        if self.spread is not None and not isinstance(self.structure, Diagonal):
+            raise TypeError(f"FanIn() is for Diagonal(), got {type(self.structure).__name__}().")
 
     def first_curvature(self, params: Params, weight: float) -> Matrix:
         """The curvature of the whole data set before any is seen."""
@@ -152,4 +186,6 @@ class GaussianFamily(Family):
 
     def init(self, params: Params, *, weight: float, prior_precision: float) -> Gaussian:
         mean = {name: value.detach().clone() for name, value in params.items()}
+        if self.spread is not None:
+            return Gaussian(mean, DiagonalMatrix(self.spread.precision(mean)))
         return Gaussian(mean, self.first_curvature(mean, weight).damped(prior_precision))

@@ -1,7 +1,8 @@
 """How a belief moves."""
 
 from bayesrule.rules._base import Memory, Rule
+from bayesrule.rules.conditioning import Conditioning
 from bayesrule.rules.momentum import Average, HeavyBall
 from bayesrule.rules.natural import Natural
 
-__all__ = ["Average", "HeavyBall", "Memory", "Natural", "Rule"]
+__all__ = ["Average", "Conditioning", "HeavyBall", "Memory", "Natural", "Rule"]
