@@ -78,6 +78,7 @@ def test_examples_can_be_typed(line: str) -> None:
         ("--method vagn", "Did you mean 'vogn'?"),
         ("--task classify", "invalid choice: 'classify'"),
         ("--taget x", "Did you mean '--target'?"),
+        ("--method tagi --learning-rate 1", "tagi has no option --learning-rate; it takes"),
         ("again.csv", "not understood: again.csv."),
     ],
 )
@@ -124,11 +125,12 @@ def test_a_training_that_diverges_ends_with_one(tmp_path: Path) -> None:
     assert call(*words).code == 0
 
 
-def test_singular_matrices_are_a_failed_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [torch.linalg.LinAlgError, FloatingPointError])
+def test_numbers_that_go_wrong_are_a_failed_training(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> NoReturn:
-        raise torch.linalg.LinAlgError("not positive definite")
+        raise kind("not positive definite")
 
     monkeypatch.setattr(fit_command.Recipe, "fit", fail)
     words = ("fit", table(tmp_path), "--target", "price", "--out", tmp_path / "run")

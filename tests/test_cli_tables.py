@@ -59,6 +59,25 @@ def test_fit_and_predict_classes(tmp_path: Path) -> None:
         assert 0.0 <= float(row["mutual_information"]) <= float(row["entropy"]) + 1e-6
 
 
+@pytest.mark.parametrize("more", [[], ["--heteroscedastic"], ["--target", "kind"]])
+def test_a_method_without_learning_rate_and_draws(more: list[str], tmp_path: Path) -> None:
+    file, run = table(tmp_path, drop=()), tmp_path / "run"
+    words = ["fit", file, "--target", "price", "--method", "tagi", "--out", run, *FAST, *more]
+    said = call(*words)
+    assert (said.code, said.err) == (0, "")
+    own = call("predict", run, file)
+    assert own.code == 0
+    assert own == call("predict", run, file, "--how", "moments")
+    assert own.out != call("predict", run, file, "--how", "mean").out
+
+
+def test_moments_are_refused_where_weights_vary_together(tmp_path: Path) -> None:
+    file, run = table(tmp_path), tmp_path / "run"
+    call("fit", file, "--target", "price", "--method", "laplace", "--out", run, *FAST)
+    line = only_line(call("predict", run, file, "--how", "moments"))
+    assert "DenseMatrix knows of how they vary together" in line
+
+
 def test_json_is_all_that_stands_on_standard_output(tmp_path: Path) -> None:
     def refuse(constant: str) -> NoReturn:
         raise AssertionError(f"{constant} is not json")

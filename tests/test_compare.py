@@ -166,6 +166,16 @@ def test_divergence_is_a_failure_with_a_way_out(table: Table) -> None:
     assert "learning_rate" in method.error
 
 
+def test_options_that_a_method_does_not_have_are_left_out_and_said(table: Table) -> None:
+    recipe = replace(QUICK, options={"learning_rate": 0.2, "temperature": 0.5})
+    found = run(table, ["vogn", "tagi"], splits=1, recipe=recipe)
+    assert [method.error for method in found.methods] == [None, None]
+    assert "learning_rate is not for tagi, which trained without it." in found.notes
+    assert not any("temperature" in note for note in found.notes)
+    without = run(table, ["tagi"], splits=1, recipe=replace(QUICK, options={"temperature": 0.5}))
+    assert scores(without)["tagi"] == scores(found)["tagi"]
+
+
 def test_an_interruption_is_not_a_failed_method(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,5 +348,5 @@ class TestInputs:
                 br.predict(self.learner, self.learner.init(), self.x[:0], how)
 
     def test_a_way_that_is_none_is_refused(self) -> None:
-        with pytest.raises(TypeError, match=r"Draws\(num\), AtMean\(\) or Linearised\(\)"):
+        with pytest.raises(TypeError, match=r"AtMean\(\), Linearised\(\) or Moments\(\)"):
             br.predict(self.learner, self.learner.init(), self.x, "draws")  # type: ignore[arg-type]

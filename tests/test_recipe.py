@@ -19,7 +19,7 @@ from bayesrule.likelihoods import (
     PoissonLikelihood,
 )
 from bayesrule.methods import METHODS
-from bayesrule.recipe import LINEAR, Recipe
+from bayesrule.recipe import COURSES, LINEAR, Recipe, option_names
 from bayesrule.rules import Natural
 
 X = torch.linspace(-1.0, 1.0, 24).reshape(12, 2)
@@ -46,6 +46,9 @@ CASES = [
         (400, {"epochs": 7}, 7, 32),
         (400, {"method": "ridge"}, 30, 400),  # all data at once
         (400, {"method": "newton", "batch_size": 50, "epochs": 3}, 3, 50),
+        (400, {"method": "tagi"}, COURSES["tagi"].most, 32),  # each epoch counts the data again
+        (64_000, {"method": "TAGI"}, COURSES["tagi"].least, 32),
+        (400, {"method": "tagi", "epochs": 99}, 99, 32),
     ],
 )
 def test_epochs_and_batch_size_for_data(
@@ -86,13 +89,13 @@ def test_every_likelihood_trains(
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_trains_and_its_step_size_falls_to_zero(method: str) -> None:
     recipe = Recipe(method, hidden=(3,), epochs=2, batch_size=5)
-    learner = recipe.learner(2, 1, 12)
-    assert isinstance(learner.rule, Natural)
-    rate = learner.rule.learning_rate
+    rule = recipe.learner(2, 1, 12).rule
+    assert isinstance(rule, Natural) == ("learning_rate" in option_names(METHODS[method]))
+    rate = rule.learning_rate if isinstance(rule, Natural) else None
     if method in LINEAR:
         assert recipe.linear
         assert not callable(rate)
-    else:
+    elif rate is not None:
         # Two epochs of three batches.
         assert isinstance(rate, schedules.cosine)
         assert (rate.steps, rate(6)) == (6, 0.0)
@@ -105,6 +108,16 @@ def test_a_given_learning_rate_is_the_top_of_the_cosine_or_the_schedule_itself()
     assert _rate(Recipe("map", options={"learning_rate": 0.5}))(0) == 0.5
     own = schedules.constant(0.25)
     assert _rate(Recipe("map", options={"learning_rate": own})) is own
+
+
+def test_a_method_gets_only_the_options_it_has() -> None:
+    with pytest.raises(ValueError, match=r"tagi has no option learning_rate; it takes .*gain"):
+        Recipe("tagi", options={"learning_rate": 0.1}).learner(2, 1, 12)
+    with pytest.raises(ValueError, match="vogn has no option drawz; it takes draws, "):
+        Recipe("vogn", options={"drawz": 2}).learner(2, 1, 12)
+    learner = Recipe("tagi", options={"gain": 0.5, "temperature": 2.0}).learner(2, 1, 12)
+    assert learner.temperature == 2.0
+    assert float(learner.init().posterior.variance()["0.weight"][0, 0]) == 0.125
 
 
 def _rate(recipe: Recipe) -> schedules.Schedule:

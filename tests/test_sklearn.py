@@ -35,7 +35,16 @@ Line = tuple[Array, Array]
 Blobs = tuple[Array, NDArray[np.str_]]
 
 
-@parametrize_with_checks([BayesRegressor(**LEARNED), BayesClassifier(**LEARNED)])
+CLOSED_FORM: dict[str, Any] = {"method": "tagi", "hidden": (8,), "epochs": 20, "random_state": 0}
+
+
+@parametrize_with_checks(
+    [
+        kind(**given)
+        for kind in (BayesRegressor, BayesClassifier)
+        for given in (LEARNED, CLOSED_FORM)
+    ]
+)
 def test_estimator_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -208,6 +217,20 @@ def test_early_stopping_holds_rows_out(line: Line) -> None:
         BayesRegressor(**{**settings, "validation_fraction": 1.5}).fit(X, y)
 
 
+def test_tagi_learns_without_being_told_how_long(line: Line, blobs: Blobs) -> None:
+    X, y = line
+    model = BayesRegressor("tagi", random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.sqrt(np.mean((mean - y) ** 2)) < 0.1 * y.std()
+    assert std.min() > 0.0
+    found = model.predict_distribution(X, how=br.Moments())
+    np.testing.assert_allclose(found.mean.numpy().ravel(), mean)
+    X, labels = blobs
+    assert BayesClassifier("tagi", random_state=0).fit(X, labels).score(X, labels) > 0.85
+    with pytest.raises(ValueError, match="tagi has no option learning_rate; it takes activations"):
+        BayesClassifier("tagi", learning_rate=0.1).fit(X, labels)
+
+
 @pytest.mark.parametrize("method", [" VOGN ", br.vogn])
 def test_names_and_functions_are_the_same_method(method: Any, line: Line) -> None:
     X, y = line
@@ -239,7 +262,7 @@ def test_options_reach_the_method(line: Line) -> None:
     assert (learner.prior_precision, learner.temperature) == (5.0, 0.5)
     assert learner.expectation == br.Draws(3)
     assert BayesRegressor("adam", **QUICK).fit(X, y).run_.learner.prior_precision == 0.0
-    with pytest.raises(ValueError, match=r"'vogn' has no option 'drawz', only .*'draws'"):
+    with pytest.raises(ValueError, match=r"vogn has no option drawz; it takes draws, "):
         BayesRegressor(options={"drawz": 3}).fit(X, y)
 
 

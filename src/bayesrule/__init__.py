@@ -1,6 +1,6 @@
 """Bayesian deep learning on unmodified torch modules: one learning rule, many posteriors."""
 
-from bayesrule import metrics, moments, optim, schedules
+from bayesrule import explore, metrics, moments, optim, schedules
 from bayesrule.curvature import (
     GGN,
     Curvature,
@@ -13,14 +13,29 @@ from bayesrule.curvature import (
     SquaredGradient,
 )
 from bayesrule.expectations import AtMean, Draws, Expectation, Moments
+from bayesrule.explore import (
+    Attack,
+    Inferred,
+    InferredInputs,
+    Optimised,
+    Search,
+    attack,
+    infer_hidden,
+    infer_inputs,
+    minimise,
+    optimise_inputs,
+)
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
     GaussianLikelihood,
     HeteroscedasticLikelihood,
+    HierarchicalLikelihood,
     Likelihood,
     PoissonLikelihood,
+    RemaxLikelihood,
+    SoftmaxLikelihood,
 )
 from bayesrule.matrices import Dense, Diagonal, Isotropic, LowRank, Matrix, Structure, Subset
 from bayesrule.methods import (
@@ -57,13 +72,17 @@ __all__ = [
     "Matrix", "Params", "Posterior", "Rule", "State", "Structure",
     # likelihoods
     "BernoulliLikelihood", "CategoricalLikelihood", "GaussianLikelihood",
-    "HeteroscedasticLikelihood", "PoissonLikelihood",
+    "HeteroscedasticLikelihood", "HierarchicalLikelihood", "PoissonLikelihood", "RemaxLikelihood",
+    "SoftmaxLikelihood",
     # learners and methods
     "METHODS", "Learner", "adam", "ivon", "laplace", "map", "newton", "ogn", "ridge", "rmsprop",
     "sgd", "tagi", "vogn",
     # training and prediction
     "Linearised", "MonteCarlo", "Prediction", "Probit", "Run", "TrainingError", "elbo", "fit",
     "load_run", "predict", "uncertain",
+    # what is not a weight
+    "Attack", "Inferred", "InferredInputs", "Optimised", "Search", "attack", "infer_hidden",
+    "infer_inputs", "minimise", "optimise_inputs",
     # modules
-    "metrics", "moments", "optim", "schedules",
+    "explore", "metrics", "moments", "optim", "schedules",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from bayesrule.methods import METHODS, find
 from bayesrule.predict import predict
 from bayesrule.prediction import Prediction
 from bayesrule.provenance import machine, versions
-from bayesrule.recipe import Recipe
+from bayesrule.recipe import Recipe, option_names
 from bayesrule.report import (
     CalibrationBins,
     ClassificationPredictions,
@@ -106,7 +106,12 @@ def compare(
         versions=versions(),
         machine=machine(),
         seconds=time.perf_counter() - begun,
-        notes=(*table.notes, *encoder.notes, *_notes(splits, test_fraction, encoder.task.kind)),
+        notes=(
+            *table.notes,
+            *encoder.notes,
+            *_notes(splits, test_fraction, encoder.task.kind),
+            *_left_out(names, base.options),
+        ),
         methods=[_gather(name, outcomes) for name in names],
         validation_label="test log-likelihood (only shown, never used to choose)",
     )
@@ -186,7 +191,10 @@ def _trials(
         Encoder.fit(table.rows(train), **fixed)
         for name in names:
             likelihood = "categorical" if classes else "gaussian"
-            chosen = replace(base, method=name, likelihood=likelihood, seed=seed + number)
+            own = {k: v for k, v in base.options.items() if k in option_names(find(name))}
+            chosen = replace(
+                base, method=name, likelihood=likelihood, seed=seed + number, options=own
+            )
             trials.append(Trial(table, fixed, name, chosen, train, test, number == 0))
     return trials
 
@@ -304,6 +312,14 @@ def _gather(name: str, outcomes: list[Outcome]) -> MethodResult:
         predictions=next((o.predictions for o in good if o.predictions is not None), None),
         error=f"in {len(failed)} of {len(mine)} splits: {failed[0]}" if failed else None,
     )
+
+
+def _left_out(names: Iterable[str], options: dict[str, Any]) -> Iterator[str]:
+    """What is asked of all methods but not every one has."""
+    for option in options:
+        without = [name for name in names if option not in option_names(find(name))]
+        if without:
+            yield f"{option} is not for {', '.join(without)}, which trained without it."
 
 
 def _notes(splits: int, test_fraction: float, task: str) -> tuple[str, ...]:

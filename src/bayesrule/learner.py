@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 
 from bayesrule import distributed, evidence, seeds, tree, vectors
 from bayesrule.curvature import Curvature, Local, Problem
-from bayesrule.expectations import AtMean, Expectation, Point
+from bayesrule.expectations import AtMean, Expectation, Moments, Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure, Subset
+from bayesrule.moments import Propagation
 from bayesrule.network import Inputs, Network, forked_randomness, num_examples
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
 from bayesrule.rules import Rule
@@ -118,14 +120,23 @@ class Learner:
         time; `info.kl` is then to be read before the next step.
         """
         x, y = batch
-        size = _check_batch(x, y)
+        size = check_batch(x, y)
         device = next(iter(state.posterior.mean.values())).device
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         problem = self._problem(state, buffers, x, y, size, device)
         with forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))):
             local = distributed.sum_over_ranks(self._sum(problem, state, device))
-        share = problem.scale * self.temperature
-        count = round(self.weight / (problem.scale * self.expectation.num))
+        return self.absorb(state, local, problem.scale, buffers, donate=donate)
+
+    def absorb(
+        self, state: State, local: Local, scale: float, buffers: Params, *, donate: bool = False
+    ) -> tuple[State, Info]:
+        """The next state from sums over a batch (of all ranks), however they were found.
+
+        `scale` is what one example of it stands for, see `Problem`.
+        """
+        share = scale * self.temperature
+        count = round(self.weight / (scale * self.expectation.num))
         derivatives = Derivatives(
             local.loss * share, local.gradient, local.curvature, self.weight, count
         )
@@ -139,9 +150,9 @@ class Learner:
         noise = self.likelihood.update(state.noise, local.statistics, self.weight)
         buffers = distributed.mean_over_ranks(buffers)
         new = State(posterior, memory, noise, buffers, state.step + 1, state.seed)
-        return new, Info(derivatives.loss, self.temperature, self._divergence(posterior))
+        return new, Info(derivatives.loss, self.temperature, self.divergence(posterior))
 
-    def _divergence(self, posterior: Posterior) -> Callable[[], Tensor]:
+    def divergence(self, posterior: Posterior) -> Callable[[], Tensor]:
         """The KL from the prior, for somebody who may ask for it later."""
         witness = next(iter(posterior.mean.values()))
         version = witness._version
@@ -165,7 +176,7 @@ class Learner:
         for x, y in batches:
             curvature = self._curvature_at_mean(state, x, y, self.family.structure, seen)
             total = curvature if total is None else total.plus(curvature)
-            seen += _check_batch(x, y)
+            seen += check_batch(x, y)
         if total is None:
             raise ValueError("There are no batches to take the curvature of.")
         device = next(iter(state.posterior.mean.values())).device
@@ -176,6 +187,31 @@ class Learner:
         if self.empirical_prior:
             prior = evidence.prior_precision(curvature, mean, start=prior)
         return dataclasses.replace(state, posterior=Gaussian(mean, curvature.damped(prior)))
+
+    @torch.no_grad()
+    def settle(self, state: State, batches: Iterable[Batch], most: int = 20) -> State:
+        """The statistics of normalising layers, taken anew for the belief as it now is.
+
+        Under moment propagation the running averages of training lag behind by a little that is the
+        same at all positions, which ruins predictions; a plain average over at most `most` batches
+        does not. Other learners, and modules without such averages, keep their state.
+        """
+        names = self.network.averaged()
+        if not names or not isinstance(self.expectation, Moments):
+            return state
+        buffers = {k: v.clone() for k, v in state.buffers.items()}
+        for name in names:
+            buffers[name].zero_()
+        belief = state.posterior.mean, state.posterior.variance()
+        device = next(iter(state.posterior.mean.values())).device
+        with (
+            forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))),
+            self.network.equal_averages(),
+        ):
+            for x, _ in itertools.islice(batches, most):
+                way = Propagation(self.network, self.expectation.activations, record=False)
+                way.forward(*belief, buffers, x, training=True)
+        return dataclasses.replace(state, buffers=distributed.mean_over_ranks(buffers))
 
     def parts(self) -> dict[str, str]:
         """The four choices, in words."""
@@ -208,7 +244,7 @@ class Learner:
         count = distributed.count_over_ranks(size, device)
         scale = self.weight / (count * self.expectation.num)
         problem = Problem(self.network, self.likelihood, state.noise, buffers, x, y, generator)
-        return dataclasses.replace(problem, scale=scale)
+        return dataclasses.replace(problem, scale=scale, temperature=self.temperature)
 
     def _sum(self, problem: Problem, state: State, device: torch.device) -> Local:
         """Sums over the batch and over the points of the expectation."""
@@ -256,7 +292,8 @@ def _add(a: Local, b: Local) -> Local:
     return Local(a.loss + b.loss, vectors.add(a.gradient, b.gradient), curvature, statistics)
 
 
-def _check_batch(x: Inputs, y: Tensor) -> int:
+def check_batch(x: Inputs, y: Tensor) -> int:
+    """How many examples a batch has; an empty or uneven one is refused."""
     size = num_examples(x)
     if size == 0:
         raise ValueError("The batch is empty.")

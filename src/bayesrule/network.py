@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class Network:
         self._modules = list(model.modules())
         # A part that was put into evaluation mode, such as a frozen batch norm, stays in it.
         self._modes = [module.training or not model.training for module in self._modules]
+        self._recurrent = [m for m in self._modules if isinstance(m, nn.RNNBase)]
         self._places = _places(model)
         self._trainable = [k for k, v in model.named_parameters() if v.requires_grad]
         # What is known of the module's calls; found on first need.
@@ -76,6 +78,32 @@ class Network:
         frozen = {k: v for k, v in self.model.named_parameters() if not v.requires_grad}
         known = {**frozen, **dict(self.model.named_buffers())}
         return {name: value.detach().clone() for name, value in known.items()}
+
+    def averaged(self) -> list[str]:
+        """The buffers in which normalising layers keep averages over batches."""
+        names = []
+        for prefix, module in self.model.named_modules():
+            if getattr(module, "running_mean", None) is not None:
+                place = f"{prefix}." if prefix else ""
+                names += [
+                    place + key for key, value in module._buffers.items() if value is not None
+                ]
+        return names
+
+    @contextmanager
+    def equal_averages(self) -> Iterator[None]:
+        """Normalising layers give every batch the same weight, instead of more to later ones."""
+        layers: list[Any] = [
+            m for m in self._modules if getattr(m, "running_mean", None) is not None
+        ]
+        before = [module.momentum for module in layers]
+        try:
+            for module in layers:
+                module.momentum = None
+            yield
+        finally:
+            for module, momentum in zip(layers, before, strict=True):
+                module.momentum = momentum
 
     @contextmanager
     def _mode(self, training: bool) -> Iterator[None]:
@@ -102,6 +130,8 @@ class Network:
                     for store, key in self._places[name]:
                         before.append((store, key, store[key]))
                         store[key] = tensor
+            for module in self._recurrent:
+                before += [(vars(module), name, value) for name, value in _listed(module).items()]
             yield
             for name in buffers:
                 store, key = self._places[name][0]
@@ -127,6 +157,20 @@ def _places(model: nn.Module) -> dict[str, list[Place]]:
                     found.setdefault(id(value), []).append((store, key))
     named = itertools.chain(model.named_parameters(), model.named_buffers())
     return {name: found[id(value)] for name, value in named}
+
+
+def _listed(module: nn.RNNBase) -> dict[str, Any]:
+    """A recurrent layer's own list of its weights, as it was before it follows the swap.
+
+    The layer would bring weights on a GPU into one piece of memory, but tensor subclasses have
+    none; they are listed here, so that it sees nothing to be done.
+    """
+    before = {name: vars(module)[name] for name in ("_flat_weights", "_flat_weight_refs")}
+    weights = [getattr(module, name) for name in module._flat_weights_names]
+    if any(type(weight) not in (Tensor, nn.Parameter) for weight in weights):
+        vars(module)["_flat_weights"] = weights
+        vars(module)["_flat_weight_refs"] = [weakref.ref(weight) for weight in weights]
+    return before
 
 
 @contextmanager

@@ -207,10 +207,11 @@ def moment_outputs(
     """Mean and variance (n, *) of the outputs by moment propagation."""
     posterior = state.posterior
     precision = getattr(posterior, "precision", None)
+    known = precision.inner if isinstance(precision, SubsetMatrix) else precision
     if not isinstance(posterior, Gaussian) or not isinstance(
-        precision, DiagonalMatrix | IsotropicMatrix | SubsetMatrix
+        known, DiagonalMatrix | IsotropicMatrix
     ):
-        kind = type(precision if precision is not None else posterior).__name__
+        kind = type(known if known is not None else posterior).__name__
         raise TypeError(
             "Moment propagation is for independent Gaussian weights; it would lose what "
             f"{kind} knows of how they vary together. Use Linearised() or Draws(num)."
@@ -219,7 +220,7 @@ def moment_outputs(
     for start in range(0, num_examples(x), batch_size):
         way = Propagation(learner.network, how.activations, record=False)
         part, buffers = take(x, slice(start, start + batch_size)), dict(state.buffers)
-        variance = precision.inverse_diagonal()
+        variance = posterior.precision.inverse_diagonal()
         found.append(way.forward(posterior.mean, variance, buffers, part, training=False))
     return torch.cat([f.centre for f in found]), torch.cat([f.variance for f in found])
 

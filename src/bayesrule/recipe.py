@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from bayesrule.likelihoods import (
     Likelihood,
     PoissonLikelihood,
 )
-from bayesrule.methods import find
+from bayesrule.methods import Settings, find
 from bayesrule.models import mlp
 from bayesrule.schedules import cosine
 from bayesrule.train import Epoch, Run, fit
@@ -28,6 +28,8 @@ from bayesrule.types import State
 
 # Methods that are exact for linear models; elsewhere their full matrices are out of place.
 LINEAR = ("newton", "ridge")
+
+Method = Callable[..., Learner]
 
 _LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": GaussianLikelihood,
@@ -39,12 +41,56 @@ _LIKELIHOODS: dict[str, type[Likelihood]] = {
 
 
 @dataclass(frozen=True)
+class Course:
+    """How many epochs are trained where nobody says: from `least` to `most`.
+
+    With `whole` each step sees all the data; otherwise as many examples as make a batch.
+    """
+
+    least: int = 20
+    most: int = 400
+    whole: bool = False
+
+    def epochs(self, batches: int, steps: int) -> int:
+        """As many as make about `steps` of the batches of an epoch."""
+        return max(self.least, min(self.most, round(steps / batches)))
+
+
+# Methods that train in another way than by many small steps.
+COURSES = {
+    **dict.fromkeys(LINEAR, Course(30, 30, whole=True)),
+    # Each epoch counts all the data once more, so that many make the belief too sure.
+    "tagi": Course(20, 100),
+}
+
+
+def option_names(method: Method) -> list[str]:
+    """The options that a method takes, its own and those of all.
+
+    >>> option_names(find("sgd"))
+    ['learning_rate', 'momentum', 'prior_precision', 'shared_draws', 'temperature']
+    """
+    given = {"model", "likelihood", "num_data", "settings"}
+    return sorted({*inspect.signature(method).parameters, *Settings.__annotations__} - given)
+
+
+def refuse_unknown(method: Method, options: Mapping[str, Any]) -> None:
+    """A ValueError for an option that a method does not have."""
+    known = option_names(method)
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"{method.__name__} has no option {name}; it takes {', '.join(known)}."
+            )
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All choices of a training on a table, each with a default that needs no tuning.
 
     `steps` is about how many batches are seen where `epochs` is not given; `options` go to the
-    method (`prior_precision`, `temperature`, `learning_rate`, ...). The learning rate falls to zero
-    along a cosine.
+    method (`prior_precision`, `temperature`, `learning_rate`, ...). The learning rate, where there
+    is one, falls to zero along a cosine.
 
     >>> Recipe("vogn").for_data(400).epochs
     154
@@ -80,10 +126,10 @@ class Recipe:
         """The same recipe with epochs and batch size worked out for so many examples."""
         if num_data < 1:
             raise ValueError("There are no examples to learn from.")
-        size = self.batch_size or (num_data if self.linear else min(32, num_data))
-        per_epoch = -(-num_data // size)
-        wanted = 30 if self.linear else max(20, min(400, round(self.steps / per_epoch)))
-        return replace(self, epochs=self.epochs or wanted, batch_size=size)
+        course = COURSES.get(find(self.method).__name__, Course())
+        size = self.batch_size or (num_data if course.whole else min(32, num_data))
+        epochs = self.epochs or course.epochs(-(-num_data // size), self.steps)
+        return replace(self, epochs=epochs, batch_size=size)
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
@@ -98,24 +144,26 @@ class Recipe:
 
     def learner(self, inputs: int, targets: int, num_data: int) -> Learner:
         """The learner; `targets` is the number of target columns or classes."""
+        method = find(self.method)
+        refuse_unknown(method, self.options)
+        options = {**self.options, **self._learning_rate(method, num_data)}
+        module = self.network(inputs, targets)
+        return method(module, self._likelihood(), num_data=num_data, **options)
+
+    def _learning_rate(self, method: Method, num_data: int) -> dict[str, Any]:
+        """The learning rate by its name; nothing for methods that have none."""
+        parameter = inspect.signature(method).parameters.get("learning_rate")
+        if parameter is None:
+            return {}
         recipe = self.for_data(num_data)
         assert recipe.epochs is not None
         assert recipe.batch_size is not None
-        method, options = find(self.method), dict(self.options)
-        steps = recipe.epochs * -(-num_data // recipe.batch_size)
-        default = inspect.signature(method).parameters["learning_rate"].default
         # Full Newton steps can overshoot on classes; half steps do not and are as good in the end.
-        default = 0.5 if method.__name__ == "newton" else default
-        rate = options.pop("learning_rate", default)
+        default = 0.5 if method.__name__ == "newton" else parameter.default
+        rate = self.options.get("learning_rate", default)
         if not self.linear and not callable(rate):
-            rate = cosine(rate, steps=steps)
-        return method(
-            self.network(inputs, targets),
-            self._likelihood(),
-            num_data=num_data,
-            learning_rate=rate,
-            **options,
-        )
+            rate = cosine(rate, steps=recipe.epochs * -(-num_data // recipe.batch_size))
+        return {"learning_rate": rate}
 
     def _likelihood(self) -> Likelihood:
         if self.likelihood == "gaussian" and self.linear:

@@ -6,7 +6,6 @@ come bit by bit are for `Learner.step`.
 
 from __future__ import annotations
 
-import inspect
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +30,14 @@ except ImportError as problem:
     ) from problem
 
 from bayesrule.learner import Learner
-from bayesrule.methods import METHODS, Settings, find
+from bayesrule.methods import METHODS, find
 from bayesrule.network import forked_randomness
 from bayesrule.predict import How
 from bayesrule.prediction import Prediction
-from bayesrule.recipe import Recipe
+from bayesrule.recipe import Method, Recipe, refuse_unknown
 from bayesrule.schedules import Schedule
 
 Floats = NDArray[np.float64]
-Method = Callable[..., Learner]
 Build = Callable[[int, int], nn.Module]
 
 # Beyond this, squares overflow on the way; such numbers are slips or marks of missing values.
@@ -96,7 +94,7 @@ class _Bayes(BaseEstimator):
     def predict_distribution(self, X: Any, how: How | None = None) -> Prediction:
         """The predictive distribution in original units, its tensors (n, D) or (n, classes).
 
-        `how` is `Draws(num)`, `AtMean()` or `Linearised()`; without it, the method's own way.
+        `how` is `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`, or the method's own way.
         """
         check_is_fitted(self, "run_")
         x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
@@ -189,10 +187,8 @@ class _Bayes(BaseEstimator):
         general = ("prior_precision", "temperature", "learning_rate")
         options = {name: getattr(self, name) for name in general} | dict(self.options or {})
         options = {name: value for name, value in options.items() if value is not None}
-        known = inspect.signature(method).parameters if method is not None else options
-        own = {*known, *Settings.__annotations__} - {"model", "likelihood", "num_data", "settings"}
-        if unknown := sorted(options.keys() - own):
-            raise ValueError(f"{self.method!r} has no option {unknown[0]!r}, only {sorted(own)}.")
+        if method is not None:
+            refuse_unknown(method, options)
         return options
 
 

@@ -15,6 +15,7 @@ import torch
 from bayesrule import checkpoint, distributed, tree
 from bayesrule.batches import Batches, LoaderBatches, as_batches
 from bayesrule.expectations import AtMean
+from bayesrule.fused import Fused
 from bayesrule.learner import Learner
 from bayesrule.network import num_examples
 from bayesrule.predict import How, as_inputs, predict
@@ -66,6 +67,7 @@ def fit(
     resume: bool = True,
     checkpoint_seconds: float = 10.0,
     progress: bool | None = None,
+    fused: bool = False,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
 ) -> Run:
     """Trains a learner and returns the run.
@@ -75,6 +77,7 @@ def fit(
       training stops after so many epochs without a better one, and goes back to the best.
     - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
       from the last checkpoint and ends bit for bit as if it had not been.
+    - `fused`: steps are compiled (`Fused`), for `tagi` on large nets or for many steps.
     - `callback(learner, state, figures)` is called after each epoch.
 
     >>> from torch import nn
@@ -87,7 +90,7 @@ def fit(
     """
     _check_options(epochs, patience, validation)
     batches = as_batches(train, batch_size)
-    loop = _Loop(learner, batches, validation, patience, epochs, seed, callback)
+    loop = _Loop(learner, batches, validation, patience, epochs, seed, callback, fused)
     folder = _Folder(out, loop.facts(batch_size), checkpoint_seconds) if out is not None else None
     if folder is not None:
         folder.tidy(everything=not resume)
@@ -95,7 +98,8 @@ def fit(
         loop.restore(*folder.read(learner.init(seed)))
     with Progress(epochs * len(batches), loop.state.step, _title(learner), progress) as bar:
         loop.run(folder, bar)
-    state = learner.finish(loop.chosen(), loop.placed(batches.all()))
+    settled = loop.settled(loop.chosen(), 0, most=100)
+    state = learner.finish(settled, loop.placed(batches.all()))
     if folder is not None:
         folder.write_final(state, loop.history, loop.best_epoch)
     return Run(learner, state, loop.history, loop.best_epoch)
@@ -130,9 +134,11 @@ class _Loop:
         epochs: int,
         seed: int,
         callback: Callable[[Learner, State, Epoch], None] | None,
+        fused: bool,
     ) -> None:
         self.learner, self.batches, self.validation = learner, batches, validation
         self.patience, self.epochs, self.seed, self.callback = patience, epochs, seed, callback
+        self.step = Fused(learner).step if fused else learner.step
         self.state = learner.init(seed)
         self.history: list[Epoch] = []
         self.best: _Best | None = None
@@ -192,14 +198,15 @@ class _Loop:
         total = torch.zeros(())
         count = 0
         for batch in self.placed(self.batches.epoch(epoch, self.seed)):
-            self.state, info = self.learner.step(self.state, batch, donate=True)
+            self.state, info = self.step(self.state, batch, donate=True)
             total = total.to(info.loss) + info.loss
             count += 1
             bar.advance()
         loss = float(total) / max(count, 1) / self.learner.num_data
         self._check(loss, epoch)
-        score = self._score()
-        self._remember(score, epoch)
+        settled = self.settled(self.state, epoch)
+        score = self._score(settled)
+        self._remember(score, epoch, settled)
         figures: Epoch = {"epoch": epoch + 1, "step": self.state.step, "loss": loss}
         if score is not None:
             figures["validation"] = score
@@ -207,7 +214,7 @@ class _Loop:
         self.history.append(figures)
         bar.note(loss=loss, validation=score)
         if self.callback is not None:
-            self.callback(self.learner, self._snapshot(), figures)
+            self.callback(self.learner, _copy(settled), figures)
 
     def _check(self, loss: float, epoch: int) -> None:
         # The last step's loss is from before its weights, which may be the first to go wrong.
@@ -221,25 +228,30 @@ class _Loop:
             "help; checkpoints from before are untouched."
         )
 
-    def _score(self) -> float | None:
+    def settled(self, state: State, epoch: int, most: int = 20) -> State:
+        """The state with the statistics of normalising layers as they are at its weights."""
+        return self.learner.settle(state, self.placed(self.batches.epoch(epoch, self.seed)), most)
+
+    def _score(self, state: State) -> float | None:
         """The mean log-likelihood of the validation data, per example."""
         if self.validation is None:
             return None
         x, y = self.validation
         how = predictive_on_the_way(self.learner)
-        found = predict(self.learner, self.state, x, how, seed=self.seed)
+        found = predict(self.learner, state, x, how, seed=self.seed)
         return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
 
-    def _remember(self, score: float | None, epoch: int) -> None:
+    def _remember(self, score: float | None, epoch: int, state: State) -> None:
         if self.patience is None or score is None:
             return
         score = -math.inf if math.isnan(score) else score
         if self.best is None or score > self.best.score:
-            self.best = _Best(score, epoch + 1, self._snapshot())
+            self.best = _Best(score, epoch + 1, _copy(state))
 
-    def _snapshot(self) -> State:
-        """A copy of the state: its own memory goes to the next step."""
-        return tree.map_tensors(self.state, torch.clone)
+
+def _copy(state: State) -> State:
+    """A copy of the state: its own memory goes to the next step."""
+    return tree.map_tensors(state, torch.clone)
 
 
 class _Folder:

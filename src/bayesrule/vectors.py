@@ -34,7 +34,7 @@ def shift(a: Params, value: float) -> Params:
 
 def scale(a: Params, factor: float) -> Params:
     """`factor a`."""
-    return _named(a, torch._foreach_mul(list(a.values()), factor))
+    return _named(a, torch._foreach_mul(list(a.values()), factor)) if a else {}
 
 
 def scale_(a: Params, factor: float) -> Params:
@@ -98,6 +98,11 @@ def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
 def lerp(a: Params, b: Params, weight: float) -> Params:
     """`(1 − weight) a + weight b`."""
     return _named(a, torch._foreach_lerp(list(a.values()), _values(b, a), weight))
+
+
+def reciprocal(a: Params) -> Params:
+    """`1 / a`, elementwise."""
+    return _named(a, torch._foreach_reciprocal(list(a.values())))
 
 
 def sqrt(a: Params) -> Params:

@@ -6,6 +6,7 @@ has it, and all values that a single target may take (a fine grid where it is co
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -28,9 +29,27 @@ class LikelihoodContract:
     bad_targets: tuple[Tensor, ...] = ()
     glm = True
     """Whether the Fisher information is the Hessian, whatever the target is."""
+    closed_form = True
+    """Whether the likelihood can take Gaussian outputs."""
+    gradient = False
+    """Whether innovations are defined as the derivatives of `log p(y)` in the outputs' means."""
+    off = 0.01
+    """How far mean and variance of p(y) may be from averages over draws; 0.01 is chance alone."""
+    off_epistemic = 0.01
+    """How far the epistemic part of the variance may be from that of draws."""
+    spread = 1.0
+    """The variance of the Gaussian outputs that it is held against draws at."""
 
     def noise(self) -> Params:
         return self.likelihood.init(self.outputs)
+
+    def no_targets(self) -> Tensor:
+        """Targets that are all missing."""
+        return torch.full_like(self.targets, math.nan)
+
+    def variance(self) -> Tensor:
+        """Variances of Gaussian outputs, all different."""
+        return torch.linspace(0.1, 2.0, self.outputs.numel()).reshape(self.outputs.shape).to(DTYPE)
 
     def reference(self, outputs: Tensor) -> Distribution:
         """p(y | f) as torch has it, one for each target."""
@@ -139,3 +158,94 @@ class LikelihoodContract:
             return
         assert self.likelihood.statistics(self.outputs, self.targets) == {}
         assert self.likelihood.update(noise, {}, 10.0) == {}
+
+    def test_without_a_closed_form_the_way_out_is_named(self) -> None:
+        if self.closed_form:
+            return
+        f, name = self.outputs, type(self.likelihood).__name__
+        with pytest.raises(TypeError, match=f"{name} .* tagi"):
+            self.likelihood.condition(f, f.square(), self.targets, self.noise())
+        with pytest.raises(TypeError, match=rf"{name} .* Draws\(num\)"):
+            self.likelihood.marginal(f, f.square(), self.noise())
+
+    def test_condition_and_marginal_agree_on_p_of_y(self) -> None:
+        if not self.closed_form:
+            return
+        given = self.outputs, self.variance()
+        found = self.likelihood.condition(*given, self.targets, self.noise())
+        assert found.delta.shape == found.eta.shape == self.outputs.shape
+        log_prob = self.likelihood.marginal(*given, self.noise()).distribution.log_prob(
+            self.targets
+        )
+        close(found.log_prob, log_prob.reshape(len(self.targets), -1).sum(1))
+
+    def test_missing_targets_say_exactly_nothing(self) -> None:
+        """Also beside others that are there."""
+        if not self.closed_form:
+            return
+        given = self.outputs, self.variance()
+        some, none = self.targets.clone(), self.no_targets()
+        some[1:2] = none[1:2]
+        whole = self.likelihood.condition(*given, self.targets, self.noise())
+        mixed = self.likelihood.condition(*given, some, self.noise())
+        empty = self.likelihood.condition(*given, none, self.noise())
+        for name in ("delta", "eta", "log_prob"):
+            assert not getattr(empty, name).count_nonzero()
+            assert not getattr(mixed, name)[1].count_nonzero()
+            assert torch.equal(getattr(mixed, name)[2:], getattr(whole, name)[2:])
+        assert all(not value.count_nonzero() for value in empty.statistics.values())
+
+    def test_many_networks_at_once(self) -> None:
+        """`condition` under vmap is `condition` of each, in the type of the outputs."""
+        if not self.closed_form:
+            return
+        means = torch.stack([self.outputs, self.outputs + 0.3]).float()
+        variances = torch.stack([self.variance(), 2.0 * self.variance()]).float()
+        noise = {k: v.float() if v.is_floating_point() else v for k, v in self.noise().items()}
+        names = ("delta", "eta", "log_prob")
+
+        def innovations(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+            found = self.likelihood.condition(mean, variance, self.targets, noise)
+            return tuple(getattr(found, name) for name in names)
+
+        for i, many in enumerate(torch.vmap(innovations)(means, variances)):
+            each = [innovations(*pair)[i] for pair in zip(means, variances, strict=True)]
+            assert many.dtype == torch.float32
+            close(many, torch.stack(each), 1e-5)
+
+    def test_innovations_are_derivatives_of_log_p(self) -> None:
+        if not self.gradient:
+            return
+        mean = self.outputs.clone().requires_grad_()
+
+        def log_prob(m: Tensor) -> Tensor:
+            return self.likelihood.condition(
+                m, self.variance(), self.targets, self.noise()
+            ).log_prob
+
+        found = self.likelihood.condition(mean, self.variance(), self.targets, self.noise())
+        (first,) = torch.autograd.grad(log_prob(mean).sum(), mean)
+        close(found.delta, first, 1e-12)
+        whole = hessian(lambda m: log_prob(m).sum(), self.outputs)
+        size = self.outputs.numel()
+        close(found.eta.flatten(), whole.reshape(size, size).diagonal(), 1e-12)
+
+    def test_marginal_is_the_average_over_outputs(self) -> None:
+        """A million draws of the outputs: mean, both variances and their sum."""
+        if not self.closed_form:
+            return
+        n, draws = len(self.outputs), 1_000_000 // len(self.outputs)
+        variance = torch.full_like(self.outputs, self.spread)
+        found = self.likelihood.marginal(self.outputs, variance, self.noise())
+        white = torch.randn(draws, *self.outputs.shape, dtype=DTYPE, generator=generator(3))
+        f = (self.outputs + self.spread**0.5 * white).flatten(0, 1)
+        mean, around = (
+            v.reshape(draws, n, *v.shape[1:]) for v in self.likelihood.moments(f, self.noise())
+        )
+        close(found.mean, mean.mean(0), self.off)
+        close(found.epistemic, mean.var(0), self.off_epistemic)
+        close(found.epistemic + found.aleatoric, mean.var(0) + around.mean(0), self.off)
+        assert (found.epistemic >= 0).all()
+        assert (found.aleatoric >= 0).all()
+        told = found.distribution
+        close(told.probs if hasattr(told, "probs") else told.mean, found.mean)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from exact import close, dense, flat, generator, positive, randn, z_close
 
-from bayesrule.expectations import AtMean, Draws
+from bayesrule.expectations import AtMean, Draws, Moments
 from bayesrule.matrices import Dense, Diagonal
+from bayesrule.moments import LocallyLinear, MomentMatched
 from bayesrule.posteriors import Gaussian
 
 MEAN = {"w": randn(2, 2, seed=1), "b": randn(2, seed=2)}
@@ -65,6 +66,19 @@ def test_same_generator_same_points() -> None:
         torch.stack([flat(p.params) for p in Draws(3).points(q, generator(6))]) for _ in range(2)
     )
     assert torch.equal(one, two)
+
+
+def test_moments_are_the_belief_itself() -> None:
+    source = generator(3)
+    (point,) = Moments(LocallyLinear()).points(Q, source)
+    assert Moments().num == 1
+    assert not Moments().random
+    assert point.offset is None
+    assert point.activations == LocallyLinear()
+    assert Moments() == Moments(MomentMatched())
+    assert next(iter(AtMean().points(Q, source))).activations is None
+    close(flat(point.params), flat(MEAN), 0.0)
+    assert torch.equal(torch.rand(2, generator=source), torch.rand(2, generator=generator(3)))
 
 
 def test_numbers_that_make_no_sense_are_refused() -> None:

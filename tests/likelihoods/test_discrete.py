@@ -9,6 +9,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Poisson
 from torch.nn.functional import one_hot
 
 from bayesrule.likelihoods import (
+    MISSING,
     BernoulliLikelihood,
     CategoricalLikelihood,
     PoissonLikelihood,
@@ -34,6 +35,19 @@ class TestCategorical(LikelihoodContract):
 
     def features(self, y: Tensor) -> Tensor:
         return one_hot(y, 3).to(DTYPE)
+
+    gradient = True
+    off, off_epistemic = 0.03, 0.04
+
+    def no_targets(self) -> Tensor:
+        return torch.full((5,), MISSING)
+
+    def test_no_label_is_for_conditioning_only(self) -> None:
+        variance = self.variance()
+        for label in (-2, 3):
+            wrong = torch.tensor([0, MISSING, label, 1, 0])
+            with pytest.raises(ValueError, match=f"class {label}, but the network has 3 outputs"):
+                self.likelihood.condition(self.outputs, variance, wrong, {})
 
     def test_one_logit_is_refused_with_a_way_out(self) -> None:
         with pytest.raises(ValueError, match="use BernoulliLikelihood"):
@@ -68,6 +82,8 @@ class TestBernoulli(OneOutputContract):
     outputs = 2.0 * randn(4, 1, seed=2)
     targets = torch.tensor([[0.0], [1.0], [1.0], [0.0]], dtype=DTYPE)
     bad_targets = (torch.tensor([[0.0], [1.0], [2.0], [0.0]]), torch.full((4, 1), 0.5))
+    gradient = True
+    off_epistemic = 0.02
 
     def reference(self, outputs: Tensor) -> Distribution:
         return Bernoulli(logits=outputs)
@@ -85,6 +101,7 @@ class TestPoisson(OneOutputContract):
     outputs = randn(4, 1, seed=3) + 0.5
     targets = torch.tensor([[0.0], [3.0], [1.0], [7.0]], dtype=DTYPE)
     bad_targets = (torch.tensor([[0.0], [-1.0], [2.0], [0.0]]), torch.full((4, 1), 0.5))
+    closed_form = False
 
     def reference(self, outputs: Tensor) -> Distribution:
         return Poisson(outputs.exp())

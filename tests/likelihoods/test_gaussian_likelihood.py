@@ -1,16 +1,22 @@
-"""Real-valued targets with known, learned and input-dependent noise."""
+"""Real-valued targets with known, scheduled and learned noise."""
 
 import math
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from contracts.likelihood import LikelihoodContract
 from exact import DTYPE, close, randn
 from scipy import integrate, stats  # type: ignore[import-untyped]
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from bayesrule.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
+from bayesrule import checkpoint
+from bayesrule.likelihoods import GaussianLikelihood
+from bayesrule.methods import tagi
+from bayesrule.predict import predict
+from bayesrule.schedules import constant, linear, piecewise
 from bayesrule.types import Params
 
 GRID = torch.linspace(-30.0, 30.0, 6001, dtype=DTYPE), 0.01
@@ -20,6 +26,7 @@ class TestKnownNoise(LikelihoodContract):
     likelihood = GaussianLikelihood(noise=0.7)
     outputs = randn(4, 1, seed=1)
     targets = randn(4, 1, seed=2)
+    gradient = True
 
     def reference(self, outputs: Tensor) -> Distribution:
         return Normal(outputs, 0.7)
@@ -39,6 +46,7 @@ class TestSeveralOutputs(LikelihoodContract):
     likelihood = GaussianLikelihood(noise=0.7)
     outputs = randn(4, 2, seed=1)
     targets = randn(4, 2, seed=2)
+    gradient = True
 
     def reference(self, outputs: Tensor) -> Distribution:
         return Normal(outputs, 0.7)
@@ -55,6 +63,7 @@ class TestLearnedNoise(LikelihoodContract):
     likelihood = GaussianLikelihood()
     outputs = randn(4, 1, seed=3)
     targets = randn(4, 1, seed=4)
+    gradient = True
 
     def noise(self) -> Params:
         return {"a": torch.tensor(9.0, dtype=DTYPE), "b": torch.tensor([4.0], dtype=DTYPE)}
@@ -115,39 +124,124 @@ class TestLearnedNoise(LikelihoodContract):
         close(again["b"], 0.99 * found["b"] + 0.01 * 6.0, 1e-13)
 
 
-class TestHeteroscedastic(LikelihoodContract):
-    likelihood = HeteroscedasticLikelihood()
-    outputs = randn(4, 2, seed=8)
-    targets = randn(4, 1, seed=9)
-    glm = False
+class TestScheduledNoise(LikelihoodContract):
+    """Three steps in, where the noise is 0.7."""
+
+    likelihood = GaussianLikelihood(noise=piecewise(1.4, {3: 0.5}))
+    outputs = randn(4, 1, seed=1)
+    targets = randn(4, 1, seed=2)
+    gradient = True
+
+    def noise(self) -> Params:
+        noise = self.likelihood.init(self.outputs)
+        for _ in range(3):
+            noise = self.likelihood.update(noise, {}, 10.0)
+        return noise
 
     def reference(self, outputs: Tensor) -> Distribution:
-        mean, log_variance = outputs.chunk(2, dim=-1)
-        return Normal(mean, (0.5 * log_variance).exp())
+        return Normal(outputs, 0.7)
 
     def values(self) -> tuple[Tensor, float]:
         return GRID
 
-    def test_odd_or_flat_outputs_are_refused(self) -> None:
-        for outputs in (randn(4, 3), randn(4)):
-            with pytest.raises(ValueError, match="a mean and a log-variance"):
-                self.likelihood.log_prob(outputs, self.targets, {})
+    def test_the_state_counts_the_steps(self) -> None:
+        first, third = self.likelihood.init(self.outputs), self.noise()
+        assert (int(first["step"]), int(third["step"])) == (0, 3)
+        close(first["std"], 1.4)
+        assert third["std"].dtype == DTYPE
 
-    def test_several_targets(self) -> None:
-        """The first half of the outputs are means, the second log-variances."""
-        outputs, targets = randn(5, 4, seed=1), randn(5, 2, seed=2)
-        expected = Normal(outputs[:, :2], outputs[:, 2:].mul(0.5).exp()).log_prob(targets).sum(1)
-        close(self.likelihood.log_prob(outputs, targets, {}), expected)
-        vectors = self.likelihood.fisher_vectors(outputs, {})
-        found = torch.einsum("vni,vnj->nij", vectors, vectors)
-        scale = torch.cat([(-outputs[:, 2:]).exp(), torch.full((5, 2), 0.5, dtype=DTYPE)], dim=1)
-        close(found, torch.diag_embed(scale))
+    def test_the_learner_counts_and_predictions_follow(self) -> None:
+        learner = tagi(nn.Linear(1, 1), self.likelihood, num_data=4)
+        state = learner.init()
+        for expected in (1.4, 1.4, 1.4, 0.7):
+            found = predict(learner, state, torch.zeros(1, 1)).aleatoric
+            close(found, torch.full((1, 1), expected**2), 1e-6)
+            state, _ = learner.step(state, (self.outputs.float(), self.targets.float()))
 
-    def test_log_variances_are_limited(self) -> None:
-        wild = torch.tensor([[0.0, 500.0], [0.0, -500.0]], dtype=DTYPE)
-        found = self.likelihood.moments(wild, {})[1]
-        close(found, torch.tensor([[math.exp(20.0)], [math.exp(-20.0)]]).to(DTYPE), 1e-6)
-        assert self.likelihood.log_prob(wild, torch.zeros(2, 1), {}).isfinite().all()
+    def test_a_saved_state_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        learner = tagi(nn.Linear(1, 1), self.likelihood, num_data=4)
+        batch = self.outputs.float(), self.targets.float()
+        state, _ = learner.step(learner.init(), batch)
+        checkpoint.save(tmp_path / "state", state)
+        loaded, _ = checkpoint.load(tmp_path / "state", learner.init())
+        assert checkpoint.same(loaded, state)
+        assert checkpoint.same(learner.step(loaded, batch)[0], learner.step(state, batch)[0])
+
+    def test_a_schedule_that_ends_at_zero_is_refused_there(self) -> None:
+        likelihood = GaussianLikelihood(noise=linear(1.0, 0.0, steps=1))
+        with pytest.raises(ValueError, match=r"must be positive: 0\.0 at step 1"):
+            likelihood.update(likelihood.init(self.outputs), {}, 1.0)
+
+
+@pytest.mark.parametrize("noise", ["0.1", [0.1], constant])
+def test_noise_is_a_number_or_a_schedule(noise: object) -> None:
+    with pytest.raises(TypeError, match=r"schedule of them, got .* for example 0\.1"):
+        GaussianLikelihood(noise=noise)  # type: ignore[arg-type]
+
+
+def test_condition_is_the_kalman_update() -> None:
+    """`K = s / (s + r)`: mean `m + K (y − m)`, variance `(1 − K) s`, for each output."""
+    m, y = randn(5, 2, seed=1), randn(5, 2, seed=2)
+    s = randn(5, 2, seed=3).square() + 0.1
+    found = GaussianLikelihood(noise=0.4).condition(m, s, y, {})
+    gain = s / (s + 0.16)
+    close(m + s * found.delta, m + gain * (y - m), 1e-12)
+    close(s + s.square() * found.eta, (1.0 - gain) * s, 1e-12)
+    close(found.log_prob, Normal(m, (s + 0.16).sqrt()).log_prob(y).sum(1), 1e-12)
+
+
+class TestLearningNoiseFromGaussianOutputs:
+    """What `condition` says of the noise is the noise's own second moment given the targets."""
+
+    likelihood = GaussianLikelihood()
+    m, y = randn(6, 2, seed=1), randn(6, 2, seed=2)
+    s = randn(6, 2, seed=3).square() + 0.1
+    noise: ClassVar[Params] = {
+        "a": torch.tensor([9.0, 8.0], dtype=DTYPE),
+        "b": torch.tensor([4.0, 2.0], dtype=DTYPE),
+    }
+
+    def test_squares(self) -> None:
+        around = self.noise["b"] / self.noise["a"]
+        found = self.likelihood.condition(self.m, self.s, self.y, self.noise).statistics
+        mean = around / (self.s + around) * (self.y - self.m)
+        variance = around - around.square() / (self.s + around)
+        close(found["squares"], (mean.square() + variance).sum(0), 1e-12)
+        assert found["count"].tolist() == [6.0, 6.0]
+
+    def test_missing_targets_are_as_if_they_were_not_there(self) -> None:
+        y = self.y.clone()
+        y[:4, 1] = math.nan
+        found = self.likelihood.condition(self.m, self.s, y, self.noise).statistics
+        few = self.likelihood.condition(self.m[4:], self.s[4:], self.y[4:], self.noise).statistics
+        whole = self.likelihood.condition(self.m, self.s, self.y, self.noise).statistics
+        for name in ("squares", "count"):
+            close(found[name], torch.stack([whole[name][0], few[name][1]]), 1e-12)
+
+    def test_each_output_counts_its_own_targets(self) -> None:
+        """100 data of which one output sees all, one a tenth and one nothing at all."""
+        count = torch.tensor([100.0, 10.0, 0.0], dtype=DTYPE)
+        start = self.likelihood.init(self.m)
+        found = self.likelihood.update(start, {"squares": 0.25 * count, "count": count}, 100.0)
+        close(found["a"], 6.0 + 0.5 * count)
+        close(found["b"], 6.0 + 0.125 * count)
+        # What has seen nothing yet still takes the conjugate answer at once.
+        again = self.likelihood.update(found, {"squares": 0.25 * count, "count": count + 8}, 100.0)
+        close(again["a"][2], 10.0)
+
+    @pytest.mark.parametrize("share", [0.0, 0.5])
+    def test_one_pass_finds_the_noise(self, share: float) -> None:
+        """A line through data seen once, one by one, with some targets missing."""
+        x, y = randn(4000, 1, seed=4), randn(4000, 1, seed=5)
+        y = (2.0 * x - 1.0 + 0.3 * y).masked_fill(
+            randn(4000, 1, seed=6).erf() > 1 - 2 * share, math.nan
+        )
+        learner = tagi(nn.Linear(1, 1).double(), GaussianLikelihood(), num_data=4000)
+        state = learner.init()
+        for batch in zip(x.split(8), y.split(8), strict=True):
+            state, _ = learner.step(state, batch, donate=True)
+        found = predict(learner, state, torch.zeros(1, 1)).aleatoric
+        close(found.sqrt(), torch.full((1, 1), 0.3), 0.03)
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, math.inf, math.nan])

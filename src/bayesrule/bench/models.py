@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from bayesrule.models import mlp
@@ -10,6 +11,28 @@ from bayesrule.models import mlp
 def benchmark_mlp() -> nn.Module:
     """784-400-400-10 with ReLU: 478,410 weights."""
     return mlp(784, 10, hidden=(400, 400))
+
+
+def lenet(classes: int = 10) -> nn.Sequential:
+    """32 and 64 kernels of 5×5 with average pooling, then 256 units, for 28×28 images."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2)),
+        *(nn.Flatten(), nn.Linear(64 * 7 * 7, 256), nn.ReLU(), nn.Linear(256, classes)),
+    )
+
+
+def fan_in_normal(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The module with its matrices, kernels and their biases drawn from N(0, 1 / fan_in)."""
+    generator = torch.Generator().manual_seed(seed)
+    for layer in model.modules():
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.ndim > 1:
+            scale = weight[0].numel() ** -0.5
+            for parameter in layer.parameters(recurse=False):
+                drawn = torch.randn(parameter.shape, generator=generator)
+                parameter.data.copy_(scale * drawn)
+    return model
 
 
 class _Block(nn.Module):

@@ -45,7 +45,7 @@ def of_the_training() -> Iterator[None]:
         yield
     except DataError:
         raise
-    except (ValueError, torch.linalg.LinAlgError) as problem:
+    except (ValueError, FloatingPointError, torch.linalg.LinAlgError) as problem:
         raise TrainingError(f"{problem} ({DEBUG}=1 shows where.)") from problem
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bayesrule.commands import faults, numbers
 from bayesrule.data import EMBEDDED, UCI, DataError, Table, open_table
-from bayesrule.recipe import Recipe
+from bayesrule.recipe import COURSES, Recipe
 
 _DATA_HELP = (
     "a csv, tsv, parquet or npz file, or the name of a built-in set "
@@ -73,7 +73,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         type=numbers.whole(),
         metavar="N",
         help="passes through the data; default: as many as make about --steps batches, at least "
-        "20 and at most 400",
+        f"20 and at most 400 ({COURSES['tagi'].most} for tagi)",
     )
     group.add_argument(
         "--steps",
@@ -101,7 +101,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--learning-rate",
         type=numbers.positive,
         metavar="A",
-        help="falls to zero along a cosine; default: the method's own",
+        help="falls to zero along a cosine; default: the method's own (tagi has none)",
     )
 
 

@@ -14,7 +14,7 @@ from bayesrule.checkpoint import write_atomically
 from bayesrule.commands import faults, numbers, options, text
 from bayesrule.data import DataError, Encoder, Table, open_table
 from bayesrule.evaluate import scores
-from bayesrule.expectations import AtMean, Draws
+from bayesrule.expectations import AtMean, Draws, Moments
 from bayesrule.predict import How, Linearised
 from bayesrule.prediction import Prediction
 from bayesrule.report import METRICS
@@ -50,8 +50,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--how",
-        choices=("draws", "mean", "linearised"),
-        help="weight draws, the mean weights, or the linearised network; default: the method's own",
+        choices=("draws", "mean", "linearised", "moments"),
+        help="weight draws, the mean weights, the linearised network, or means and variances "
+        "carried through it in closed form; default: the method's own",
     )
     parser.add_argument(
         "--draws",
@@ -100,7 +101,7 @@ def _how(args: argparse.Namespace) -> How | None:
         raise faults.CallError(f"--draws does not go with --how {args.how}.")
     if args.how == "draws" or args.draws is not None:
         return Draws(args.draws or 100)
-    ways: dict[str | None, How | None] = {"mean": AtMean(), "linearised": Linearised()}
+    ways: dict[str, How] = {"mean": AtMean(), "linearised": Linearised(), "moments": Moments()}
     return ways.get(args.how)
 
 

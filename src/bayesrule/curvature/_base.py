@@ -33,7 +33,8 @@ class Local:
 class Problem:
     """All that an estimate looks at: the network, the likelihood, the batch, randomness.
 
-    `scale` is what one example of the batch stands for: derivatives are of `scale · nll`.
+    `scale` is what one example of the batch stands for: derivatives are of `scale · nll`. It holds
+    the `temperature` already, which what is not scaled to the whole data divides by itself.
     """
 
     network: Network
@@ -45,6 +46,7 @@ class Problem:
     generator: Generator
     training: bool = True
     scale: float = 1.0
+    temperature: float = 1.0
 
     def forward(self, params: Params) -> Tensor:
         """The outputs at the given weights."""

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.expectations import Point
+from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
-from bayesrule.moments import Propagation
+from bayesrule.moments import Activations, Propagation
+from bayesrule.moments.propagate import apart
+from bayesrule.network import Inputs, Network
+from bayesrule.types import Params
+
+
+class Innovation(NamedTuple):
+    """Sums over a batch: its negative log-evidence, and `−δ` and `−η` of each weight.
+
+    `sound` says whether all of it is finite; `statistics` are what the likelihood learns from.
+    """
+
+    loss: Tensor
+    sound: Tensor
+    delta: Params
+    eta: Params
+    statistics: Params
 
 
 @dataclass(frozen=True)
@@ -20,7 +39,7 @@ class Innovations(Curvature):
     `δ` and `η` are the first and second derivatives of `log p(y)` in the mean of a quantity, as
     moment propagation sees it: given the batch, the mean of a weight moves by `v δ` and its
     variance by `v² η`. A batch stands for itself and is not scaled to the whole data: each datum
-    is conditioned on once.
+    is conditioned on once, with the weight 1/T at the temperature T.
     """
 
     @torch.no_grad()
@@ -28,14 +47,50 @@ class Innovations(Curvature):
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
         assert point.activations is not None
-        way = Propagation(problem.network, point.activations)
-        variance = precision.inverse_diagonal()
-        outputs = way.forward(
-            point.params, variance, problem.buffers, problem.x, training=problem.training
+        belief, network = (point.params, precision.inverse_diagonal()), problem.network
+        found = innovation(
+            network,
+            problem.likelihood,
+            point.activations,
+            *belief,
+            problem.noise,
+            problem.buffers,
+            problem.x,
+            problem.y,
+            temperature=problem.temperature,
+            training=problem.training,
         )
-        found = problem.likelihood.condition(
-            outputs.centre, outputs.variance, problem.y, problem.noise
-        )
-        delta, eta = way.back(outputs, -found.delta, -found.eta)
-        statistics = vectors.scale(found.statistics, problem.scale) if found.statistics else {}
-        return Local(-found.log_prob.sum(), delta, DiagonalMatrix(eta), statistics)
+        # Asking would make a GPU wait; what goes wrong there is seen at the end of the epoch.
+        if found.loss.device.type == "cpu" and not found.sound:
+            way = Propagation(network, point.activations)
+            way.explain(*belief, problem.buffers, problem.x, problem.y, training=problem.training)
+        statistics = vectors.scale(found.statistics, problem.scale)
+        return Local(found.loss, apart(found.delta), DiagonalMatrix(apart(found.eta)), statistics)
+
+
+def innovation(
+    network: Network,
+    likelihood: Likelihood,
+    activations: Activations,
+    mean: Params,
+    variance: Params,
+    noise: Params,
+    buffers: Params,
+    x: Inputs,
+    y: Tensor,
+    *,
+    temperature: float,
+    training: bool = True,
+) -> Innovation:
+    """What a batch says, as arithmetic on tensors alone: it can be mapped over nets and compiled.
+
+    `buffers` are changed as the module changes them.
+    """
+    way = Propagation(network, activations)
+    outputs = way.forward(mean, variance, buffers, x, training=training)
+    found = likelihood.condition(outputs.centre, outputs.variance, y, noise)
+    loss, weight = -found.log_prob.sum(), -1.0 / temperature
+    # An example without a target has no part in the loss but does have innovations.
+    sound = (loss + found.delta.sum()).isfinite()
+    delta, eta = way.innovations(outputs, found.delta * weight, found.eta * weight)
+    return Innovation(loss, sound, delta, eta, found.statistics)

@@ -11,6 +11,7 @@ from bayesrule.data.split import split_rows
 from bayesrule.data.table import Table
 from bayesrule.data.tabular import Encoder
 from bayesrule.data.task import Task
+from bayesrule.data.timeseries import TIMESERIES, Series, timeseries
 from bayesrule.data.uci import UCI, RegressionSplit, uci
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "Images",
     "RegressionSplit",
     "Reviews",
+    "Series",
+    "TIMESERIES",
     "UCI",
     "Vocabulary",
     "cifar10",
@@ -30,6 +33,7 @@ __all__ = [
     "fashion_mnist",
     "imdb",
     "mnist",
+    "timeseries",
     "tokenize",
     "uci",
     # tables

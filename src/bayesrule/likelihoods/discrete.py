@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Poisson
+from torch.distributions import Bernoulli, Categorical, Poisson
 from torch.nn import functional
 
 from bayesrule.likelihoods._base import (
@@ -17,6 +17,14 @@ from bayesrule.likelihoods._base import (
     match,
     one_vector_per_output,
     per_example,
+)
+from bayesrule.likelihoods._probabilities import (
+    choice,
+    class_numbers,
+    one_output_each,
+    pick,
+    present,
+    within,
 )
 from bayesrule.types import Params
 
@@ -29,44 +37,25 @@ def _shrink(variance: Tensor) -> Tensor:
     return (1.0 + math.pi / 8.0 * variance).rsqrt()
 
 
-def _choice(distribution: Distribution, mean: Tensor, epistemic: Tensor) -> Marginal:
-    """Yes-or-no answers, whose whole variance is `p (1 − p)`."""
-    total = mean * (1.0 - mean)
-    epistemic = torch.minimum(epistemic, total)
-    return Marginal(distribution, mean, epistemic, total - epistemic)
-
-
 def _labels(outputs: Tensor, targets: Tensor) -> Tensor:
     """Class numbers, (n,), for logits (n, C)."""
-    if outputs.ndim != 2 or outputs.shape[1] < 2:
-        raise ValueError(
-            "CategoricalLikelihood needs one logit for each class: outputs (n, C) with C ≥ 2. "
-            f"The network gives {tuple(outputs.shape)}; for one logit use BernoulliLikelihood."
-        )
-    if targets.shape != outputs.shape[:1] or targets.is_floating_point():
-        raise ValueError(
-            f"CategoricalLikelihood needs integer class numbers of shape ({len(outputs)},), "
-            f"got {targets.dtype} of shape {tuple(targets.shape)}."
-        )
-    return targets.long()
+    one_output_each(outputs, "CategoricalLikelihood")
+    return class_numbers(outputs, targets, "CategoricalLikelihood")
 
 
 @dataclass(frozen=True)
 class CategoricalLikelihood(Likelihood):
-    """`y ~ Categorical(softmax f)`: outputs (n, C) are logits, targets (n,) class numbers."""
+    """`y ~ Categorical(softmax f)`: outputs (n, C) are logits, targets (n,) class numbers.
+
+    The likelihood of classes to start with; for `tagi`, HierarchicalLikelihood often learns
+    faster. In `condition` a class of -1 is no label at all; elsewhere it is refused.
+    """
 
     classification = True
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        labels = _labels(outputs, targets)
-        if labels.device.type == "cpu" and labels.numel():
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= outputs.shape[1]:
-                raise ValueError(
-                    f"The targets hold class {low if low < 0 else high}, but the network has "
-                    f"{outputs.shape[1]} outputs: classes 0 to {outputs.shape[1] - 1}."
-                )
-        return labels
+        num = outputs.shape[-1]
+        return within(_labels(outputs, targets), num, f"the network has {num} outputs")
 
     def distribution(self, outputs: Tensor, noise: Params) -> Categorical:
         return Categorical(logits=outputs, validate_args=False)
@@ -99,12 +88,14 @@ class CategoricalLikelihood(Likelihood):
         self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
     ) -> Conditioned:
         # log p(y) ≈ log softmax(κ m)_y, MacKay (1992), and its derivatives in m.
-        labels, shrink = self.check(mean, targets), _shrink(variance)
+        labels, shrink = _labels(mean, targets), _shrink(variance)
+        index, seen = present(labels)
         log_probs = (mean * shrink).log_softmax(-1)
-        p = log_probs.exp()
-        right = functional.one_hot(labels, mean.shape[1]).to(p.dtype)
-        log_prob = log_probs.gather(1, labels[:, None]).squeeze(1)
-        return Conditioned(shrink * (right - p), -(shrink.square() * p * (1.0 - p)), log_prob)
+        log_prob = pick(log_probs, index, f"the network has {mean.shape[1]} outputs")
+        p, shrink = log_probs.exp(), shrink * seen[:, None]
+        right = (labels[:, None] == torch.arange(p.shape[1], device=p.device)).to(p.dtype)
+        delta, eta = shrink * (right - p), -(shrink.square() * p * (1.0 - p))
+        return Conditioned(delta, eta, torch.where(seen, log_prob, 0.0))
 
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         found = Categorical(logits=mean * _shrink(variance), validate_args=False)
@@ -112,12 +103,15 @@ class CategoricalLikelihood(Likelihood):
         # The delta method: Σ_j (∂p_c/∂f_j)² s_j with ∂p_c/∂f_j = p_c (1[c = j] − p_j).
         spread = (p.square() * variance).sum(-1, keepdim=True)
         epistemic = p.square() * (variance * (1.0 - 2.0 * p) + spread)
-        return _choice(found, found.probs, epistemic)
+        return choice(found, found.probs, epistemic)
 
 
 @dataclass(frozen=True)
 class BernoulliLikelihood(Likelihood):
-    """`y ~ Bernoulli(sigmoid f)`: a logit for each 0/1 target, (n,), (n, 1) or (n, D)."""
+    """`y ~ Bernoulli(sigmoid f)`: a logit for each 0/1 target, (n,), (n, 1) or (n, D).
+
+    In `condition` a target of NaN is no answer at all.
+    """
 
     classification = True
 
@@ -152,17 +146,23 @@ class BernoulliLikelihood(Likelihood):
         # log p(y) ≈ log sigmoid(± κ m), MacKay (1992), and its derivatives in m.
         matched = match(mean, targets, "BernoulliLikelihood")
         seen = ~matched.isnan()
-        matched, shrink = self.check(mean, matched.nan_to_num(0.0)), _shrink(variance) * seen
+        matched, shrink = self._answers(matched.nan_to_num(0.0)), _shrink(variance) * seen
         shrunk = mean * shrink
         p = shrunk.sigmoid()
         loss = functional.binary_cross_entropy_with_logits(shrunk, matched, reduction="none")
         eta = -(shrink.square() * p * (1.0 - p))
         return Conditioned(shrink * (matched - p), eta, -per_example(loss * seen))
 
+    def _answers(self, targets: Tensor) -> Tensor:
+        """Targets that are 0 or 1; others are refused, or NaN where asking would make one wait."""
+        if targets.device.type == "cpu":
+            return self.check(targets, targets)
+        return targets.masked_fill((targets != 0) & (targets != 1), math.nan)
+
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         found = Bernoulli(logits=mean * _shrink(variance), validate_args=False)
         p = mean.sigmoid()
-        return _choice(found, found.probs, (p * (1.0 - p)).square() * variance)
+        return choice(found, found.probs, (p * (1.0 - p)).square() * variance)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class DiagonalMatrix(Matrix):
         return self.values
 
     def inverse_diagonal(self) -> Params:
-        return {name: value.reciprocal() for name, value in self.values.items()}
+        return vectors.reciprocal(self.values)
 
     def trace_solve(self, other: Matrix) -> Tensor:
         # The inverse is diagonal, so only the other's diagonal enters.

@@ -1,7 +1,22 @@
 """Gaussians through unmodified modules: the Gaussian tensor and its table of rules."""
 
-from bayesrule.moments import convolution, pooling, product, shape
-from bayesrule.moments.activations import elementwise
+from bayesrule.moments import (
+    arithmetic,
+    attention,
+    convolution,
+    dropout,
+    embedding,
+    indexing,
+    joining,
+    multihead,
+    norm,
+    pooling,
+    product,
+    recurrent,
+    shape,
+    softmax,
+)
+from bayesrule.moments.activations import elementwise, through
 from bayesrule.moments.choices import Activations, LocallyLinear, MomentMatched
 from bayesrule.moments.propagate import Propagation
 from bayesrule.moments.tensor import (
@@ -24,11 +39,22 @@ __all__ = [
     "NoRule",
     "Pass",
     "Propagation",
+    "arithmetic",
+    "attention",
     "convolution",
+    "dropout",
     "elementwise",
+    "embedding",
+    "indexing",
+    "joining",
+    "multihead",
+    "norm",
     "pooling",
     "product",
+    "recurrent",
     "rule",
     "shape",
+    "softmax",
+    "through",
     "uncertain",
 ]

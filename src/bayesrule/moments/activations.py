@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bayesrule.moments import closed_forms
 from bayesrule.moments.choices import LocallyLinear
-from bayesrule.moments.tensor import GaussianTensor, Innovation, rule
+from bayesrule.moments.closed_forms import matched_relu
+from bayesrule.moments.quadrature import Scalar, Triple, quadrature, tangent_moments
+from bayesrule.moments.shape import both
+from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, rule
 
 
 def elementwise(
@@ -23,24 +29,30 @@ def elementwise(
     return x.way.result(name, mean, variance, (x.node,), pull)
 
 
-def _cdf(x: Tensor) -> Tensor:
-    return 0.5 * torch.erfc(x * -math.sqrt(0.5))
+def through(
+    x: GaussianTensor,
+    function: Scalar,
+    closed: Callable[[Tensor, Tensor], Triple] | None = None,
+    *,
+    num: int = 20,
+) -> GaussianTensor:
+    """Any elementwise function of x.
 
+    Locally linear: value and derivative at the mean. Moment-matched: mean, variance and slope as
+    `closed(mean, variance)` gives them, or by Gauss-Hermite quadrature with `num` values of the
+    function, which is good where the function is smooth over half a standard deviation.
 
-def _pdf(x: Tensor) -> Tensor:
-    return torch.exp(-0.5 * x.square()) * (1.0 / math.sqrt(2.0 * math.pi))
-
-
-def matched_relu(m: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and slope of max(z, 0)."""
-    std = s.sqrt()
-    alpha = m / std
-    cdf = _cdf(alpha)
-    bulk = std * _pdf(alpha)
-    mean = torch.addcmul(bulk, m, cdf)
-    # E φ² − μ² with E φ² = (m² + s) Φ + m √s ϕ = m μ + s Φ
-    variance = torch.addcmul(s * cdf, mean, m - mean)
-    return mean.clamp_min(1e-6), variance.clamp_min(1e-6), cdf
+    >>> x = GaussianTensor(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 0.5]))
+    >>> through(x, torch.sin).centre  # e^{−s/2} sin m
+    tensor([0.2908, 0.6553])
+    """
+    m, s = x.centre, x.variance
+    name = getattr(getattr(function, "func", function), "__name__", "function")
+    if isinstance(x.way.activations, LocallyLinear):
+        return elementwise(name, x, *tangent_moments(function, m, s))
+    return elementwise(
+        name, x, *(quadrature(function, m, s, num) if closed is None else closed(m, s))
+    )
 
 
 @rule(F.relu, torch.relu, Tensor.relu)
@@ -50,3 +62,126 @@ def relu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
         slope = (m > 0).to(m.dtype)
         return elementwise("relu", input, m * slope, s * slope, slope)
     return elementwise("relu", input, *matched_relu(m, s))
+
+
+@rule(F.leaky_relu)
+def leaky_relu(
+    input: GaussianTensor, negative_slope: float = 0.01, inplace: bool = False
+) -> GaussianTensor:
+    return through(
+        input,
+        partial(F.leaky_relu, negative_slope=negative_slope),
+        partial(closed_forms.matched_leaky_relu, slope=negative_slope),
+    )
+
+
+@rule(*both("abs"), *both("absolute"), Tensor.__abs__)
+def absolute(input: GaussianTensor) -> GaussianTensor:
+    return through(input, torch.abs, partial(closed_forms.matched_leaky_relu, slope=-1.0))
+
+
+@rule(F.hardtanh)
+def hardtanh(
+    input: GaussianTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> GaussianTensor:
+    return through(
+        input,
+        partial(F.hardtanh, min_val=min_val, max_val=max_val),
+        partial(closed_forms.matched_hardtanh, low=min_val, high=max_val),
+    )
+
+
+@rule(F.relu6)
+def relu6(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
+    return hardtanh(input, 0.0, 6.0)
+
+
+@rule(F.hardsigmoid)
+def hardsigmoid(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
+    """`½ + z/6` between 0 and 1: a sixth of z cut off at ±3."""
+
+    def closed(m: Tensor, s: Tensor) -> Triple:
+        mean, variance, slope = closed_forms.matched_hardtanh(m, s, -3.0, 3.0)
+        return 0.5 + mean / 6.0, variance / 36.0, slope / 6.0
+
+    return through(input, F.hardsigmoid, closed)
+
+
+@rule(F.elu)
+def elu(input: GaussianTensor, alpha: float = 1.0, inplace: bool = False) -> GaussianTensor:
+    return through(
+        input, partial(F.elu, alpha=alpha), partial(closed_forms.matched_elu, alpha=alpha)
+    )
+
+
+@rule(F.selu, torch.selu)
+def selu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
+    """Klambauer et al. (2017): an ELU, scaled."""
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+    return through(input, F.selu, partial(closed_forms.matched_elu, alpha=alpha, scale=scale))
+
+
+@rule(F.celu, torch.celu)
+def celu(input: GaussianTensor, alpha: float = 1.0, inplace: bool = False) -> GaussianTensor:
+    """`α ELU(z/α)`."""
+
+    def closed(m: Tensor, s: Tensor) -> Triple:
+        mean, variance, slope = closed_forms.matched_elu(m / alpha, s / alpha**2)
+        return alpha * mean, alpha**2 * variance, slope
+
+    return through(input, partial(F.celu, alpha=alpha), closed)
+
+
+@rule(F.gelu)
+def gelu(input: GaussianTensor, approximate: str = "none") -> GaussianTensor:
+    return through(input, partial(F.gelu, approximate=approximate))
+
+
+@rule(F.silu)
+def silu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
+    return through(input, F.silu)
+
+
+@rule(F.mish)
+def mish(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
+    return through(input, F.mish)
+
+
+@rule(F.softplus)
+def softplus(input: GaussianTensor, beta: float = 1.0, threshold: float = 20.0) -> GaussianTensor:
+    return through(input, partial(F.softplus, beta=beta, threshold=threshold))
+
+
+@rule(torch.tanh, Tensor.tanh)
+def tanh(input: GaussianTensor) -> GaussianTensor:
+    return through(input, torch.tanh, num=32)  # the steepest of them
+
+
+def _plain(
+    function: Scalar, closed: Callable[[Tensor, Tensor], Triple] | None = None
+) -> Callable[[GaussianTensor], GaussianTensor]:
+    """The rule of a function without options."""
+    return lambda input: through(input, function, closed)
+
+
+rule(*both("sigmoid"), torch.special.expit)(_plain(torch.sigmoid))
+rule(F.logsigmoid)(_plain(F.logsigmoid))
+for _name in ("exp", "log", "square", "sin", "cos"):
+    rule(*both(_name))(_plain(getattr(torch, _name), getattr(closed_forms, f"matched_{_name}")))
+
+
+@rule(torch.pow, Tensor.pow, Tensor.__pow__)
+def power(input: GaussianTensor, exponent: float) -> GaussianTensor:
+    """Whole positive powers are exact; for others z is taken as positive and log-normal."""
+    if not isinstance(input, GaussianTensor) or not isinstance(exponent, int | float):
+        raise NoRule(
+            "No moment rule for 'pow' with an exponent that is a tensor; take a number, or write "
+            "exp(exponent * log(x))."
+        )
+    function = partial(torch.pow, exponent=exponent)
+    if exponent == 2:
+        return through(input, torch.square, closed_forms.matched_square)
+    # A power p and its square are integrated exactly by p + 1 nodes.
+    if exponent > 0 and math.floor(exponent) == exponent and exponent < 20:
+        return through(input, function)
+    return through(input, function, partial(closed_forms.matched_power, power=float(exponent)))

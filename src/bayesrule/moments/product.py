@@ -82,10 +82,15 @@ class Linear(Bilinear):
         return result @ right
 
     def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return result.flatten(0, -2).mT @ left.flatten(0, -2)
+        return _rows(result).mT @ _rows(left)
 
     def to_bias(self, result: Tensor) -> Tensor:
-        return result.flatten(0, -2).sum(0)
+        return _rows(result).sum(0)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """All axes but the last as one, (*, n) to (m, n); a vector is one row."""
+    return x.reshape(-1, x.shape[-1])
 
 
 @rule(F.linear)

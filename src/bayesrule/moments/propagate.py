@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments.tensor import Activations, GaussianTensor, NoRule, Pass
+from bayesrule.moments.tensor import Activations, GaussianTensor, Node, NoRule, Pass, Pull, parts
 from bayesrule.network import Inputs, Network
 from bayesrule.types import Params
 
@@ -26,15 +27,7 @@ class Propagation:
         self, mean: Params, variance: Params, buffers: Params, x: Inputs, *, training: bool
     ) -> GaussianTensor:
         """The Gaussian outputs; a weight without a variance is taken as known."""
-        leaf = self.way.leaf
-        self.weights = {k: leaf(mean[k], v) for k, v in variance.items() if k in mean}
-        self.inputs = tuple(self._placed(one) for one in (x if isinstance(x, tuple) else (x,)))
-        given = self.inputs[0] if len(self.inputs) == 1 else self.inputs
-        try:
-            outputs = self.network({**mean, **self.weights}, buffers, given, training=training)
-        except NoRule as problem:
-            layer = _layer(problem.__traceback__, self.network.model)
-            raise NoRule(f"{problem}{layer}") from problem
+        outputs = self.run(mean, variance, buffers, x, training=training)
         if not isinstance(outputs, GaussianTensor):
             raise TypeError(
                 "The network's output does not depend on its uncertain weights in a way that "
@@ -42,21 +35,125 @@ class Propagation:
             )
         return outputs
 
-    def _placed(self, x: Tensor) -> Tensor:
+    def run(
+        self, mean: Params, variance: Params, buffers: Params, x: Any, *, training: bool
+    ) -> Any:
+        """Whatever the module returns; its arguments `x` may be nested (recurrent states)."""
+        leaf = self.way.leaf
+        self.weights = {k: leaf(mean[k], v) for k, v in variance.items() if k in mean}
+        self.inputs = tuple(self._placed(one) for one in (x if isinstance(x, tuple) else (x,)))
+        given = self.inputs[0] if len(self.inputs) == 1 else self.inputs
+        try:
+            return self.network({**mean, **self.weights}, buffers, given, training=training)
+        except (NoRule, FloatingPointError) as problem:
+            layer = _layer(problem.__traceback__, self.network.model)
+            raise type(problem)(f"{problem}{layer}") from problem
+
+    def _placed(self, x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return type(x)(self._placed(one) for one in x)
         return self.way.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x
 
     def back(self, outputs: GaussianTensor, delta: Tensor, eta: Tensor) -> tuple[Params, Params]:
         """The innovations of all weights, zero for those that the outputs do not depend on."""
+        first, second = self.innovations(outputs, delta, eta)
+        return apart(first), apart(second)
+
+    def innovations(
+        self, outputs: GaussianTensor, delta: Tensor, eta: Tensor
+    ) -> tuple[Params, Params]:
+        """The same, but several weights may share memory: `apart` ends that."""
         self.way.back(outputs, delta, eta)
         return self._learned(0), self._learned(1)
 
     def _learned(self, which: int) -> Params:
-        found = {}
+        found: Params = {}
         for name, weight in self.weights.items():
             assert weight.node is not None
             value = (weight.node.delta, weight.node.eta)[which]
             found[name] = torch.zeros_like(weight.centre) if value is None else value
         return found
+
+    def explain(
+        self,
+        mean: Params,
+        variance: Params,
+        buffers: Params,
+        x: Inputs,
+        y: Tensor,
+        *,
+        training: bool,
+    ) -> Never:
+        """Says why a pass did not end in finite numbers; it is gone once more, looking each time.
+
+        A ValueError names columns of the inputs, or the targets, a FloatingPointError the weight or
+        the operation and its layer.
+        """
+        for one in x if isinstance(x, tuple) else (x,):
+            _refuse_inputs(one)
+        for name, value in mean.items():
+            if not value.isfinite().all():
+                raise FloatingPointError(f"The mean of the weight '{name}' is not finite.")
+        again = Propagation(self.network, self.way.activations)
+        again.way = _Checked(self.way.activations, record=False)
+        again.forward(mean, variance, buffers, x, training=training)
+        if y.is_floating_point() and y.isinf().any():
+            raise ValueError(
+                f"The targets hold {int(y.isinf().sum())} infinite numbers. A target that is not "
+                "known is given as NaN."
+            )
+        raise FloatingPointError(
+            "The outputs are finite, but the log-probability of the targets is not: they lie too "
+            f"far from the outputs for {y.dtype}. Standardised targets or a larger noise help."
+        )
+
+
+class _Checked(Pass):
+    """A pass that stops at the first operation whose result is not finite."""
+
+    def result(
+        self,
+        name: str,
+        mean: Tensor,
+        variance: Tensor,
+        sources: Sequence[Node | None],
+        pull: Pull,
+    ) -> GaussianTensor:
+        for what, values in (("mean", mean), ("variance", variance)):
+            bad = ~values.isfinite()
+            if bad.any():
+                raise FloatingPointError(
+                    f"The {what} that '{name}' gives is {float(values[bad][0])} in "
+                    f"{int(bad.sum())} of {values.numel()} places: too much for {values.dtype}. "
+                    "Standardised inputs, a smaller gain or float64 help."
+                )
+        return super().result(name, mean, variance, sources, pull)
+
+
+def _refuse_inputs(x: Tensor) -> None:
+    centre, variance, _ = parts(x)
+    bad = ~centre.isfinite() if variance is None else ~(centre.isfinite() & variance.isfinite())
+    if not bad.any():
+        return
+    axis, what = (1, "columns") if bad.ndim == 2 else (0, "examples")
+    places = bad.transpose(0, axis).flatten(1).any(1) if bad.ndim > 1 else bad
+    numbers = places.nonzero().flatten().tolist()
+    shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+    raise ValueError(
+        f"The inputs are not finite in {what} {shown} ({int(bad.sum())} numbers that are NaN or "
+        "infinite in all). Fill them in or drop them; only targets may be missing."
+    )
+
+
+def apart(values: Params) -> Params:
+    """Each with memory of its own: a sum hands one innovation to all its terms."""
+    seen: set[int] = set()
+    for name, value in values.items():
+        place = value.untyped_storage().data_ptr()
+        if place in seen or 0 in value.stride():
+            values[name] = value.clone(memory_format=torch.contiguous_format)
+        seen.add(place)
+    return values
 
 
 def _layer(trace: TracebackType | None, model: nn.Module) -> str:

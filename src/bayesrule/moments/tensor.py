@@ -177,7 +177,7 @@ class GaussianTensor(Tensor):
         # Reached only by calls that torch makes behind the back of __torch_function__.
         raise NoRule(missing(function))
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"GaussianTensor(centre={self.centre!r}, variance={self.variance!r})"
 
 

@@ -1,0 +1,168 @@
+"""A trained network that is looked at, not taught: the tape from a wanted output to its causes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from bayesrule.expectations import Moments
+from bayesrule.learner import Learner
+from bayesrule.likelihoods._base import per_example
+from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
+from bayesrule.matrices.subset import SubsetMatrix
+from bayesrule.moments import GaussianTensor, Propagation, uncertain
+from bayesrule.network import Inputs
+from bayesrule.posteriors import Gaussian
+from bayesrule.predict import as_inputs
+from bayesrule.types import Params, State
+
+Bounds: TypeAlias = tuple[Any, Any]
+"""The least and the largest value of an input: two numbers, or tensors that fit one example."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inferred:
+    """A Gaussian before and after something was observed, all of one shape (n, *)."""
+
+    prior_mean: Tensor
+    prior_variance: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    @property
+    def std(self) -> Tensor:
+        """The square root of the variance."""
+        return self.variance.sqrt()
+
+
+class Glance:
+    """A trained network that is only looked at: outputs, and what targets say of anything in it."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        state: State,
+        how: Moments | None = None,
+        *,
+        known_weights: bool = False,
+    ) -> None:
+        self.learner, self.state = learner, state
+        own = learner.predictive
+        self.how = how or (own if isinstance(own, Moments) else Moments())
+        variance = _independent(state)
+        self._variance = {} if known_weights else variance
+
+    @torch.no_grad()
+    def forward(self, x: Inputs) -> tuple[Propagation, GaussianTensor]:
+        """The outputs at x, and the way back from them."""
+        way = Propagation(self.learner.network, self.how.activations)
+        mean = self.state.posterior.mean
+        # Gaussian, but not on the tape: the way back then leaves the weights out, half its cost.
+        weights: Params = {
+            k: GaussianTensor(v, self._variance[k], way.way) if k in self._variance else v
+            for k, v in mean.items()
+        }
+        return way, way.forward(weights, {}, dict(self.state.buffers), x, training=False)
+
+    @torch.no_grad()
+    def back(
+        self, way: Propagation, outputs: GaussianTensor, y: Tensor, *, times: int = 1
+    ) -> Tensor:
+        """Carries what the targets say back to the inputs and to all between; `log p(y)`, (n,).
+
+        With `times` the targets are seen so often, which leaves ever less of the noise.
+        """
+        prior, spread = outputs.centre, outputs.variance
+        condition, noise = self.learner.likelihood.condition, self.state.noise
+        found = condition(prior, spread, y, noise)
+        delta, eta, log_prob = found.delta, found.eta, found.log_prob
+        for _ in range(times - 1):
+            found = condition(prior + spread * delta, spread + spread.square() * eta, y, noise)
+            # The share of the variance that is left, s⁺ / s, passes the next innovation on.
+            kept = 1.0 + spread * eta
+            delta, eta = delta + kept * found.delta, eta + kept.square() * found.eta
+        way.way.back(outputs, delta, eta)
+        return log_prob
+
+
+def _independent(state: State) -> Params:
+    """The variances of independent weights."""
+    precision = getattr(state.posterior, "precision", None)
+    if isinstance(state.posterior, Gaussian) and isinstance(
+        precision, DiagonalMatrix | IsotropicMatrix | SubsetMatrix
+    ):
+        return precision.inverse_diagonal()
+    kind = type(precision if precision is not None else state.posterior).__name__
+    raise TypeError(
+        "Inputs and hidden units are inferred by moment propagation, which is for independent "
+        f"Gaussian weights, got {kind}. Learn with tagi, or with a diagonal belief."
+    )
+
+
+def learned(x: GaussianTensor, *, reach: float = 10.0) -> tuple[Tensor, Tensor]:
+    """Mean `m + s δ` and variance `s + s² η` of a quantity on a tape that was gone back.
+
+    Outputs that are taken as independent may together ask for more than each of them: no mean moves
+    by more than `reach` standard deviations, and a millionth of the variance stays.
+    """
+    mean, variance = x.centre, x.variance
+    if x.node is None or x.node.delta is None or x.node.eta is None:
+        return mean, variance
+    std = variance.sqrt()
+    step = (std * x.node.delta).clamp(-reach, reach)
+    return mean + std * step, variance * (1.0 + variance * x.node.eta).clamp_min(1e-6)
+
+
+def learned_inputs(x: GaussianTensor, outputs: GaussianTensor) -> tuple[Tensor, Tensor]:
+    """`learned` for inputs, whose mean moves by no more than what the outputs ask for.
+
+    Outputs of variance S that are to move by `S δ` cannot be made by inputs to move further. But
+    `J s Jᵀ`, the inputs' own share, may be larger than S where S was summed up over hidden units
+    that were taken as independent although one input drives them all. The step of an example is
+    therefore scaled by `δᵀ S δ / δᵀ J s Jᵀ δ` if that is below one.
+    """
+    mean, variance = learned(x)
+    if x.node is None or x.node.delta is None:
+        return mean, variance
+    assert outputs.node is not None
+    assert outputs.node.delta is not None
+    asked = per_example(outputs.variance * outputs.node.delta.square())
+    implied = per_example(x.variance * x.node.delta.square())
+    share = (asked / implied.clamp_min(torch.finfo(mean.dtype).tiny)).clamp_max(1.0)
+    return x.centre + (mean - x.centre) * share.reshape(-1, *[1] * (mean.ndim - 1)), variance
+
+
+def place(x: Any, variance: Any, state: State) -> tuple[tuple[Tensor, ...], int, GaussianTensor]:
+    """All inputs as tensors, which of them is uncertain, and that one itself."""
+    given = list(x) if isinstance(x, tuple) else [x]
+    spots = [i for i, one in enumerate(given) if isinstance(one, GaussianTensor)]
+    if not spots and variance is not None and len(given) == 1:
+        spots = [0]
+    elif variance is not None or len(spots) != 1:
+        raise ValueError(
+            "What is to be inferred is one input: a tensor and its `variance`, or one tensor made "
+            f"by uncertain(mean, variance). Got {len(given)} inputs, {len(spots)} of them "
+            f"uncertain, and {'no ' if variance is None else 'a '}variance."
+        )
+    at = spots[0]
+    one = given[at]
+    centre = as_inputs(one.centre if isinstance(one, GaussianTensor) else one, state)
+    assert isinstance(centre, Tensor)
+    if not centre.is_floating_point():
+        raise TypeError(f"Inputs to be inferred are floating-point numbers, got {centre.dtype}.")
+    spread = one.variance if isinstance(one, GaussianTensor) else variance
+    given[at] = centre
+    return as_inputs(tuple(given), state), at, uncertain(centre, spread)  # type: ignore[return-value]
+
+
+def within(x: Tensor, bounds: Bounds | None) -> Tensor:
+    """x moved into the bounds."""
+    if bounds is None:
+        return x
+    low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in bounds)
+    if not (low < high).all():
+        raise ValueError(f"bounds are (least, largest), got {bounds}.")
+    return torch.minimum(torch.maximum(x, low), high)

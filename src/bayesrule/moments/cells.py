@@ -1,0 +1,283 @@
+"""One step of torch's recurrent cells on Gaussians, and the way of innovations back through it.
+
+A cell sees its gates as two Gaussian drives, one from the inputs and one from the former hidden
+state: `z = W x + b` and `W h + b`. Means and variances of each gate are those of a linear layer;
+gates that share uncertain inputs are correlated, `cov(z_a, z_b) = Σ_j w̄_aj w̄_bj σ²_j`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from bayesrule.moments.choices import Activations, LocallyLinear
+from bayesrule.moments.closed_forms import matched_relu
+from bayesrule.moments.quadrature import Scalar, Triple, at_least_linear, nodes, positive
+from bayesrule.moments.tensor import Innovation
+
+Moments: TypeAlias = tuple[Tensor, Tensor]
+"""Mean and variance."""
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What reaches the gates from one side: mean and variance (B, gates·H).
+
+    `shared` (B, crosses·H) holds the covariances of gates by that side; None where it is certain.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    shared: Tensor | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one step says of what went into it.
+
+    `x` and `h` are the innovations of the two drives, gate by gate; `cross_x` and `cross_h` the
+    coefficients of the products of weights that a quantity meets which enters several gates:
+    `η_j = Σ_k η_k (Σ_a G_a w̄_aj)²` has mixed terms. `former` goes to the former states directly,
+    `state` is all that was learned of the new ones.
+    """
+
+    x: Innovation
+    h: Innovation
+    cross_x: Tensor | None
+    cross_h: Tensor | None
+    former: tuple[Innovation | None, ...]
+    state: tuple[Innovation, ...]
+
+
+Back: TypeAlias = Callable[[tuple[Innovation, ...]], Found]
+
+
+class Cell(ABC):
+    """One step of a recurrent layer.
+
+    `crosses` names the pairs of gates that share inputs, those needed forwards first; there are
+    `forward_crosses` of them.
+    """
+
+    name: str
+    gates: int
+    states: int
+    crosses: tuple[tuple[int, int], ...] = ()
+    forward_crosses: int = 0
+
+    def __init__(self, activations: Activations) -> None:
+        self.activations = activations
+
+    @abstractmethod
+    def step(
+        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
+    ) -> tuple[tuple[Moments, ...], Back]:
+        """The new states and the way back; `own` (gates, H) is what each unit gives itself."""
+
+
+def product_variance(a: Moments, b: Moments, covariance: Tensor | float = 0.0) -> Tensor:
+    """`Var(ab)` of two correlated Gaussians."""
+    (a_mean, a_var), (b_mean, b_var) = a, b
+    plain = a_var * (b_mean.square() + b_var) + b_var * a_mean.square()
+    return plain + covariance * (covariance + 2.0 * a_mean * b_mean)
+
+
+def _sum(x: Drive, h: Drive) -> tuple[Tensor, Tensor, Tensor]:
+    assert h.shared is not None
+    shared = h.shared if x.shared is None else x.shared + h.shared
+    return x.mean + h.mean, x.variance + h.variance, shared
+
+
+def _times(factor: Tensor, innovation: Innovation) -> Innovation:
+    return factor * innovation[0], factor.square() * innovation[1]
+
+
+@lru_cache
+def _nodes(num: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Points and weights of Gauss-Hermite quadrature as tensors, (num, 1, 1) each."""
+    both = torch.tensor(nodes(num), dtype=dtype, device=device)
+    return both[:, :1, None], both[:, 1:, None]
+
+
+def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Tensor) -> Triple:
+    """Moments by quadrature in one go: a step has few elements, so calls are what costs time.
+
+    Ten nodes are good to 3e-3 up to a standard deviation of 1 (tanh) or 2 (sigmoid).
+    """
+    points, weights = _nodes(10, m.dtype, m.device)
+    std = positive(s).sqrt()
+    away = function(torch.addcmul(m, std, points)) - value
+    weighted = away * weights
+    first = weighted.sum(0)
+    # Below this the nodes differ by little more than rounding.
+    close = s < torch.finfo(m.dtype).eps ** (2 / 3)
+    slope = torch.where(close, tangent, (weighted * points).sum(0) / std)
+    variance = (weighted * away).sum(0) - first.square()
+    return value + first, at_least_linear(variance, slope, s), slope
+
+
+def sigmoid(m: Tensor, s: Tensor, activations: Activations) -> Triple:
+    """Mean, variance and slope of the logistic function."""
+    value = torch.sigmoid(m)
+    slope = value * (1.0 - value)
+    if not isinstance(activations, LocallyLinear):
+        return _matched(torch.sigmoid, value, slope, m, s)
+    return value, slope.square() * s, slope
+
+
+def tanh(m: Tensor, s: Tensor, activations: Activations) -> Triple:
+    """Mean, variance and slope of the hyperbolic tangent."""
+    value = torch.tanh(m)
+    slope = 1.0 - value.square()
+    if not isinstance(activations, LocallyLinear):
+        return _matched(torch.tanh, value, slope, m, s)
+    return value, slope.square() * s, slope
+
+
+def relu(m: Tensor, s: Tensor, activations: Activations) -> Triple:
+    """Mean, variance and slope of the rectifier, as it stands elsewhere in a network."""
+    if not isinstance(activations, LocallyLinear):
+        return matched_relu(m, positive(s))
+    slope = (m > 0).to(m.dtype)
+    return m * slope, s * slope, slope
+
+
+class Elman(Cell):
+    """`h = φ(W x + b + W h₋ + b)`, φ = tanh or ReLU."""
+
+    gates = 1
+    states = 1
+
+    def __init__(self, activations: Activations, *, rectified: bool) -> None:
+        super().__init__(activations)
+        self.name = "rnn_relu" if rectified else "rnn_tanh"
+        self._function = relu if rectified else tanh
+
+    def step(
+        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
+    ) -> tuple[tuple[Moments, ...], Back]:
+        total = x.mean + h.mean, x.variance + h.variance
+        mean, variance, slope = self._function(*total, self.activations)
+
+        def back(learned: tuple[Innovation, ...]) -> Found:
+            gate = _times(slope, learned[0])
+            return Found(gate, gate, None, None, (None,), learned)
+
+        return ((mean, variance),), back
+
+
+class LSTM(Cell):
+    """`c = f c₋ + i g`, `h = o tanh c`; the gates i, f, g, o are linear in [x, h₋].
+
+    `c̄ = f̄ c̄₋ + ī ḡ + C_ig` and `h̄ = ō ā + C_oa`, where the covariances come from inputs that the
+    gates share; Vuong, Nguyen & Goulet (2024). The covariance of `f c₋` with `i g` is left out
+    there, and so it is here.
+    """
+
+    name = "lstm"
+    gates = 4
+    states = 2
+    crosses = ((0, 2), (0, 3), (1, 3), (2, 3), (0, 1), (1, 2))
+    forward_crosses = 4
+
+    def step(
+        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
+    ) -> tuple[tuple[Moments, ...], Back]:
+        mean, variance, shared = _sum(x, h)
+        (mi, mf, mg, mo), (vi, vf, vg, vo) = mean.chunk(4, -1), variance.chunk(4, -1)
+        ig, io, fo, go = shared.chunk(4, -1)
+        c0, s0 = state[1]
+        i, si, ji = sigmoid(mi, vi, self.activations)
+        f, sf, jf = sigmoid(mf, vf, self.activations)
+        g, sg, jg = tanh(mg, vg, self.activations)
+        o, so, jo = sigmoid(mo, vo, self.activations)
+        # The slopes of the cell state in the four gates, and of h in o and in c.
+        to_i, to_f, to_g = ji * g, jf * c0, jg * i
+        pair = ji * jg * ig
+        c = f * c0 + i * g + pair
+        sc = product_variance((f, sf), (c0, s0)) + product_variance((i, si), (g, sg), pair)
+        a, sa, ja = tanh(c, sc, self.activations)
+        both = ja * jo * (to_f * fo + to_i * io + to_g * go)
+        to_o, to_c = jo * a, ja * o
+        new = (o * a + both, product_variance((o, so), (a, sa), both)), (c, sc)
+
+        def back(learned: tuple[Innovation, ...]) -> Found:
+            on_h, later = learned
+            near = _times(to_c, on_h)
+            on_c = near[0] + later[0], near[1] + later[1]
+            slopes = torch.cat([to_i, to_f, to_g], -1)
+            deltas = slopes * on_c[0].repeat(1, 3), to_o * on_h[0]
+            etas = slopes.square() * on_c[1].repeat(1, 3), to_o.square() * on_h[1]
+            gate = torch.cat(deltas, -1), torch.cat(etas, -1)
+            twice, through = 2.0 * on_c[1], 2.0 * to_o * to_c * on_h[1]
+            mixed = [twice * to_i * to_g, through * to_i, through * to_f, through * to_g]
+            mixed += [twice * to_i * to_f, twice * to_f * to_g]
+            cross = torch.cat(mixed, -1)
+            return Found(gate, gate, cross, cross, (None, _times(f, on_c)), (on_h, on_c))
+
+        return new, back
+
+
+class GRU(Cell):
+    """`h = (1 − u) n + u h₋`, `n = tanh(W x + b + r (W h₋ + b))`; gates in the order r, u, n.
+
+    With `p` and `q` the two drives of n: `E[rq] = r̄ q̄ + C_rq`, `Var(p + rq) = s_p + Var(rq) +
+    2 q̄ C_rp`, and with `d = h₋ − n`, `h̄ = n̄ + ū d̄ + C_ud`, `s_h = s_n + Var(ud) + 2 (ū C_nd +
+    d̄ C_nu)`. All covariances are kept, to first order in the slopes of the gates.
+    """
+
+    name = "gru"
+    gates = 3
+    states = 1
+    crosses = ((0, 1), (0, 2), (1, 2))
+    forward_crosses = 3
+
+    def step(
+        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
+    ) -> tuple[tuple[Moments, ...], Back]:
+        (xr, xu, p), (vxr, vxu, vp) = x.mean.chunk(3, -1), x.variance.chunk(3, -1)
+        (hr, hu, q), (vhr, vhu, vq) = h.mean.chunk(3, -1), h.variance.chunk(3, -1)
+        assert h.shared is not None
+        by_h = h.shared.chunk(3, -1)
+        by_x = (0.0, 0.0, 0.0) if x.shared is None else x.shared.chunk(3, -1)
+        (h0, s0), (own_r, own_u, own_n) = state[0], own
+        r, sr, jr = sigmoid(xr + hr, vxr + vhr, self.activations)
+        u, su, ju = sigmoid(xu + hu, vxu + vhu, self.activations)
+        rq = jr * by_h[1]
+        inner = p + r * q + rq
+        spread = vp + product_variance((r, sr), (q, vq), rq) + 2.0 * q * jr * by_x[1]
+        n, sn, jn = tanh(inner, spread, self.activations)
+        to_r = jn * q * jr
+        # Covariances of u and n, of each with the unit's own former value, and with d = h₋ − n.
+        with_n = ju * (to_r * (by_x[0] + by_h[0]) + jn * (by_x[2] + r * by_h[2]))
+        n_self = (to_r * own_r + jn * r * own_n) * s0
+        d, sd = h0 - n, s0 + sn - 2.0 * n_self
+        ud = ju * own_u * s0 - with_n
+        mean = n + u * d + ud
+        rest = u * (n_self - sn) + d * with_n
+        variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * rest
+        # The slopes of h in the gates; the drives of n have one each.
+        keep = 1.0 - u
+        slope_r, slope_u, slope_p, slope_q = keep * to_r, d * ju, keep * jn, keep * jn * r
+
+        def back(learned: tuple[Innovation, ...]) -> Found:
+            delta, eta = learned[0]
+            to_x = torch.cat([slope_r, slope_u, slope_p], -1)
+            to_h = torch.cat([slope_r, slope_u, slope_q], -1)
+            deltas, etas = delta.repeat(1, 3), eta.repeat(1, 3)
+            twice = 2.0 * eta
+            ru = twice * slope_r * slope_u
+            cross_x = torch.cat([ru, twice * slope_r * slope_p, twice * slope_u * slope_p], -1)
+            cross_h = torch.cat([ru, twice * slope_r * slope_q, twice * slope_u * slope_q], -1)
+            through = slope_r * own_r + slope_u * own_u + slope_q * own_n
+            former = u * delta, (u.square() + 2.0 * u * through) * eta
+            on_x, on_h = _times(to_x, (deltas, etas)), _times(to_h, (deltas, etas))
+            return Found(on_x, on_h, cross_x, cross_h, (former,), learned)
+
+        return ((mean, variance.clamp_min(0.0)),), back

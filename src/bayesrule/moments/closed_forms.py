@@ -1,0 +1,142 @@
+"""Mean, variance and slope of functions whose Gaussian moments are known in closed form.
+
+Each takes the means m and variances s of z and gives `E φ(z)`, `Var φ(z)` and
+`J = cov(φ(z), z) / s = E φ'(z)`; Φ and ϕ are the normal distribution and density, `α = m / √s`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bayesrule.moments.quadrature import Triple, at_least_linear, positive
+
+
+def _cdf(x: Tensor) -> Tensor:
+    return 0.5 * torch.erfc(x * -math.sqrt(0.5))
+
+
+def _pdf(x: Tensor) -> Tensor:
+    return torch.exp(-0.5 * x.square()) * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+def _relu(m: Tensor, s: Tensor) -> Triple:
+    # As few passes over memory as there are: this is most of a network's scalar work.
+    std = positive(s).sqrt_()
+    below = (m / std).mul_(-math.sqrt(0.5))
+    cdf = torch.erfc(below).mul_(0.5)
+    bulk = below.mul_(below).neg_().exp_().mul_(std).mul_(1.0 / math.sqrt(2.0 * math.pi))
+    mean = torch.addcmul(bulk, m, cdf)
+    # E φ² − μ² with E φ² = (m² + s) Φ + m √s ϕ = m μ + s Φ
+    variance = torch.addcmul((m - mean).mul_(mean), s, cdf)
+    return mean, variance, cdf
+
+
+def matched_relu(m: Tensor, s: Tensor) -> Triple:
+    """max(z, 0): `μ = m Φ + √s ϕ`, `σ² = s Φ + μ (m − μ)`, `J = Φ`, at α."""
+    mean, variance, slope = _relu(m, s)
+    return mean.clamp_min_(1e-6), variance.clamp_min_(1e-6), slope
+
+
+def matched_leaky_relu(m: Tensor, s: Tensor, slope: float) -> Triple:
+    """`a z + (1 − a) max(z, 0)` with a the slope below zero; a = −1 gives |z|."""
+    a, b = slope, 1.0 - slope
+    top, spread, cdf = _relu(m, s)
+    variance = a * a * s + b * b * spread + 2.0 * a * b * s * cdf
+    j = a + b * cdf
+    return a * m + b * top, at_least_linear(variance, j, s), j
+
+
+def matched_hardtanh(m: Tensor, s: Tensor, low: float, high: float) -> Triple:
+    """z cut off at `low` and `high`; `J = Φ(b) − Φ(a)` with a, b the edges in standard units.
+
+    The moments are taken about the cut-off mean, where what cancels is small.
+    """
+    std = positive(s).sqrt()
+    centre = m.clamp(low, high)
+    a, b = (low - m) / std, (high - m) / std
+    below, above = _cdf(a), _cdf(-b)
+    inside = (1.0 - below - above).clamp_min(0.0)
+    left, right = std * _pdf(a), std * _pdf(b)
+    down, up, off = low - centre, high - centre, m - centre
+    first = down * below + up * above + off * inside + left - right
+    second = down.square() * below + up.square() * above + (off.square() + s) * inside
+    second = second + left * (off + down) - right * (off + up)
+    variance = at_least_linear(second - first.square(), inside, s)
+    return centre + first, variance, inside
+
+
+def matched_elu(m: Tensor, s: Tensor, alpha: float = 1.0, scale: float = 1.0) -> Triple:
+    """`c z` above zero and `c a (e^z − 1)` below, with a, c = `alpha`, `scale`.
+
+    In float64 whatever the type of m: the part below zero is a second difference.
+    """
+    centre, spread = m.double(), positive(s).double()
+    top, wide, cdf = _relu(centre, spread)
+    one, two = _tail_exp(centre, spread, 1.0), _tail_exp(centre, spread, 2.0)
+    none = _cdf(-centre / spread.sqrt())
+    low = alpha * (one - none)
+    below = alpha * alpha * (two - 2.0 * one + none)
+    slope = cdf + alpha * one
+    # The two parts are never both different from zero: their covariance is −(their means).
+    variance = at_least_linear(wide + below - low.square() - 2.0 * top * low, slope, spread)
+    found = scale * (top + low), scale * scale * variance, scale * slope
+    return found[0].to(m.dtype), positive(found[1].to(m.dtype)), found[2].to(m.dtype)
+
+
+def _tail_exp(m: Tensor, s: Tensor, k: float) -> Tensor:
+    """`E[e^{kz}; z < 0] = e^{km + k²s/2} Φ(−(m + ks)/√s)`, also where the exponential overflows."""
+    edge = (m + k * s) / (2.0 * s).sqrt()
+    near = torch.exp(k * m + 0.5 * k * k * s) * 0.5 * torch.erfc(edge)
+    far = torch.exp(-m.square() / (2.0 * s)) * 0.5 * torch.special.erfcx(edge)
+    return torch.where(edge > 0, far, near)
+
+
+def matched_exp(m: Tensor, s: Tensor) -> Triple:
+    """`e^z`, log-normal: `μ = e^{m + s/2}`, `σ² = e^{2m + s}(e^s − 1)`, `J = μ`."""
+    mean = torch.exp(m + 0.5 * s)
+    # (e^s − 1) e^{−s} stays finite where e^s does not.
+    variance = torch.exp(2.0 * (m + s)) * positive(-torch.expm1(-s))
+    return mean, positive(variance), mean
+
+
+def matched_power(m: Tensor, s: Tensor, power: float) -> Triple:
+    """`z^p` of a positive z that is taken as log-normal; NaN where m < 0, as for numbers."""
+    s_ln = torch.log1p(s / m.square())
+    mean = torch.exp(power * torch.log(m) + 0.5 * power * (power - 1.0) * s_ln)
+    variance = mean.square() * torch.expm1(power * power * s_ln)
+    slope = mean * torch.expm1(power * s_ln) * m / positive(s)
+    return mean, positive(variance), slope
+
+
+def matched_log(m: Tensor, s: Tensor) -> Triple:
+    """`ln z` of a positive z that is taken as log-normal; NaN where m < 0, as for numbers.
+
+    `σ² = ln(1 + s/m²)`, `μ = ln m − σ²/2`, `J = m σ² / s`.
+    """
+    variance = torch.log1p(s / m.square())
+    return torch.log(m) - 0.5 * variance, positive(variance), m * variance / positive(s)
+
+
+def matched_square(m: Tensor, s: Tensor) -> Triple:
+    """`z²`: `μ = m² + s`, `σ² = 4 m² s + 2 s²`, `J = 2 m`."""
+    squared = m.square()
+    return squared + s, 2.0 * s * (2.0 * squared + s), 2.0 * m
+
+
+def matched_sin(m: Tensor, s: Tensor) -> Triple:
+    """`sin z`: `μ = e^{−s/2} sin m`, `J = e^{−s/2} cos m`; with `w = 1 − e^{−s}`,
+    `σ² = w (w/2 + e^{−s} cos² m)`.
+    """
+    decay, w = torch.exp(-0.5 * s), -torch.expm1(-s)
+    slope = decay * torch.cos(m)
+    return decay * torch.sin(m), positive(w * (0.5 * w + slope.square())), slope
+
+
+def matched_cos(m: Tensor, s: Tensor) -> Triple:
+    """`cos z`: as `sin z` with sine and cosine exchanged, and `J = −e^{−s/2} sin m`."""
+    decay, w = torch.exp(-0.5 * s), -torch.expm1(-s)
+    slope = -decay * torch.sin(m)
+    return decay * torch.cos(m), positive(w * (0.5 * w + slope.square())), slope

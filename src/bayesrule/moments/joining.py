@@ -1,0 +1,124 @@
+"""Joining and splitting of Gaussian tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrule.moments.shape import both
+from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+
+Join = Callable[[list[Tensor]], Tensor]
+"""One tensor from several."""
+
+
+def _joined(
+    name: str, tensors: Sequence[Any], join: Join, split: Callable[[Tensor], Sequence[Tensor]]
+) -> GaussianTensor:
+    """Tensors put together, plain ones as Gaussians without variance; `split` undoes `join`."""
+    means, variances, nodes = zip(*(parts(one) for one in tensors), strict=True)
+    spread = [
+        torch.zeros_like(m) if s is None else s for m, s in zip(means, variances, strict=True)
+    ]
+
+    def pull(delta: Tensor, eta: Tensor) -> list[Innovation]:
+        found = zip(split(delta), split(eta), means, strict=True)
+        return [(d.to(m.dtype), e.to(m.dtype)) for d, e, m in found]
+
+    way = way_of(*tensors)
+    return way.result(name, join(list(means)), join(spread), nodes, pull)
+
+
+@rule(torch.cat, torch.concat, torch.concatenate)
+def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> GaussianTensor:
+    """Tensors one after the other along an axis."""
+    along = dim if axis is None else axis
+    lengths = [one.shape[along] for one in tensors]
+    return _joined(
+        "cat", tensors, lambda ts: torch.cat(ts, along), lambda t: t.split(lengths, along)
+    )
+
+
+@rule(torch.stack)
+def stack(tensors: Sequence[Any], dim: int = 0) -> GaussianTensor:
+    """Tensors side by side along a new axis."""
+    return _joined("stack", tensors, lambda ts: torch.stack(ts, dim), lambda t: t.unbind(dim))
+
+
+@rule(torch.hstack, torch.column_stack)
+def hstack(tensors: Sequence[Any]) -> GaussianTensor:
+    """Tensors one after the other along the second axis, vectors along their only one."""
+    return cat(tensors, 0 if tensors[0].ndim == 1 else 1)
+
+
+@rule(torch.vstack)
+def vstack(tensors: Sequence[Any]) -> GaussianTensor:
+    """Tensors one below the other along the first axis, vectors as rows."""
+    return cat([one.unsqueeze(0) if one.ndim == 1 else one for one in tensors], 0)
+
+
+def _pieces(
+    name: str, x: GaussianTensor, cut: Callable[[Tensor], Sequence[Tensor]], join: Join
+) -> tuple[GaussianTensor, ...]:
+    """The pieces of a tensor; what is learned of them goes back together, in one tensor."""
+    means, variances = cut(x.centre), cut(x.variance)
+    learned: list[Innovation | None] = [None] * len(means)
+
+    def together(*_: Tensor) -> tuple[Innovation]:
+        known = [
+            (torch.zeros_like(m),) * 2 if one is None else one
+            for one, m in zip(learned, means, strict=True)
+        ]
+        return ((join([delta for delta, _ in known]), join([eta for _, eta in known])),)
+
+    # The pieces come off the tape before the whole. Each leaves its innovation in `learned` and an
+    # empty one with the whole, which says that there is something to put together.
+    whole = x.way.result(name, x.centre, x.variance, (x.node,), together)
+    nothing = x.centre.new_empty(0), x.centre.new_empty(0)
+
+    def piece(i: int) -> GaussianTensor:
+        def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+            learned[i] = delta, eta
+            return (nothing,)
+
+        return x.way.result(name, means[i], variances[i], (whole.node,), pull)
+
+    return tuple(piece(i) for i in range(len(means)))
+
+
+def _cut(name: str) -> Callable[..., tuple[GaussianTensor, ...]]:
+    """Methods that cut a tensor along an axis."""
+
+    def apply(input: GaussianTensor, sizes: Any, dim: int = 0) -> tuple[GaussianTensor, ...]:
+        return _pieces(
+            name, input, lambda t: getattr(t, name)(sizes, dim), lambda ts: torch.cat(ts, dim)
+        )
+
+    return apply
+
+
+def _named(name: str, *keywords: str) -> Callable[..., tuple[GaussianTensor, ...]]:
+    """`_cut` with torch's keywords for the sizes."""
+    cut = _cut(name)
+
+    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> tuple[GaussianTensor, ...]:
+        given = [kwargs.pop(key) for key in keywords if key in kwargs]
+        return cut(input, *given, *args, **kwargs)
+
+    return apply
+
+
+rule(*both("split"))(_named("split", "split_size", "split_size_or_sections"))
+rule(Tensor.split_with_sizes, torch.split_with_sizes)(_named("split", "split_sizes"))
+rule(*both("chunk"))(_named("chunk", "chunks"))
+_by_index = ("indices_or_sections", "indices", "sections")
+rule(*both("tensor_split"))(_named("tensor_split", *_by_index))
+
+
+@rule(*both("unbind"))
+def unbind(input: GaussianTensor, dim: int = 0) -> tuple[GaussianTensor, ...]:
+    """Each slice along an axis; also what a loop over a tensor gives."""
+    return _pieces("unbind", input, lambda t: t.unbind(dim), lambda ts: torch.stack(ts, dim))

@@ -1,0 +1,249 @@
+"""Normalising layers of Gaussians.
+
+With the statistics M and V of the normalised elements, `r = 1/√(V + ε)` and `d = μ − M`:
+`m = r d γ̄ + β̄`, `s = r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β`. On the way back γ learns from `r d δ` and
+`(r d)² η`. With M and V as constants, `δ_in = r γ̄ δ` and `η_in = (r γ̄)² η`, as TAGI was first
+written down; that they depend on the inputs changes δ_in by a full share, though it has hardly an
+effect on η_in, and is counted in unless `constant_statistics` is chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+
+
+def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """`M = Σμ/N` and `V = [Σ(μ − M)² + Σσ²]/(N − 1)` over axes that are kept with length one."""
+    count = torch.Size([x.shape[axis] for axis in axes]).numel()
+    variance, mean = torch.var_mean(x, list(axes), correction=min(1, count - 1), keepdim=True)
+    if s is None:
+        return mean, variance
+    return mean, variance.add(s.sum(list(axes), keepdim=True), alpha=1.0 / max(count - 1, 1))
+
+
+def _viewed(x: Any, shape: Sequence[int]) -> tuple[Tensor | None, Tensor | None, Any]:
+    """Mean and variance of a weight in the shape in which it multiplies, and its node."""
+    mean, variance, node = parts(x)
+    return (
+        None if mean is None else mean.reshape(shape),
+        None if variance is None else variance.reshape(shape),
+        node,
+    )
+
+
+def _affine(x: Tensor, factor: Tensor, shift: Tensor | None) -> Tensor:
+    return x * factor if shift is None else torch.addcmul(shift, x, factor)
+
+
+def _variance(
+    x: Tensor,
+    s: Tensor | None,
+    shift: Tensor,
+    scale: Tensor,
+    slope: Tensor,
+    sg: Tensor | None,
+    sb: Tensor | None,
+) -> Tensor:
+    """`r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β`, where any of the three variances may be missing."""
+    root = None if sg is None else scale * sg.sqrt()
+    distance = None if root is None else _affine(x, root, -shift * root)
+    if s is not None:
+        square = slope.square() if root is None else torch.addcmul(slope.square(), root, root)
+        own = _affine(s, square, sb)
+        return own if distance is None else torch.addcmul(own, distance, distance)
+    if distance is None:
+        assert sb is not None  # otherwise nothing is Gaussian and there is no rule to apply
+        return sb.expand(x.shape)
+    return distance.square() if sb is None else torch.addcmul(sb, distance, distance)
+
+
+Through: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From `r γ̄ δ` and the normalised `(μ − M) r` to the innovation of the input."""
+
+
+def _through(axes: Sequence[int], count: int) -> Through:
+    """The dependence of M and V on all their inputs, counted in.
+
+    `∂y_j/∂μ_i = r γ_j (1[i = j] − 1/N − x̂_i x̂_j / (N − 1))` with `x̂ = (μ − M) r`.
+    """
+    dims = list(axes)
+
+    def through(u: Tensor, unit: Tensor) -> Tensor:
+        along = (u * unit).sum(dims, keepdim=True) / max(count - 1, 1)
+        return u - torch.addcmul(u.mean(dims, keepdim=True), unit, along)
+
+    return through
+
+
+def normalised(
+    name: str,
+    input: Any,
+    shift: Tensor,
+    scale: Tensor,
+    weight: Any,
+    bias: Any,
+    shape: Sequence[int],
+    through: Through | None = None,
+) -> GaussianTensor:
+    """`(x − M) r γ + β` with M and r known, which broadcast against x; γ and β viewed as `shape`.
+
+    `through` counts in that M and r come from x, where they do. What is small stays small: for
+    batch norm, each big tensor is gone through as seldom as can be.
+    """
+    x, s, nx = parts(input)
+    (g, sg, ng), (b, sb, nb) = _viewed(weight, shape), _viewed(bias, shape)
+    slope = scale if g is None else scale * g
+    # −M r γ̄ is put into the shift: one pass over x less than with differences from M.
+    mean = _affine(x, slope, -shift * slope if b is None else torch.addcmul(b, -shift, slope))
+    variance = _variance(x, s, shift, scale, slope, sg, sb)
+
+    def summed(t: Tensor, like: Any) -> Tensor:
+        return t.sum_to_size(shape).reshape(like.shape)
+
+    way = way_of(input, weight, bias)
+
+    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+        to_x = to_g = to_b = None
+        if nx is not None:
+            to_x = delta * slope, eta * slope.square()
+            if through is not None and not way.activations.constant_statistics:
+                unit = _affine(x, scale, -shift * scale)
+                to_x = through(to_x[0], unit), to_x[1]
+        if ng is not None:
+            unit = _affine(x, scale, -shift * scale)
+            to_g = summed(unit * delta, weight), summed(unit.square() * eta, weight)
+        if nb is not None:
+            to_b = summed(delta, bias), summed(eta, bias)
+        return to_x, to_g, to_b
+
+    return way.result(name, mean, variance, (nx, ng, nb), pull)
+
+
+def _average(running: Tensor | None, new: Tensor, momentum: float) -> None:
+    """Torch's exponential average, in place: `(1 − momentum) · old + momentum · new`."""
+    if running is not None:
+        running.mul_(1.0 - momentum).add_(new.reshape(running.shape), alpha=momentum)
+
+
+@rule(F.batch_norm)
+def batch_norm(
+    input: Any,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> GaussianTensor:
+    """Each channel normalised over the batch in training, by the running averages otherwise."""
+    x, s, _ = parts(input)
+    shape = [1, x.shape[1]] + [1] * (x.ndim - 2)
+    if training:
+        if x.numel() == x.shape[1]:
+            raise ValueError(
+                "Batch norm needs more than one value in each channel to learn from, got "
+                f"{tuple(x.shape)}; give a larger batch."
+            )
+        mean, variance = _statistics(x, s, [0, *range(2, x.ndim)])
+        _average(running_mean, mean, momentum)
+        _average(running_var, variance, momentum)
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        mean, variance = running_mean.reshape(shape), running_var.reshape(shape)
+    through = _through([0, *range(2, x.ndim)], x.numel() // x.shape[1]) if training else None
+    scale = (variance + eps).rsqrt()
+    return normalised("batch_norm", input, mean, scale, weight, bias, shape, through)
+
+
+@rule(F.instance_norm)
+def instance_norm(
+    input: Any,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> GaussianTensor:
+    """Each channel of each example normalised, or by the running averages in evaluation."""
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    x, s, _ = parts(input)
+    mean, variance = _statistics(x, s, range(2, x.ndim))
+    _average(running_mean, mean.mean(0), momentum)
+    _average(running_var, variance.mean(0), momentum)
+    shape = [1, x.shape[1]] + [1] * (x.ndim - 2)
+    through = _through(range(2, x.ndim), x[0, 0].numel())
+    scale = (variance + eps).rsqrt()
+    return normalised("instance_norm", input, mean, scale, weight, bias, shape, through)
+
+
+@rule(F.group_norm)
+def group_norm(
+    input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> GaussianTensor:
+    """Groups of channels of each example normalised."""
+    x, s, _ = parts(input)
+    width = x.shape[1] // num_groups
+
+    def grouped(t: Tensor) -> Tensor:
+        return t.reshape(len(t), num_groups, -1)
+
+    mean, variance = _statistics(grouped(x), None if s is None else grouped(s), [2])
+    ones = [1] * (x.ndim - 2)
+    shift, scale = (
+        t.repeat_interleave(width, 1).reshape(len(x), -1, *ones)
+        for t in (mean, (variance + eps).rsqrt())
+    )
+    inner = _through([2], width * x[0, 0].numel())
+
+    def through(u: Tensor, unit: Tensor) -> Tensor:
+        return inner(grouped(u), grouped(unit)).reshape(u.shape)
+
+    shape = [1, x.shape[1], *ones]
+    return normalised("group_norm", input, shift, scale, weight, bias, shape, through)
+
+
+@rule(F.layer_norm)
+def layer_norm(
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> GaussianTensor:
+    """Each example normalised over its last axes."""
+    x, s, _ = parts(input)
+    axes = range(-len(normalized_shape), 0)
+    mean, variance = _statistics(x, s, axes)
+    scale, through = (variance + eps).rsqrt(), _through(axes, math.prod(normalized_shape))
+    return normalised("layer_norm", input, mean, scale, weight, bias, normalized_shape, through)
+
+
+@rule(F.rms_norm)
+def rms_norm(
+    input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> GaussianTensor:
+    """Each example divided by `√(Σ(μ² + σ²)/N + ε)` over its last axes."""
+    x, s, _ = parts(input)
+    axes = list(range(-len(normalized_shape), 0))
+    second = x.square() if s is None else x.square() + s
+    floor = torch.finfo(x.dtype).eps if eps is None else eps
+    scale = (second.mean(axes, keepdim=True) + floor).rsqrt()
+    zero = torch.zeros_like(scale)
+
+    def through(u: Tensor, unit: Tensor) -> Tensor:
+        return u - unit * (u * unit).mean(axes, keepdim=True)
+
+    return normalised("rms_norm", input, zero, scale, weight, None, normalized_shape, through)

@@ -1,0 +1,71 @@
+"""Moments of any scalar function of a Gaussian, by its tangent or by Gauss-Hermite quadrature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Scalar: TypeAlias = Callable[[Tensor], Tensor]
+"""An elementwise function."""
+
+Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Mean, variance and slope `J = cov(φ(z), z) / Var z`."""
+
+
+@lru_cache
+def nodes(num: int) -> tuple[tuple[float, float], ...]:
+    """Points and weights with `E f(t) ≈ Σ w_k f(t_k)`, t ~ N(0, 1); exact to degree 2 num − 1."""
+    points, weights = np.polynomial.hermite_e.hermegauss(num)
+    return tuple(zip(points.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
+def tangent(function: Scalar, m: Tensor) -> tuple[Tensor, Tensor]:
+    """`φ(m)` and `φ'(m)`, elementwise."""
+    found = torch.func.vjp(function, m)
+    return found[0], found[1](torch.ones_like(m))[0]
+
+
+def tangent_moments(function: Scalar, m: Tensor, s: Tensor) -> Triple:
+    """`μ = φ(m)`, `J = φ'(m)`, `σ² = J² s`."""
+    value, slope = tangent(function, m)
+    return value, slope.square() * s, slope
+
+
+def positive(variance: Tensor) -> Tensor:
+    """The variance, or the smallest number where it has vanished."""
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny)
+
+
+def at_least_linear(variance: Tensor, slope: Tensor, s: Tensor) -> Tensor:
+    """No variance is below `J² s`, the part that z explains; rounding may say otherwise."""
+    return positive(torch.maximum(variance, slope.square() * s))
+
+
+def quadrature(function: Scalar, m: Tensor, s: Tensor, num: int = 20) -> Triple:
+    """Mean, variance and slope of φ(z), z ~ N(m, s), from `num` values of φ.
+
+    Polynomials are exact up to the degree num − 1. The variance of a sigmoid is right to 3e-8 at
+    s = 1, 2e-4 at s = 4 and 4 % at s = 25, where it is nearly a step. Memory is a few tensors like
+    m, however many the nodes.
+    """
+    std = positive(s).sqrt()
+    value, derivative = tangent(function, m)
+    # Sums of differences from φ(m): nothing large cancels. An infinite φ(m) is no reference.
+    start = torch.where(value.isfinite(), value, 0.0)
+    first = second = cross = torch.zeros_like(start)
+    for point, weight in nodes(num):
+        away = function(torch.add(m, std, alpha=point)) - start
+        first = torch.add(first, away, alpha=weight)
+        second = torch.addcmul(second, away, away, value=weight)
+        cross = torch.add(cross, away, alpha=weight * point)
+    # An overflow is infinite, where ∞ − ∞ would be NaN.
+    variance = torch.where(second.isinf(), second, second - first.square())
+    slope = torch.where(second.isinf(), second, cross / std)
+    # Below this the nodes differ by little more than rounding, and φ from its tangent by less.
+    slope = torch.where(s < torch.finfo(m.dtype).eps ** (2 / 3), derivative, slope)
+    return start + first, at_least_linear(variance, slope, s), slope
