@@ -44,6 +44,50 @@ def speed(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def uci(result: dict[str, Any]) -> str:
+    """The table of UCI regression sets: each setting beside pytagi's figures."""
+    settings = list(result["settings"])
+    heads = " | ".join(f"RMSE, {name} | log-likelihood, {name}" for name in settings)
+    lines = [
+        f"TAGI, {result['net']}, means over the standard splits ± standard error of the mean; bold "
+        "is at least as good as pytagi.",
+        "",
+        f"| set | RMSE, pytagi | log-likelihood, pytagi | {heads} |",
+        "|---|" + "---|" * (2 + 2 * len(settings)),
+    ]
+    for name in dict.fromkeys(one["set"] for one in result["results"]):
+        own = {one["setting"]: one for one in result["results"] if one["set"] == name}
+        published = next(iter(own.values()))["published"]
+        cells = [name, f"{published['rmse']:.3f}", f"{published['log_likelihood']:.3f}"]
+        for setting in settings:
+            cells += [
+                _beside(own[setting], "rmse", 1.0),
+                _beside(own[setting], "log_likelihood", -1.0),
+            ]
+        lines.append("| " + " | ".join(cells) + " |")
+    for name, title in result["settings"].items():
+        count = result["counts"][name]
+        lines += [
+            "",
+            f"*{name}*: {title}. At least as good as pytagi on {count['rmse']} (RMSE), "
+            f"{count['log_likelihood']} (log-likelihood) and {count['both']} (both) of "
+            f"{count['sets']} sets.",
+        ]
+    lines += [
+        "",
+        f"`{result['command']}`, torch {result['versions']['torch']}, {result['machine']}.",
+    ]
+    return "\n".join(lines)
+
+
+def _beside(result: dict[str, Any], name: str, sign: float) -> str:
+    """A mean and its error, bold where it is at least as good as the published figure."""
+    mean, error = result[name]["mean"], result[name]["error"]
+    decimals = 3 if abs(mean) >= 0.01 else 5
+    shown = f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+    return f"**{shown}**" if sign * mean <= sign * result["published"][name] else shown
+
+
 def replace_between(text: str, marker: str, content: str) -> str:
     """The text with new content between `<!-- marker:begin -->` and `<!-- marker:end -->`."""
     begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
@@ -56,8 +100,11 @@ def replace_between(text: str, marker: str, content: str) -> str:
 def main() -> int:
     """Rewrites the README from the results."""
     readme = ROOT / "README.md"
-    result = json.loads((RESULTS / "speed.json").read_text())
-    readme.write_text(replace_between(readme.read_text(), "speed", speed(result)))
+    text = readme.read_text()
+    for marker, file, table in (("speed", "speed.json", speed), ("uci", "uci_tagi.json", uci)):
+        result = json.loads((RESULTS / file).read_text())
+        text = replace_between(text, marker, table(result))
+    readme.write_text(text)
     return 0
 
 

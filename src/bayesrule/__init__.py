@@ -25,6 +25,7 @@ from bayesrule.explore import (
     minimise,
     optimise_inputs,
 )
+from bayesrule.fused import Fused
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     BernoulliLikelihood,
@@ -33,6 +34,7 @@ from bayesrule.likelihoods import (
     HeteroscedasticLikelihood,
     HierarchicalLikelihood,
     Likelihood,
+    OneHotLikelihood,
     PoissonLikelihood,
     RemaxLikelihood,
     SoftmaxLikelihood,
@@ -57,6 +59,8 @@ from bayesrule.posteriors import Family, FanIn, Gaussian, GaussianFamily, Poster
 from bayesrule.predict import Linearised, MonteCarlo, Probit, elbo, predict
 from bayesrule.prediction import Prediction
 from bayesrule.rules import Average, Conditioning, HeavyBall, Natural, Rule
+from bayesrule.sequences import Online, Smoothed, smooth
+from bayesrule.stacked import Stacked
 from bayesrule.train import Run, TrainingError, fit, load_run
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
@@ -72,14 +76,14 @@ __all__ = [
     "Matrix", "Params", "Posterior", "Rule", "State", "Structure",
     # likelihoods
     "BernoulliLikelihood", "CategoricalLikelihood", "GaussianLikelihood",
-    "HeteroscedasticLikelihood", "HierarchicalLikelihood", "PoissonLikelihood", "RemaxLikelihood",
-    "SoftmaxLikelihood",
+    "HeteroscedasticLikelihood", "HierarchicalLikelihood", "OneHotLikelihood", "PoissonLikelihood",
+    "RemaxLikelihood", "SoftmaxLikelihood",
     # learners and methods
     "METHODS", "Learner", "adam", "ivon", "laplace", "map", "newton", "ogn", "ridge", "rmsprop",
     "sgd", "tagi", "vogn",
     # training and prediction
-    "Linearised", "MonteCarlo", "Prediction", "Probit", "Run", "TrainingError", "elbo", "fit",
-    "load_run", "predict", "uncertain",
+    "Fused", "Linearised", "MonteCarlo", "Online", "Prediction", "Probit", "Run", "Smoothed",
+    "Stacked", "TrainingError", "elbo", "fit", "load_run", "predict", "smooth", "uncertain",
     # what is not a weight
     "Attack", "Inferred", "InferredInputs", "Optimised", "Search", "attack", "infer_hidden",
     "infer_inputs", "minimise", "optimise_inputs",

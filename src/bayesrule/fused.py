@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from bayesrule import tree, vectors
 from bayesrule.curvature.innovations import Innovation, innovation
@@ -21,6 +20,10 @@ from bayesrule.rules import Conditioning
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
 Tensors = list[Tensor]
+
+# On a CPU a value that took several operations is better stored than computed once more by each
+# of its users, as the compiler would have it: pooling looks at each value of a ReLU nine times.
+_CPU_OPTIONS: dict[str, Any] = {"realize_opcount_threshold": 4, "realize_reads_threshold": 2}
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,22 @@ class Fused:
     GPU each step is replayed as one CUDA graph. Compiling takes from seconds (a small net) to a
     minute (ResNet-18), so it pays for long trainings. Batches of another shape than the first, such
     as the last of an epoch, go through `learner.step`. The old state's memory is used again unless
-    `donate=False`.
+    `donate=False`. `backend` is one of torch.compile's; its default needs a C++ compiler.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
     >>> learner = tagi(nn.Linear(2, 1), GaussianLikelihood(noise=0.1), num_data=10)
-    >>> step = Fused(learner).step
+    >>> step = Fused(learner, backend="eager").step
     >>> state, info = step(learner.init(), (torch.ones(5, 2), torch.ones(5, 1)))
     """
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, backend: str = "inductor") -> None:
         if not isinstance(learner.rule, Conditioning):
             raise TypeError(
                 "Fused steps are for learners whose step is closed form without randomness, such "
                 f"as tagi; this one has the rule {type(learner.rule).__name__}. Use learner.step."
             )
-        self.learner = learner
+        self.learner, self.backend = learner, backend
         self._plan: _Plan | None = None
 
     @torch.no_grad()
@@ -106,11 +109,22 @@ class Fused:
     def _planned(
         self, parts: tuple[Params, ...], tensors: Tensors, size: int, key: object
     ) -> _Plan:
+        # Loading the compiler takes as long as loading the rest of the library.
+        from torch.fx.experimental.proxy_tensor import make_fx
+
         learned: list[str] = []
         function = self._function(parts, size, learned)
         traced = make_fx(function)(*(t.clone() for t in tensors))
         _refuse_randomness(traced)
-        plan = _Plan(torch.compile(traced, fullgraph=True, dynamic=False), key, learned)
+        own = self.backend == "inductor" and not tensors[0].is_cuda
+        run = torch.compile(
+            traced,
+            fullgraph=True,
+            dynamic=False,
+            backend=self.backend,
+            options=_CPU_OPTIONS if own else None,
+        )
+        plan = _Plan(run, key, learned)
         return _captured(plan, tensors) if tensors[0].is_cuda else plan
 
     def _function(

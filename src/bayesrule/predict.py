@@ -16,6 +16,7 @@ from bayesrule.expectations import AtMean, Expectation, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     CategoricalLikelihood,
+    ClassProbabilities,
     GaussianLikelihood,
     HeteroscedasticLikelihood,
 )
@@ -52,6 +53,9 @@ class Linearised:
     link: Probit | MonteCarlo = Probit()
     chunk: int = 128
 
+
+# Likelihoods that integrate Gaussian outputs out one by one, without asking how they vary together.
+_CLOSED = GaussianLikelihood | HeteroscedasticLikelihood | ClassProbabilities
 
 How = Expectation | Linearised
 
@@ -229,10 +233,10 @@ def _moments(
     learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int
 ) -> Prediction:
     mean, variance = moment_outputs(learner, state, x, how, batch_size)
-    return _closed_form(learner, state, mean, variance)
+    return closed_form(learner, state, mean, variance)
 
 
-def _closed_form(learner: Learner, state: State, mean: Tensor, variance: Tensor) -> Prediction:
+def closed_form(learner: Learner, state: State, mean: Tensor, variance: Tensor) -> Prediction:
     """The prediction where the outputs are Gaussian and the likelihood can integrate them out."""
     found = learner.likelihood.marginal(mean, variance, state.noise)
     return Prediction(
@@ -251,8 +255,8 @@ def _linearised(
     mean, covariance = linearised_outputs(learner, state, x, how.chunk)
     spread = covariance.diagonal(dim1=-2, dim2=-1).reshape(mean.shape)
     likelihood = learner.likelihood
-    if isinstance(likelihood, GaussianLikelihood | HeteroscedasticLikelihood):
-        return _closed_form(learner, state, mean, spread)
+    if isinstance(likelihood, _CLOSED):
+        return closed_form(learner, state, mean, spread)
     if isinstance(how.link, Probit) and likelihood.classification:
         return _probit(learner, state, mean, covariance, spread)
     num = how.link.num if isinstance(how.link, MonteCarlo) else MonteCarlo().num

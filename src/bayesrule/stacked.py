@@ -6,15 +6,16 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayesrule import tree, vectors
+from bayesrule.curvature.innovations import Innovation, innovation
 from bayesrule.learner import Learner
 from bayesrule.matrices import DiagonalMatrix
-from bayesrule.moments import GaussianTensor, Propagation
+from bayesrule.moments import GaussianTensor
 from bayesrule.moments.propagate import apart
 from bayesrule.network import Inputs, Network, forked_randomness
 from bayesrule.posteriors import Gaussian
@@ -116,25 +117,33 @@ class Stacked:
         assert isinstance(state.posterior, Gaussian)
         given = state.posterior.mean, state.posterior.precision.inverse_diagonal()
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        found = torch.vmap(self._local)(*given, state.noise, buffers, x, y)
+        found, buffers = torch.vmap(self._local)(*given, state.noise, buffers, x, y)
         if y.device.type == "cpu" and not found.sound.all():
             self._explain(state, batch, found.sound)
-        return self._absorb(state, found, size, donate)
+        return self._absorb(state, found, buffers, size, donate)
 
     def _local(
         self, mean: Params, variance: Params, noise: Params, buffers: Params, x: Inputs, y: Tensor
-    ) -> _Found:
-        """What a batch says of one net: `Innovations.local` as a function of tensors alone."""
+    ) -> tuple[Innovation, Params]:
+        """What a batch says of one net, and its buffers afterwards."""
         learner = self.learner
-        way = Propagation(learner.network, learner.expectation.activations)
-        outputs = way.forward(mean, variance, buffers, x, training=True)
-        found = learner.likelihood.condition(outputs.centre, outputs.variance, y, noise)
-        loss, weight = -found.log_prob.sum(), -1.0 / learner.temperature
-        sound = (loss + found.delta.sum()).isfinite()
-        delta, eta = way.innovations(outputs, found.delta * weight, found.eta * weight)
-        return _Found(loss, sound, delta, eta, found.statistics, buffers)
+        found = innovation(
+            learner.network,
+            learner.likelihood,
+            learner.expectation.activations,
+            mean,
+            variance,
+            noise,
+            buffers,
+            x,
+            y,
+            temperature=learner.temperature,
+        )
+        return found, buffers
 
-    def _absorb(self, state: State, found: _Found, size: int, donate: bool) -> tuple[State, Info]:
+    def _absorb(
+        self, state: State, found: Innovation, buffers: Params, size: int, donate: bool
+    ) -> tuple[State, Info]:
         """`Learner.absorb`, where all is elementwise but what the likelihood learns."""
         learner = self.learner
         curvature = DiagonalMatrix(apart(found.eta))
@@ -145,7 +154,7 @@ class Stacked:
             belief, derivatives, learner.prior_precision, {}, state.step
         )
         noise = self._learned(state.noise, found.statistics, learner.weight / size)
-        new = State(posterior, {}, noise, found.buffers, state.step + 1, state.seed)
+        new = State(posterior, {}, noise, buffers, state.step + 1, state.seed)
         return new, Info(loss, learner.temperature, lambda: self._kl(new))
 
     def _learned(self, noise: Params, statistics: Params, scale: float) -> Params:
@@ -184,17 +193,6 @@ class Stacked:
             self.learner.step(_one(state, which), (own, y[which]))  # type: ignore[arg-type]
         except (ValueError, FloatingPointError) as problem:
             raise type(problem)(f"Net {which}: {problem}") from problem
-
-
-class _Found(NamedTuple):
-    """What a batch says of each net."""
-
-    loss: Tensor
-    sound: Tensor
-    delta: Params
-    eta: Params
-    statistics: Params
-    buffers: Params
 
 
 def _one(state: State, which: int) -> State:

@@ -29,8 +29,8 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
         ("semicolon.csv", "x;name\n1;b\n2.5;c\n"),
         ("decimal_comma.csv", "x;name\n1;b\n2,5;c\n"),
         ("a.tsv", "x\tname\n1\tb\n2.5\tc\n"),
-        ("a.csv.gz", gzip.compress(b"x,name\n1,b\n2.5,c\n")),
-        ("a.tsv.gz", gzip.compress(b"x\tname\n1\tb\n2.5\tc\n")),
+        ("a.csv.gz", gzip.compress(b"x,name\n1,b\n2.5,c\n", mtime=0)),
+        ("a.tsv.gz", gzip.compress(b"x\tname\n1\tb\n2.5\tc\n", mtime=0)),
     ],
 )
 def test_delimited_text(tmp_path: Path, name: str, content: str | bytes) -> None:

@@ -215,19 +215,27 @@ class TestLearningNoiseFromGaussianOutputs:
         found = self.likelihood.condition(self.m, self.s, y, self.noise).statistics
         few = self.likelihood.condition(self.m[4:], self.s[4:], self.y[4:], self.noise).statistics
         whole = self.likelihood.condition(self.m, self.s, self.y, self.noise).statistics
-        for name in ("squares", "count"):
+        for name in ("squares", "again", "count"):
             close(found[name], torch.stack([whole[name][0], few[name][1]]), 1e-12)
 
-    def test_each_output_counts_its_own_targets(self) -> None:
-        """100 data of which one output sees all, one a tenth and one nothing at all."""
-        count = torch.tensor([100.0, 10.0, 0.0], dtype=DTYPE)
-        start = self.likelihood.init(self.m)
-        found = self.likelihood.update(start, {"squares": 0.25 * count, "count": count}, 100.0)
-        close(found["a"], 6.0 + 0.5 * count)
-        close(found["b"], 6.0 + 0.125 * count)
-        # What has seen nothing yet still takes the conjugate answer at once.
-        again = self.likelihood.update(found, {"squares": 0.25 * count, "count": count + 8}, 100.0)
-        close(again["a"][2], 10.0)
+    def test_data_seen_before_count_as_they_are_believed(self) -> None:
+        """`E[(y − f)²]` of an f that knows y already."""
+        found = self.likelihood.condition(self.m, self.s, self.y, self.noise).statistics
+        close(found["again"], ((self.y - self.m).square() + self.s).sum(0), 1e-12)
+
+    def test_one_pass_adds_up_and_later_ones_are_averaged(self) -> None:
+        """100 data in ten batches of which one output sees all, one a fifth and one nothing."""
+        count = torch.tensor([100.0, 20.0, 0.0], dtype=DTYPE)
+        batches = torch.tensor([10.0, 10.0, 0.0], dtype=DTYPE)
+        scaled = {"squares": 0.5 * count, "again": 3.0 * count, "count": count, "batches": batches}
+        noise = self.likelihood.init(self.m)
+        for done in range(1, 11):
+            noise = self.likelihood.update(noise, scaled, 100.0)
+            close(noise["a"], 6.0 + 0.05 * done * count)
+            close(noise["b"], 6.0 + 0.025 * done * count)
+        later = self.likelihood.update(noise, scaled, 100.0)
+        close(later["a"], noise["a"])
+        close(later["b"], noise["b"] + 0.01 * (6.0 + 1.5 * count - noise["b"]) * (count > 0))
 
     @pytest.mark.parametrize("share", [0.0, 0.5])
     def test_one_pass_finds_the_noise(self, share: float) -> None:

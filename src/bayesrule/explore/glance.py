@@ -41,19 +41,11 @@ class Inferred:
 class Glance:
     """A trained network that is only looked at: outputs, and what targets say of anything in it."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        state: State,
-        how: Moments | None = None,
-        *,
-        known_weights: bool = False,
-    ) -> None:
+    def __init__(self, learner: Learner, state: State, how: Moments | None = None) -> None:
         self.learner, self.state = learner, state
         own = learner.predictive
         self.how = how or (own if isinstance(own, Moments) else Moments())
-        variance = _independent(state)
-        self._variance = {} if known_weights else variance
+        self._variance = _independent(state)
 
     @torch.no_grad()
     def forward(self, x: Inputs) -> tuple[Propagation, GaussianTensor]:
@@ -69,23 +61,39 @@ class Glance:
 
     @torch.no_grad()
     def back(
-        self, way: Propagation, outputs: GaussianTensor, y: Tensor, *, times: int = 1
+        self,
+        way: Propagation,
+        outputs: GaussianTensor,
+        y: Tensor,
+        *,
+        variance: Tensor | None = None,
+        times: int = 1,
     ) -> Tensor:
         """Carries what the targets say back to the inputs and to all between; `log p(y)`, (n,).
 
-        With `times` the targets are seen so often, which leaves ever less of the noise.
+        `variance` is that of the outputs, or of the part of them that is to be learned about. With
+        `times` the targets are seen so often, which leaves ever less of the noise: first once, then
+        twice at once, four times and so on. For k equal observations at once
+        `δ_k = k δ / (1 − (k − 1) s η)` and `η_k = k η / (1 − (k − 1) s η)`, exact where
+        observations are Gaussian.
         """
-        prior, spread = outputs.centre, outputs.variance
-        condition, noise = self.learner.likelihood.condition, self.state.noise
-        found = condition(prior, spread, y, noise)
-        delta, eta, log_prob = found.delta, found.eta, found.log_prob
-        for _ in range(times - 1):
-            found = condition(prior + spread * delta, spread + spread.square() * eta, y, noise)
-            # The share of the variance that is left, s⁺ / s, passes the next innovation on.
-            kept = 1.0 + spread * eta
-            delta, eta = delta + kept * found.delta, eta + kept.square() * found.eta
+        s = outputs.variance if variance is None else variance
+        delta, eta = torch.zeros_like(s), torch.zeros_like(s)
+        seen, log_probs = 0, []
+        while seen < times:
+            k = min(seen + 1, times - seen)
+            # What is left of the variance after what was seen, s⁺ / s, passes the next on.
+            kept = 1.0 + s * eta
+            found = self.learner.likelihood.condition(
+                outputs.centre + s * delta, s * kept, y, self.state.noise
+            )
+            scale = k / (1.0 - (k - 1) * s * kept * found.eta)
+            delta = delta + kept * scale * found.delta
+            eta = eta + kept.square() * scale * found.eta
+            log_probs.append(found.log_prob)
+            seen += k
         way.way.back(outputs, delta, eta)
-        return log_prob
+        return log_probs[0]
 
 
 def _independent(state: State) -> Params:
@@ -105,15 +113,11 @@ def _independent(state: State) -> Params:
 def learned(x: GaussianTensor, *, reach: float = 10.0) -> tuple[Tensor, Tensor]:
     """Mean `m + s δ` and variance `s + s² η` of a quantity on a tape that was gone back.
 
-    Outputs that are taken as independent may together ask for more than each of them: no mean moves
-    by more than `reach` standard deviations, and a millionth of the variance stays.
+    Outputs that are taken as independent may together ask for more than each of them: the step of
+    an example is shortened where it is longer than `reach` standard deviations of some element, and
+    a millionth of the variance stays.
     """
-    mean, variance = x.centre, x.variance
-    if x.node is None or x.node.delta is None or x.node.eta is None:
-        return mean, variance
-    std = variance.sqrt()
-    step = (std * x.node.delta).clamp(-reach, reach)
-    return mean + std * step, variance * (1.0 + variance * x.node.eta).clamp_min(1e-6)
+    return _moved(x, reach, None)
 
 
 def learned_inputs(x: GaussianTensor, outputs: GaussianTensor) -> tuple[Tensor, Tensor]:
@@ -124,15 +128,28 @@ def learned_inputs(x: GaussianTensor, outputs: GaussianTensor) -> tuple[Tensor, 
     that were taken as independent although one input drives them all. The step of an example is
     therefore scaled by `δᵀ S δ / δᵀ J s Jᵀ δ` if that is below one.
     """
-    mean, variance = learned(x)
     if x.node is None or x.node.delta is None:
-        return mean, variance
+        return x.centre, x.variance
     assert outputs.node is not None
     assert outputs.node.delta is not None
     asked = per_example(outputs.variance * outputs.node.delta.square())
     implied = per_example(x.variance * x.node.delta.square())
-    share = (asked / implied.clamp_min(torch.finfo(mean.dtype).tiny)).clamp_max(1.0)
-    return x.centre + (mean - x.centre) * share.reshape(-1, *[1] * (mean.ndim - 1)), variance
+    tiny = torch.finfo(implied.dtype).tiny
+    return _moved(x, 10.0, (asked / implied.clamp_min(tiny)).clamp_max(1.0))
+
+
+def _moved(x: GaussianTensor, reach: float, most: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance after a step of each example that is scaled by `most` (n,) at most."""
+    mean, variance = x.centre, x.variance
+    if x.node is None or x.node.delta is None or x.node.eta is None:
+        return mean, variance
+    std = variance.sqrt()
+    step = std * x.node.delta
+    longest = step.abs().flatten(1).amax(1) if step.ndim > 1 else step.abs()
+    share = reach / longest.clamp_min(reach)
+    share = share if most is None else torch.minimum(share, most)
+    wide = share.reshape(-1, *[1] * (step.ndim - 1))
+    return mean + std * step * wide, variance * (1.0 + variance * x.node.eta).clamp_min(1e-6)
 
 
 def place(x: Any, variance: Any, state: State) -> tuple[tuple[Tensor, ...], int, GaussianTensor]:

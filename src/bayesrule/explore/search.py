@@ -14,12 +14,13 @@ from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import tagi
 from bayesrule.models import mlp
+from bayesrule.rules import Conditioning
 from bayesrule.types import State
 
 # How far a new point is at least from all others, in turn: far ones explore, near ones refine.
 _DISTANCES = (0.2, 0.05, 0.02, 0.005)
 _STARTS, _NEAR_BEST, _BEST = 32, 8, 4
-_BATCH, _PASSES, _ONLINE_PASSES = 16, 30, 4
+_BATCH, _PASSES, _ONLINE_PASSES = 16, 60, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,13 @@ def _corners(bounds: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
 
 
 def _default(num: int, evaluations: int, seed: int) -> Learner:
-    return tagi(mlp(num, 1, seed=seed), GaussianLikelihood(noise=0.03), num_data=evaluations)
+    # Few points, learned afresh each time: long steps.
+    return tagi(
+        mlp(num, 1, seed=seed),
+        GaussianLikelihood(noise=0.03),
+        num_data=evaluations,
+        rule=Conditioning(reach=0.5, loss=0.5),
+    )
 
 
 def _anywhere(num: int, size: int, generator: Generator) -> Tensor:

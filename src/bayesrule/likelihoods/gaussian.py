@@ -43,7 +43,11 @@ class GaussianLikelihood(Likelihood):
     The learned noise is a belief `τ ~ Gamma(a, b)`, one b for each output, moved by the conjugate
     natural-gradient step of size `averaging` towards `a = shape + N/2T` and
     `b = rate + N E[(y − f)²]/2T`; the weights see `E[log N(y | f, 1/τ)]`. Predictions use the noise
-    variance b / a. In `condition` a target of NaN is missing and counts for nothing, in N neither.
+    variance b / a.
+
+    In `condition` a target of NaN is missing and counts for nothing, in N neither. Until a has
+    grown to `shape + N/2T`, data are new: each batch adds its own number and squares, f as it is
+    given y. From then on they have been seen, f knows them already, and averages are taken.
 
     >>> GaussianLikelihood(noise=0.1)
     GaussianLikelihood(noise=0.1, shape=6.0, rate=6.0, averaging=0.01)
@@ -73,15 +77,29 @@ class GaussianLikelihood(Likelihood):
     def update(self, noise: Params, statistics: Params, weight: float) -> Params:
         if self.noise is not None:
             return _noise.update(self.noise, noise)
+        if "again" in statistics:
+            return self._counted(noise, statistics)
         b = self.rate + 0.5 * statistics["squares"]
         old = noise["a"]
         a = torch.full_like(old, self.shape + 0.5 * weight)
-        if "count" in statistics:
-            # Where targets are missing, the data are fewer; each output has its own number.
-            a, old = self.shape + 0.5 * statistics["count"], old.expand_as(b)
         # At the prior there is nothing to average yet, so the conjugate answer is taken at once.
         rate = torch.full_like(old, self.averaging).masked_fill(old == self.shape, 1.0)
         return {"a": old.lerp(a, rate), "b": noise["b"].expand_as(b).lerp(b, rate)}
+
+    def _counted(self, noise: Params, statistics: Params) -> Params:
+        """After a batch whose targets were counted: each output has its own number."""
+        count = statistics["count"]
+        a, b = noise["a"].expand_as(count), noise["b"].expand_as(count)
+        whole = self.shape + 0.5 * count
+        # How many such batches make up the data; none where all targets are missing.
+        batches = torch.where(statistics["batches"] > 0, statistics["batches"], 1.0)
+        new = a < (1.0 - 1e-5) * whole
+        rate = self.averaging * (count > 0).to(count.dtype)
+        mixed = b.lerp(self.rate + 0.5 * statistics["again"], rate)
+        return {
+            "a": torch.where(new, a + 0.5 * count / batches, a.lerp(whole, rate)),
+            "b": torch.where(new, b + 0.5 * statistics["squares"] / batches, mixed),
+        }
 
     def _precision(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         """`E[τ]` and `E[log τ]`."""
@@ -129,11 +147,21 @@ class GaussianLikelihood(Likelihood):
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
         statistics = {}
         if self.noise is None:
-            # E[(y − f)²] with f as it is given y: right for data that is seen for the first time.
-            share = around * weight
-            squares = (share * error).square() + around * (seen.to(share.dtype) - share)
-            statistics = {"squares": squares.sum(0), "count": seen.to(share.dtype).sum(0)}
+            statistics = _squares(error, variance, around, seen.to(mean.dtype))
         return Conditioned(error * weight, -weight, per_example(log_prob), statistics)
 
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         return normal_marginal(mean, variance, self.moments(mean, noise)[1])
+
+
+def _squares(error: Tensor, variance: Tensor, around: Tensor | float, seen: Tensor) -> Params:
+    """Sums over the batch of `E[(y − f)²]` for targets that f does not know yet, and again."""
+    share = around * seen / (variance + around)
+    first = (share * error).square() + around * (seen - share)
+    count = seen.sum(0)
+    return {
+        "squares": first.sum(0),
+        "again": (error.square() + seen * variance).sum(0),
+        "count": count,
+        "batches": count.clamp_max(1.0),
+    }

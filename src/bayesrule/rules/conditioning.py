@@ -23,7 +23,7 @@ class Conditioning(Rule):
     alone is conditioned on exactly, as far as float numbers go; `reach` is then ten.
     """
 
-    reach: float = 0.1
+    reach: float = 0.5
     loss: float = 0.5
 
     def __post_init__(self) -> None:

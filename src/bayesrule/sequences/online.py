@@ -28,7 +28,7 @@ from bayesrule.likelihoods._base import Conditioned
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor, Propagation
 from bayesrule.posteriors import Gaussian
-from bayesrule.predict import _closed_form, as_inputs
+from bayesrule.predict import as_inputs, closed_form
 from bayesrule.prediction import Prediction
 from bayesrule.sequences.carried import apart, expected, fill, learned, mapped
 from bayesrule.types import Info, State
@@ -188,7 +188,7 @@ class Online:
         return replace(found, delta=found.delta * weight, eta=found.eta * weight)
 
     def prediction(self, place: Place, mean: Tensor, variance: Tensor) -> Prediction:
-        return _closed_form(self.learner, place.weights, mean, variance)
+        return closed_form(self.learner, place.weights, mean, variance)
 
     def _learn(
         self, state: State, found: Conditioned, innovations: Any, size: int

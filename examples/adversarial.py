@@ -1,0 +1,107 @@
+"""Digits that a network takes for other digits, found by inference, as a picture.
+
+    python examples/adversarial.py [FILE.svg]
+
+A small convolutional network learns MNIST by TAGI, in one pass. Then the inputs are inferred that
+would have made it say another digit: no gradients, no optimiser, just the closed-form posterior of
+the pixels, a few times in a row. Rows: the images, what was added, and what the network now sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import bayesrule as br
+from bayesrule.bench.models import fan_in_normal
+from bayesrule.data import Images, mnist
+
+STYLE = "svg { font: 13px system-ui, sans-serif; } text { fill: #222; text-anchor: middle; }"
+SIDE, GAP, LEFT = 84, 26, 90
+
+
+def network() -> nn.Module:
+    """16 kernels of 5×5, average pooling, and 64 units, for 28×28 images."""
+    layers = nn.Conv2d(1, 16, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()
+    return fan_in_normal(
+        nn.Sequential(*layers, nn.Linear(16 * 12 * 12, 64), nn.ReLU(), nn.Linear(64, 10))
+    )
+
+
+def trained(data: Images, num: int) -> tuple[br.Learner, br.State]:
+    """One pass through the first `num` images."""
+    learner = br.tagi(network(), br.OneHotLikelihood(), num_data=num)
+    run = br.fit(learner, (data.x_train[:num], data.y_train[:num]), epochs=1, batch_size=32)
+    return learner, run.state
+
+
+def chosen(learner: br.Learner, state: br.State, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The first image of each digit that the network gets right, and the digit."""
+    right = br.predict(learner, state, x).labels == y
+    rows = [int((right & (y == digit)).nonzero()[0]) for digit in range(10)]
+    return x[rows], y[rows]
+
+
+def png(pixels: Tensor) -> str:
+    """Grey levels (h, w) between 0 and 1 as the address of a PNG picture."""
+    height, width = pixels.shape
+    grey = (255.0 * pixels.clamp(0.0, 1.0)).round().to(torch.uint8).numpy()
+    raw = b"".join(b"\0" + row.tobytes() for row in grey)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b"")
+    chunks = (
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in parts
+    )
+    packed = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)).decode()
+    return f"data:image/png;base64,{packed}"
+
+
+def _tile(pixels: Tensor, text: str, column: int, row: int) -> str:
+    x, y = LEFT + column * (SIDE + 8), 8 + row * (SIDE + GAP)
+    return (
+        f'<image x="{x}" y="{y}" width="{SIDE}" height="{SIDE}" href="{png(pixels)}" '
+        f'style="image-rendering: pixelated"/>'
+        f'<text x="{x + SIDE / 2}" y="{y + SIDE + 16}">{text}</text>'
+    )
+
+
+def picture(data: Images, num: int = 20_000) -> str:
+    """Ten digits, what was added to them, and what they are taken for."""
+    data = data.standardised()
+    learner, state = trained(data, num)
+    x, y = chosen(learner, state, data.x_test, data.y_test)
+    low, high = float(data.x_test.min()), float(data.x_test.max())
+    found = br.attack(learner, state, x, (y + 3) % 10, bounds=(low, high), steps=30)
+    before, after = (br.predict(learner, state, one).probs for one in (x, found.images))
+    scale = 0.5 / float(found.change.abs().max())
+    tiles = []
+    for i in range(len(y)):
+        old, new = int(y[i]), int(found.labels[i])
+        tiles += [
+            _tile((x[i, 0] - low) / (high - low), f"{old} ({before[i, old]:.0%})", i, 0),
+            _tile(0.5 + scale * found.change[i, 0], f"{int(found.iterations[i])} steps", i, 1),
+            _tile((found.images[i, 0] - low) / (high - low), f"{new} ({after[i, new]:.0%})", i, 2),
+        ]
+    names = "".join(
+        f'<text x="{LEFT / 2}" y="{8 + row * (SIDE + GAP) + SIDE / 2}">{name}</text>'
+        for row, name in enumerate(("image", "change", "deceives"))
+    )
+    size = LEFT + len(y) * (SIDE + 8), 3 * (SIDE + GAP) + 8
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" '
+        f'viewBox="0 0 {size[0]} {size[1]}"><style>{STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="white"/>{names}{"".join(tiles)}</svg>\n'
+    )
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "adversarial.svg")
+    target.write_text(picture(mnist()))
+    print(target)

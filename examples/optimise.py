@@ -1,0 +1,107 @@
+"""A function that is dear to ask, minimised by a network that learns it meanwhile, as a picture.
+
+    python examples/optimise.py [FILE.svg]
+
+Himmelblau's function has four places of the least value, 0, and hills of several hundred. After ten
+points at random a network learns by TAGI what it was told so far and, by inference of its inputs,
+proposes where to ask next. Left: where it asked (dark: low values; the later, the redder the
+point); right: the best value so far, and that of random search for comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import bayesrule as br
+from bayesrule.report.axes import Axis
+from bayesrule.report.svg import Plot
+
+STYLE = """
+svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
+.grid { stroke: #e6e6e6; fill: none; } .notch, .base { stroke: #999; fill: none; }
+.tick.y { text-anchor: end; } .tick.x { text-anchor: middle; } .axis-label.x { text-anchor: end; }
+.ground { fill: #14507d; } .first { fill: #888; } .early { fill: #f2b134; } .late { fill: #d1301f; }
+.best { fill: none; stroke: #d1301f; stroke-width: 2; } .random { fill: none; stroke: #bbb; }
+"""
+SIZE, CELLS = 400.0, 50
+BOUNDS = [(-5.0, 5.0), (-5.0, 5.0)]
+
+
+def himmelblau(x: Tensor) -> float:
+    """The black box."""
+    a, b = x.tolist()
+    return (a**2 + b - 11) ** 2 + (a + b**2 - 7) ** 2
+
+
+def ground(plot: Plot) -> None:
+    """The function as shades of blue."""
+    step = 10.0 / CELLS
+    for i in range(CELLS):
+        for j in range(CELLS):
+            x, y = -5.0 + i * step, -5.0 + j * step
+            value = himmelblau(torch.tensor([x + step / 2, y + step / 2]))
+            shade = max(0.0, 1.0 - math.log1p(value) / math.log1p(400.0))
+            plot.box((x, x + step), (y, y + step), kind="ground", opacity=0.05 + 0.85 * shade)
+
+
+def asked(found: br.Search, first: int) -> Plot:
+    """Where the function was asked."""
+    plot = Plot(Axis("x₁", -5.0, 5.0), Axis("x₂", -5.0, 5.0), "points", width=SIZE, height=SIZE)
+    plot.grid = False
+    ground(plot)
+    tips = [f"{i + 1}: {v:.3g}" for i, v in enumerate(found.values.tolist())]
+    middle = (first + len(tips)) // 2
+    for kind, at in (
+        ("first", slice(0, first)),
+        ("early", slice(first, middle)),
+        ("late", slice(middle, None)),
+    ):
+        x, y = found.points[at].T.numpy()
+        plot.points(x, y, tips[at], kind=kind, radius=3.4)
+    return plot
+
+
+def progress(found: br.Search, random: list[Tensor]) -> Plot:
+    """The best value after each evaluation, on a logarithmic scale."""
+    num = len(found.values)
+    x, y = Axis("evaluations", 0.0, num), Axis("log₁₀ of the best value so far", -4.0, 3.0)
+    plot = Plot(x, y, "best value", width=SIZE, height=SIZE)
+    steps = torch.arange(1, num + 1).numpy()
+    for one in random:
+        plot.line(steps, one.clamp_min(1e-4).log10().numpy(), kind="random")
+    plot.line(steps, found.best.clamp_min(1e-4).log10().numpy(), kind="best")
+    plot.text(num * 0.35, 2.6, "grey: random search, ten times")
+    return plot
+
+
+def random_search(num: int, seed: int) -> Tensor:
+    """The best value after each of `num` points from anywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.empty(num, 2).uniform_(-5.0, 5.0, generator=generator)
+    return torch.tensor([himmelblau(x) for x in points]).cummin(0).values
+
+
+def picture(evaluations: int = 50, first: int = 10) -> str:
+    """Both panels."""
+    found = br.minimise(himmelblau, BOUNDS, evaluations=evaluations, first=first)
+    random = [random_search(evaluations, seed) for seed in range(10)]
+    panels = "".join(
+        f'<svg x="{SIZE * i}" y="0" width="{SIZE}" height="{SIZE}">{plot.render()}</svg>'
+        for i, plot in enumerate((asked(found, first), progress(found, random)))
+    )
+    size = f'width="{2 * SIZE}" height="{SIZE}" viewBox="0 0 {2 * SIZE} {SIZE}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="white"/>{panels}</svg>\n'
+    )
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "optimise.svg")
+    target.write_text(picture())
+    print(target)
