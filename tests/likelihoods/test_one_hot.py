@@ -21,7 +21,7 @@ class TestOneHot(LikelihoodContract):
         torch.tensor([0.0, 1.0, 2.0, 0.0, 1.0]),
     )
     glm = False
-    spread = 0.02
+    spread = 0.01
     off = 0.02
     off_epistemic = 0.02
 
@@ -35,7 +35,7 @@ class TestOneHot(LikelihoodContract):
         return torch.full((5,), MISSING)
 
     def reference(self, outputs: Tensor) -> Distribution:
-        scores = torch.special.ndtr((outputs - 0.5) / 0.2)
+        scores = torch.special.ndtr((outputs - 0.5) / 0.15)
         return Categorical(probs=scores / scores.sum(-1, keepdim=True))
 
     def test_a_label_is_the_kalman_update_of_its_code(self) -> None:

@@ -81,7 +81,8 @@ def run(
     """
     task = TASKS[name]
     x, y, x_test, y_test = _split(task.data(), device, held_out, num)
-    model = fan_in_normal(task.model(), seed).to(device).to(memory_format=torch.channels_last)
+    model = fan_in_normal(task.model(), seed).to(device)
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     likelihood = OneHotLikelihood(task.noise)
     rule = Conditioning(reach=task.reach)
     learner = tagi(model, likelihood, num_data=len(y), gain=task.gain, rule=rule)

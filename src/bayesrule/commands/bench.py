@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesrule.bench import speed, uci
-from bayesrule.checkpoint import write_atomically
-from bayesrule.commands import faults, numbers, options, text
+from bayesrule.commands import bench_tagi, faults, numbers, options, text
+from bayesrule.commands.kept import kept
 
 
 def add(commands: Any) -> None:
@@ -27,6 +27,8 @@ def add(commands: Any) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="WHAT")
     _add_speed(kinds)
     _add_uci(kinds)
+    bench_tagi.add_images(kinds)
+    bench_tagi.add_speed(kinds)
 
 
 def _add_speed(kinds: Any) -> None:
@@ -80,7 +82,7 @@ def run_speed(args: argparse.Namespace) -> int:
         seed=args.seed,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    if _kept(args, found):
+    if kept(args, found):
         return 0
     for result in found["results"]:
         print(f"\n{result['title']}")
@@ -93,16 +95,6 @@ def run_speed(args: argparse.Namespace) -> int:
             print(f"({name} did not run: {why})")
     print(f"\n{found['machine']}; medians of {args.rounds} rounds.")
     return 0
-
-
-def _kept(args: argparse.Namespace, found: dict[str, Any]) -> bool:
-    """Keeps the result as json where it is asked for; whether it was printed as json."""
-    found["command"] = options.command(args)
-    if args.out:
-        write_atomically(Path(args.out), (options.as_json(found) + "\n").encode())
-    if args.json:
-        print(options.as_json(found))
-    return bool(args.json)
 
 
 def _add_uci(kinds: Any) -> None:
@@ -155,7 +147,7 @@ def run_uci(args: argparse.Namespace) -> int:
         seed=args.seed,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    if _kept(args, found):
+    if kept(args, found):
         return 0
     for setting, title in found["settings"].items():
         rows = [_uci_row(one) for one in found["results"] if one["setting"] == setting]

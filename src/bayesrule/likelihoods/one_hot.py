@@ -34,7 +34,7 @@ class OneHotLikelihood(ClassProbabilities):
     """
 
     noise: _noise.Noise = 0.1
-    scale: float = 0.2
+    scale: float = 0.15
 
     def __post_init__(self) -> None:
         _noise.checked(self.noise)
