@@ -11,12 +11,14 @@ from types import ModuleType
 import pytest
 import torch
 
+from bayesrule import moments
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def _blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+def _blocks(document: str = README) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)
 
 
 def test_readme_snippets_run_one_after_another() -> None:
@@ -26,6 +28,15 @@ def test_readme_snippets_run_one_after_another() -> None:
         for block in _blocks():
             exec(compile(block.replace("epochs=200", "epochs=2"), "README.md", "exec"), names)
     assert {"learner", "state", "p", "optimizer", "mean"} <= set(names)
+
+
+def test_snippets_on_tagi_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments.tensor, "RULES", dict(moments.RULES))
+    names: dict[str, object] = {}
+    with torch.random.fork_rng(devices=[]):
+        for block in _blocks((ROOT / "docs" / "tagi.md").read_text()):
+            exec(compile(block, "tagi.md", "exec"), names)
+    assert {"learner", "state", "p", "log1p"} <= set(names)
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])

@@ -228,3 +228,46 @@ class TestPredictions:
         )
         torch.testing.assert_close(whole.mean, parts.mean)
         torch.testing.assert_close(whole.variance, parts.variance)
+
+
+class TestSettling:
+    """Statistics of normalising layers for the weights as they now are."""
+
+    def learner(self) -> br.Learner:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=0.3), nn.Linear(3, 1))
+        return br.tagi(model, br.GaussianLikelihood(noise=0.1), num_data=30)
+
+    def test_every_batch_counts_the_same(self) -> None:
+        learner = self.learner()
+        state = learner.init()
+        batches = [(torch.randn(5, 2), torch.randn(5, 1)) for _ in range(4)]
+        settled = learner.settle(state, batches, most=3)
+        mean, variance = [], []
+        for x, _ in batches[:3]:
+            weight, bias = (state.posterior.mean[f"0.{k}"] for k in ("weight", "bias"))
+            v, vb = (state.posterior.variance()[f"0.{k}"] for k in ("weight", "bias"))
+            hidden, spread = x @ weight.mT + bias, x.square() @ v.mT + vb
+            mean.append(hidden.mean(0))
+            variance.append(hidden.var(0) + spread.sum(0) / 4)
+        found = settled.buffers
+        torch.testing.assert_close(found["1.running_mean"], torch.stack(mean).mean(0))
+        torch.testing.assert_close(found["1.running_var"], torch.stack(variance).mean(0))
+        assert state.buffers["1.running_mean"].eq(0).all(), "the old state is left alone"
+        assert learner.model[1].momentum == 0.3, "and so is the module"
+
+    def test_others_keep_their_state(self) -> None:
+        batch = torch.randn(5, 2), torch.randn(5, 1)
+        learner = self.learner()
+        other = br.vogn(learner.model, learner.likelihood, num_data=30)
+        state = other.init()
+        assert other.settle(state, [batch]) is state
+        plain = br.tagi(nn.Linear(2, 1), learner.likelihood, num_data=30)
+        state = plain.init()
+        assert plain.settle(state, [batch]) is state
+
+    def test_a_run_ends_settled(self) -> None:
+        learner = self.learner()
+        x, y = torch.randn(30, 2), torch.randn(30, 1)
+        run = br.fit(learner, (x, y), epochs=2, batch_size=10, validation=(x, y))
+        assert int(run.state.buffers["1.num_batches_tracked"]) == 3, "one pass of plain averages"

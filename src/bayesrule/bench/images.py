@@ -30,7 +30,7 @@ from bayesrule.types import State
 class Task:
     """A net on a set of images, with the settings that it is trained with.
 
-    `published` is the error in percent of the table that the task is measured against.
+    `published` is the error in percent that the task is measured against, if there is one.
     """
 
     title: str
@@ -42,11 +42,15 @@ class Task:
     noise: float
     reach: float
     augmented: bool
-    published: float
+    published: float | None
 
 
 def _fnn() -> nn.Module:
     return nn.Sequential(nn.Flatten(), mlp(784, 10, (256, 256)))
+
+
+def _color_cnn() -> nn.Module:
+    return lenet(channels=3, size=32)
 
 
 TASKS = {
@@ -54,6 +58,9 @@ TASKS = {
     "mnist-cnn": Task("MNIST, 32c5-64c5-fc256", mnist, lenet, 64, 5, 1.0, 0.1, 0.1, False, 0.85),
     "fashion-cnn": Task(
         "Fashion-MNIST, 32c5-64c5-fc256", fashion_mnist, lenet, 64, 10, 1.0, 0.1, 0.1, False, 9.0
+    ),
+    "cifar10-cnn": Task(
+        "CIFAR-10, 32c5-64c5-fc256", cifar10, _color_cnn, 64, 5, 1.0, 0.1, 0.1, False, None
     ),
     "cifar10-resnet18": Task(
         "CIFAR-10, ResNet-18", cifar10, resnet18, 128, 50, 0.3, 0.1, 0.1, True, 13.8

@@ -13,12 +13,13 @@ def benchmark_mlp() -> nn.Module:
     return mlp(784, 10, hidden=(400, 400))
 
 
-def lenet(classes: int = 10) -> nn.Sequential:
-    """32 and 64 kernels of 5×5 with average pooling, then 256 units, for 28×28 images."""
+def lenet(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """32 and 64 kernels of 5×5 with average pooling, then 256 units, for square images."""
+    positions = (size // 4) ** 2
     return nn.Sequential(
-        *(nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2)),
         *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2)),
-        *(nn.Flatten(), nn.Linear(64 * 7 * 7, 256), nn.ReLU(), nn.Linear(256, classes)),
+        *(nn.Flatten(), nn.Linear(64 * positions, 256), nn.ReLU(), nn.Linear(256, classes)),
     )
 
 

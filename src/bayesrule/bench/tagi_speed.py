@@ -89,9 +89,7 @@ def run(
     return {"results": results, "versions": versions(), "machine": machine(), "device": device}
 
 
-def _case(
-    name: str, rounds: int, device: str, progress: Callable[[str], None]
-) -> dict[str, Any]:
+def _case(name: str, rounds: int, device: str, progress: Callable[[str], None]) -> dict[str, Any]:
     case = CASES[name]
     progress(case.title)
     steps = _steps(case, device)

@@ -71,7 +71,8 @@ def run_images(args: argparse.Namespace) -> int:
         if "error" in row
     ]
     print(text.table(["epoch", "error %", "NLL", "ECE", "seconds"], rows))
-    print(f"Published error: {found['published']} %. {found['machine']}.")
+    published = f"Published error: {found['published']} %. " if found["published"] else ""
+    print(f"{published}{found['machine']}.")
     return 0
 
 

@@ -1,0 +1,52 @@
+"""What a TAGI step costs."""
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from bayesrule.bench import tagi_speed
+from bayesrule.cli import main
+from bayesrule.fused import Fused
+from bayesrule.models import mlp
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = tagi_speed.Case("3-2-1", lambda: mlp(3, 1, (2,)), (4, 3), None, 1, stacked=True)
+    monkeypatch.setitem(tagi_speed.CASES, "tiny", case)
+    monkeypatch.setattr(tagi_speed, "Fused", functools.partial(Fused, backend="eager"))
+
+
+def test_ratios_and_rates_come_from_the_same_times() -> None:
+    found = tagi_speed.run(["tiny"], rounds=3)
+    (result,) = found["results"]
+    assert result["multiple_of_sgd"]["sgd"] == 1.0
+    assert set(result["multiple_of_sgd"]) == {"sgd", "tagi", "tagi, compiled"}
+    for name, rate in result["samples_per_second"].items():
+        nets = 20 if "at once" in name else 1
+        assert rate == pytest.approx(4 * nets / (1e-3 * result["milliseconds"][name]))
+
+
+def test_another_interpreter_is_timed_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="in a checkout of the repository"):
+        tagi_speed.run(["tiny"], rounds=1, pytagi=sys.executable)
+    (tmp_path / "benchmarks").mkdir()
+    script = tmp_path / "benchmarks" / "pytagi_speed.py"
+    script.write_text('print(\'{"results": [{"case": "tiny", "samples_per_second": 10.0}]}\')')
+    (result,) = tagi_speed.run(["tiny"], rounds=1, pytagi=sys.executable)["results"]
+    assert result["times_pytagi"]["tagi"] == result["samples_per_second"]["tagi"] / 10.0
+    script.write_text("raise SystemExit('no such library')")
+    with pytest.raises(ValueError, match="no such library"):
+        tagi_speed.run(["tiny"], rounds=1, pytagi=sys.executable)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "tagi", "--cases", "tiny", "--rounds", "1"]) == 0
+    assert "× SGD" in capsys.readouterr().out
+    assert main(["bench", "tagi", "--cases", "tinny"]) == 2
+    assert "Unknown case 'tinny'. Did you mean 'tiny'?" in capsys.readouterr().err
