@@ -19,7 +19,7 @@ CORE: list[set[str]] = [
     {"metrics", "randomness", "schedules", "seeds", "tree", "types"},
     {"vectors", "network"},
     {"matrices", "moments"},
-    {"evidence"},
+    {"evidence", "last_layer"},
     {"posteriors"},
     {"likelihoods", "expectations"},
     {"curvature"},

@@ -32,6 +32,7 @@ from torch.func import functional_call
 
 import bayesrule as br
 from bayesrule import seeds
+from bayesrule.last_layer import last_layer_names
 from bayesrule.learner import Learner
 from bayesrule.matrices import Structure
 from bayesrule.predict import linearised_outputs
@@ -129,7 +130,7 @@ def test_output_covariance_is_that_of_the_jacobian(
     model = make()
     learner = br.ridge(model, br.GaussianLikelihood(noise=1.0), num_data=6)
     mean = learner.init().posterior.mean
-    names = br.methods.last_layer_names(model) if subset else tuple(mean)
+    names = last_layer_names(model) if subset else tuple(mean)
     chosen = br.Subset(structure, names) if subset else structure
     precision = chosen.contract(TableRows.random(mean, 1, 9)).damped(2.0)
     model.train()

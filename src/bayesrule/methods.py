@@ -22,9 +22,10 @@ from bayesrule.curvature import (
     SquaredGradient,
 )
 from bayesrule.expectations import AtMean, Draws, Moments
+from bayesrule.last_layer import laplace_structure
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.matrices import Dense, Diagonal, Isotropic, Structure, Subset
+from bayesrule.matrices import Dense, Diagonal, Isotropic, Structure
 from bayesrule.moments import Activations, MomentMatched
 from bayesrule.posteriors import FanIn, GaussianFamily
 from bayesrule.predict import Linearised
@@ -263,7 +264,7 @@ def laplace(
     return Learner(
         model,
         likelihood,
-        posterior=GaussianFamily(_laplace_structure(model, structure, last_layer, online)),
+        posterior=GaussianFamily(laplace_structure(model, structure, last_layer, online)),
         expectation=AtMean(),
         curvature=final if online else SquaredGradient(),
         rule=Natural(learning_rate, 0.01) if online else _adam_steps(learning_rate, 0.9, 1e-3),
@@ -321,35 +322,6 @@ def find(name: str) -> Callable[..., Learner]:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"Unknown method {name!r}.{hint} Methods: {', '.join(METHODS)}.")
     return METHODS[key]
-
-
-def last_layer_names(model: nn.Module) -> tuple[str, ...]:
-    """The trainable parameters of the last module that has its own.
-
-    >>> last_layer_names(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
-    ('2.weight', '2.bias')
-    """
-    last: tuple[str, ...] = ()
-    for prefix, module in model.named_modules():
-        own = [k for k, v in module.named_parameters(prefix, recurse=False) if v.requires_grad]
-        last = tuple(own) or last
-    if not last:
-        raise ValueError("The model has no trainable parameters, so it has no last layer.")
-    return last
-
-
-def _laplace_structure(
-    model: nn.Module, structure: Structure | None, last_layer: bool | None, online: bool
-) -> Structure:
-    """A full last layer unless something else is asked for."""
-    if online and last_layer:
-        raise ValueError(
-            "Online Laplace moves the weights along the belief, so a belief over the last layer "
-            "would leave all others where they start; use last_layer=False or online=False."
-        )
-    if online or last_layer is False or (last_layer is None and structure is not None):
-        return structure or Diagonal()
-    return Subset(structure or Dense(), last_layer_names(model))
 
 
 def _adam_steps(learning_rate: Rate, momentum: float, rate: Rate) -> Natural:

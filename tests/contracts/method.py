@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, Likelihood, State, methods, tree
+from bayesrule import Learner, Likelihood, State, last_layer, methods, tree
 
 # Newton's steps are for convex losses, so these methods get a linear model; and full steps may
 # overshoot where probabilities are close to 0 or 1, so their loss falls for certain in short ones.
@@ -172,4 +172,4 @@ class MethodContract:
 
     def _some(self, learner: Learner) -> str:
         """A parameter of the last layer, which every belief is about."""
-        return methods.last_layer_names(learner.model)[0]
+        return last_layer.last_layer_names(learner.model)[0]
