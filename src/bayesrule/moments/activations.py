@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments import closed_forms
+from bayesrule.moments.blocks import in_blocks
 from bayesrule.moments.choices import LocallyLinear
 from bayesrule.moments.closed_forms import matched_relu
 from bayesrule.moments.quadrature import Scalar, Triple, quadrature, tangent_moments
@@ -50,9 +51,8 @@ def through(
     name = getattr(getattr(function, "func", function), "__name__", "function")
     if isinstance(x.way.activations, LocallyLinear):
         return elementwise(name, x, *tangent_moments(function, m, s))
-    return elementwise(
-        name, x, *(quadrature(function, m, s, num) if closed is None else closed(m, s))
-    )
+    matched = closed or partial(quadrature, function, num=num)
+    return elementwise(name, x, *in_blocks(matched, m, s))
 
 
 @rule(F.relu, torch.relu, Tensor.relu)
@@ -61,7 +61,7 @@ def relu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
     if isinstance(input.way.activations, LocallyLinear):
         slope = (m > 0).to(m.dtype)
         return elementwise("relu", input, m * slope, s * slope, slope)
-    return elementwise("relu", input, *matched_relu(m, s))
+    return elementwise("relu", input, *in_blocks(matched_relu, m, s))
 
 
 @rule(F.leaky_relu)
