@@ -63,10 +63,10 @@ def trained(
     return learner, checkpoint.load(state, learner.init())[0]
 
 
-def test_images(task: str, num: int, device: str) -> tuple[Tensor, Tensor]:
-    """The first test images, standardised, and their classes."""
-    data = images.TASKS[task].data().standardised()
-    return data.x_test[:num].to(device), data.y_test[:num].to(device)
+def test_images(task: str, first: int, num: int, device: str) -> tuple[Tensor, Tensor]:
+    """Some test images, standardised, and their classes."""
+    data, rows = images.TASKS[task].data().standardised(), slice(first, first + num)
+    return data.x_test[rows].to(device), data.y_test[rows].to(device)
 
 
 def other_classes(y: Tensor, num_classes: int = 10, seed: int = 0) -> Tensor:
@@ -102,6 +102,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--train", type=int, help="how many images to train on; all if not said")
     parser.add_argument("--num", type=int, default=1000, help="how many test images to attack")
+    parser.add_argument("--first", type=int, default=0, help="the first test image to attack")
+    parser.add_argument("--short", action="store_true", help="the first variant alone")
     parser.add_argument("--state", type=Path, help="a trained state instead of training")
     parser.add_argument("--save", type=Path, help="where to write the trained state")
     parser.add_argument("--out", type=Path)
@@ -116,17 +118,18 @@ def main() -> int:
     )
     if options.save:
         checkpoint.save(options.save, state)
-    x, y = test_images(options.task, options.num, options.device)
+    x, y = test_images(options.task, options.first, options.num, options.device)
     error = images.scores(learner, state, x, y)["error"]
     target, limits = other_classes(y), reach(options.task)
     results = {}
-    for name, variant in VARIANTS.items():
+    for name, variant in list(VARIANTS.items())[: 1 if options.short else None]:
         results[name] = figures(learner, state, x, target, **limits, **variant)
         print(name, results[name], flush=True)
     result = {
         "benchmark": "adversarial",
         "task": options.task,
         "epochs": options.epochs,
+        "first_image": options.first,
         "num_images": options.num,
         "error_before": error,
         **limits,
