@@ -46,9 +46,9 @@ CASES = [
         (400, {"epochs": 7}, 7, 32),
         (400, {"method": "ridge"}, 30, 400),  # all data at once
         (400, {"method": "newton", "batch_size": 50, "epochs": 3}, 3, 50),
-        (400, {"method": "tagi"}, COURSES["tagi"].most, 32),  # each epoch counts the data again
-        (64_000, {"method": "TAGI"}, COURSES["tagi"].least, 32),
-        (400, {"method": "tagi", "epochs": 99}, 99, 32),
+        (100, {"method": "tagi"}, COURSES["tagi"].most, 10),  # each epoch counts the data again
+        (64_000, {"method": "TAGI"}, COURSES["tagi"].least, 10),
+        (400, {"method": "tagi", "epochs": 99}, 99, 10),
     ],
 )
 def test_epochs_and_batch_size_for_data(

@@ -22,6 +22,7 @@ from bayesrule.likelihoods import (
 )
 from bayesrule.methods import Settings, find
 from bayesrule.models import mlp
+from bayesrule.rules import Conditioning
 from bayesrule.schedules import cosine
 from bayesrule.train import Epoch, Run, fit
 from bayesrule.types import State
@@ -44,23 +45,29 @@ _LIKELIHOODS: dict[str, type[Likelihood]] = {
 class Course:
     """How many epochs are trained where nobody says: from `least` to `most`.
 
-    With `whole` each step sees all the data; otherwise as many examples as make a batch.
+    They are as many as make about `steps` steps. With `whole` each step sees all the data;
+    otherwise `batch` examples. `noise` is how a Gaussian likelihood learns it.
     """
 
     least: int = 20
     most: int = 400
+    steps: int = 2000
+    batch: int = 32
     whole: bool = False
+    noise: Mapping[str, float] = field(default_factory=dict)
 
-    def epochs(self, batches: int, steps: int) -> int:
-        """As many as make about `steps` of the batches of an epoch."""
-        return max(self.least, min(self.most, round(steps / batches)))
+    def epochs(self, batches: int, steps: int | None) -> int:
+        """How many, with so many batches in an epoch."""
+        return max(self.least, min(self.most, round((steps or self.steps) / batches)))
 
 
 # Methods that train in another way than by many small steps.
 COURSES = {
-    **dict.fromkeys(LINEAR, Course(30, 30, whole=True)),
-    # Each epoch counts all the data once more, so that many make the belief too sure.
-    "tagi": Course(20, 100),
+    # Each step sees all data, so the noise needs no averaging over batches.
+    **dict.fromkeys(LINEAR, Course(30, 30, whole=True, noise={"averaging": 1.0})),
+    # Small batches, since their examples are taken as if each were alone. The noise of standardised
+    # targets is believed to be about √0.1 until data say otherwise.
+    "tagi": Course(20, 100, 2500, 10, noise={"shape": 1.0, "rate": 0.1}),
 }
 
 
@@ -100,7 +107,7 @@ class Recipe:
     likelihood: str = "gaussian"
     hidden: tuple[int, ...] = (50,)
     epochs: int | None = None
-    steps: int = 2000
+    steps: int | None = None
     batch_size: int | None = None
     patience: int | None = None
     seed: int = 0
@@ -122,12 +129,17 @@ class Recipe:
         """Whether the method is for linear models and takes all data at once."""
         return find(self.method).__name__ in LINEAR
 
+    @property
+    def course(self) -> Course:
+        """How the method trains where nobody says."""
+        return COURSES.get(find(self.method).__name__, Course())
+
     def for_data(self, num_data: int) -> Recipe:
         """The same recipe with epochs and batch size worked out for so many examples."""
         if num_data < 1:
             raise ValueError("There are no examples to learn from.")
-        course = COURSES.get(find(self.method).__name__, Course())
-        size = self.batch_size or (num_data if course.whole else min(32, num_data))
+        course = self.course
+        size = self.batch_size or (num_data if course.whole else min(course.batch, num_data))
         epochs = self.epochs or course.epochs(-(-num_data // size), self.steps)
         return replace(self, epochs=epochs, batch_size=size)
 
@@ -146,7 +158,10 @@ class Recipe:
         """The learner; `targets` is the number of target columns or classes."""
         method = find(self.method)
         refuse_unknown(method, self.options)
+        parameters = inspect.signature(method).parameters
         options = {**self.options, **self._learning_rate(method, num_data)}
+        if "rule" in parameters and "rule" not in options:
+            options["rule"] = Conditioning.over(num_data, self._num_steps(num_data))
         module = self.network(inputs, targets)
         return method(module, self._likelihood(), num_data=num_data, **options)
 
@@ -155,20 +170,22 @@ class Recipe:
         parameter = inspect.signature(method).parameters.get("learning_rate")
         if parameter is None:
             return {}
-        recipe = self.for_data(num_data)
-        assert recipe.epochs is not None
-        assert recipe.batch_size is not None
         # Full Newton steps can overshoot on classes; half steps do not and are as good in the end.
         default = 0.5 if method.__name__ == "newton" else parameter.default
         rate = self.options.get("learning_rate", default)
         if not self.linear and not callable(rate):
-            rate = cosine(rate, steps=recipe.epochs * -(-num_data // recipe.batch_size))
+            rate = cosine(rate, steps=self._num_steps(num_data))
         return {"learning_rate": rate}
 
+    def _num_steps(self, num_data: int) -> int:
+        recipe = self.for_data(num_data)
+        assert recipe.epochs is not None
+        assert recipe.batch_size is not None
+        return recipe.epochs * -(-num_data // recipe.batch_size)
+
     def _likelihood(self) -> Likelihood:
-        if self.likelihood == "gaussian" and self.linear:
-            # Each step sees all data, so the noise needs no averaging over batches.
-            return GaussianLikelihood(averaging=1.0)
+        if self.likelihood == "gaussian":
+            return GaussianLikelihood(**self.course.noise)
         return _LIKELIHOODS[self.likelihood]()
 
     def fit(

@@ -79,7 +79,7 @@ class _Bayes(BaseEstimator):
     hidden: int | Sequence[int] = (50,)
     network: Build | None = None
     epochs: int | None = None
-    steps: int = 2000
+    steps: int | None = None
     batch_size: int | None = None
     prior_precision: float | None = None
     temperature: float = 1.0

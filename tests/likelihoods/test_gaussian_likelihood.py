@@ -237,6 +237,15 @@ class TestLearningNoiseFromGaussianOutputs:
         close(later["a"], noise["a"])
         close(later["b"], noise["b"] + 0.01 * (6.0 + 1.5 * count - noise["b"]) * (count > 0))
 
+    def test_early_mistakes_are_forgotten_as_fast_as_by_averaging(self) -> None:
+        """Ten new data of a million after a thousand: one in a hundred is the last batch's say."""
+        noise = {"a": torch.tensor([506.0], dtype=DTYPE), "b": torch.tensor([506.0], dtype=DTYPE)}
+        ones = torch.ones(1, dtype=DTYPE)
+        scaled = {"squares": 0.2 * 1e6 * ones, "again": ones, "count": 1e6 * ones}
+        found = self.likelihood.update(noise, {**scaled, "batches": 1e5 * ones}, 1e6)
+        close(found["a"], 511.0 * ones)
+        close(found["b"] / found["a"], 0.99 * 1.0 * ones + 0.01 * 0.2)
+
     @pytest.mark.parametrize("share", [0.0, 0.5])
     def test_one_pass_finds_the_noise(self, share: float) -> None:
         """A line through data seen once, one by one, with some targets missing."""

@@ -78,9 +78,9 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--steps",
         type=numbers.whole(),
-        default=2000,
         metavar="N",
-        help="about how many batches are seen where --epochs is not given (default: 2000)",
+        help="about how many batches are seen where --epochs is not given (default: 2000, and "
+        f"{COURSES['tagi'].steps} for tagi)",
     )
     group.add_argument(
         "--batch-size", type=numbers.whole(), metavar="N", help="rows in a batch (default: 32)"

@@ -47,7 +47,8 @@ class GaussianLikelihood(Likelihood):
 
     In `condition` a target of NaN is missing and counts for nothing, in N neither. Until a has
     grown to `shape + N/2T`, data are new: each batch adds its own number and squares, f as it is
-    given y. From then on they have been seen, f knows them already, and averages are taken.
+    given y (and no less than `averaging` of b / a is that of the last batch). From then on data
+    have been seen, f knows them already, and averages are taken.
 
     >>> GaussianLikelihood(noise=0.1)
     GaussianLikelihood(noise=0.1, shape=6.0, rate=6.0, averaging=0.01)
@@ -93,12 +94,17 @@ class GaussianLikelihood(Likelihood):
         whole = self.shape + 0.5 * count
         # How many such batches make up the data; none where all targets are missing.
         batches = torch.where(statistics["batches"] > 0, statistics["batches"], 1.0)
-        new = a < (1.0 - 1e-5) * whole
+        more = 0.5 * count / batches
+        grown = a + more
+        # What was believed while the weights knew little is forgotten as fast as by averaging.
+        weight = (more / grown).clamp_min(self.averaging)
+        added = grown * (b / a).lerp(statistics["squares"] / count, weight)
         rate = self.averaging * (count > 0).to(count.dtype)
         mixed = b.lerp(self.rate + 0.5 * statistics["again"], rate)
+        new = a < (1.0 - 1e-5) * whole
         return {
-            "a": torch.where(new, a + 0.5 * count / batches, a.lerp(whole, rate)),
-            "b": torch.where(new, b + 0.5 * statistics["squares"] / batches, mixed),
+            "a": torch.where(new, grown, a.lerp(whole, rate)),
+            "b": torch.where(new, added, mixed),
         }
 
     def _precision(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from bayesrule import vectors
@@ -32,11 +33,24 @@ class Conditioning(Rule):
                 f"reach must be positive and loss between 0 and 1, got {self.reach}, {self.loss}."
             )
 
+    @classmethod
+    def over(cls, num_data: int, steps: int, reach: float = 0.5) -> Conditioning:
+        """Bounds for a whole training of so many steps over data that are seen again and again.
+
+        Conditioning on the same data in every epoch makes a belief sure of itself before it has
+        learned. With these bounds no variance falls by more than the factor `10 num_data` over the
+        training, evenly: what so many data of noise variance 0.1 could do to a variance of one.
+
+        >>> Conditioning.over(num_data=1000, steps=2000).loss
+        0.0046...
+        """
+        return cls(reach, min(0.5, math.log(10.0 * num_data) / steps))
+
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
         if not isinstance(family, GaussianFamily) or not isinstance(family.structure, Diagonal):
             raise TypeError(
                 "Conditioning needs independent Gaussian weights, got "
-                f"{type(family).__name__}; use GaussianFamily(Diagonal())."
+                f"{_kind(family)}; use GaussianFamily(Diagonal())."
             )
         if not isinstance(expectation, Moments) or not isinstance(curvature, Innovations):
             raise ValueError(
@@ -69,3 +83,9 @@ class Conditioning(Rule):
         share = vectors.div_(derivatives.curvature.values, precision)
         kept = vectors.shift_(vectors.scale_(vectors.clamp_(share, loss), -1.0), 1.0)
         return Gaussian(mean, DiagonalMatrix(vectors.div_(precision, kept))), memory
+
+
+def _kind(family: Family) -> str:
+    """What there is instead of independent Gaussians."""
+    chosen = family.structure if isinstance(family, GaussianFamily) else family
+    return type(chosen).__name__
