@@ -22,7 +22,7 @@ def test_the_same_numbers_in_several_calls() -> None:
         return matched_relu(m, s)
 
     m, s = torch.randn(7, 50), torch.rand(7, 50)
-    for found, wanted in zip(in_blocks(counted, m, s), matched_relu(m, s), strict=True):
+    for found, wanted in zip(in_blocks(counted, m, s, num=3), matched_relu(m, s), strict=True):
         assert torch.equal(found, wanted)
     assert calls == [64] * 5 + [30]
 
@@ -35,8 +35,8 @@ def test_what_is_small_strided_mapped_or_traced_goes_through_whole() -> None:
         return matched_relu(m, s)
 
     m, s = torch.randn(3, 20, 20), torch.rand(3, 20, 20)
-    in_blocks(counted, m[0, :5], s[0, :5])
-    in_blocks(counted, m.mT, s.mT)
-    torch.vmap(lambda a, b: in_blocks(counted, a, b))(m, s)
-    torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: in_blocks(counted, a, b))(m, s)
+    in_blocks(counted, m[0, :5], s[0, :5], num=3)
+    in_blocks(counted, m.mT, s.mT, num=3)
+    torch.vmap(lambda a, b: in_blocks(counted, a, b, num=3))(m, s)
+    torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: in_blocks(counted, a, b, num=3))(m, s)
     assert calls == [100, 1200, 400, 1200]

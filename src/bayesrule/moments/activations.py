@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -25,9 +25,16 @@ def elementwise(
     """A scalar function of x from its moments; `slope = cov(φ(z), z) / Var z`."""
 
     def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((slope * delta, slope.square() * eta),)
+        first, second = in_blocks(_pulled, slope, delta, eta, num=2, writes=True)
+        return ((first, second),)
 
     return x.way.result(name, mean, variance, (x.node,), pull)
+
+
+def _pulled(
+    slope: Tensor, delta: Tensor, eta: Tensor, out: Sequence[Tensor | None] = (None, None)
+) -> Innovation:
+    return torch.mul(slope, delta, out=out[0]), torch.mul(slope * slope, eta, out=out[1])
 
 
 def through(
@@ -52,7 +59,7 @@ def through(
     if isinstance(x.way.activations, LocallyLinear):
         return elementwise(name, x, *tangent_moments(function, m, s))
     matched = closed or partial(quadrature, function, num=num)
-    return elementwise(name, x, *in_blocks(matched, m, s))
+    return elementwise(name, x, *in_blocks(matched, m, s, num=3))
 
 
 @rule(F.relu, torch.relu, Tensor.relu)
@@ -61,7 +68,7 @@ def relu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
     if isinstance(input.way.activations, LocallyLinear):
         slope = (m > 0).to(m.dtype)
         return elementwise("relu", input, m * slope, s * slope, slope)
-    return elementwise("relu", input, *in_blocks(matched_relu, m, s))
+    return elementwise("relu", input, *in_blocks(matched_relu, m, s, num=3, writes=True))
 
 
 @rule(F.leaky_relu)

@@ -7,6 +7,7 @@ Each takes the means m and variances s of z and gives `E φ(z)`, `Var φ(z)` and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,11 +23,12 @@ def _pdf(x: Tensor) -> Tensor:
     return torch.exp(-0.5 * x.square()) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-def _relu(m: Tensor, s: Tensor) -> Triple:
+def _relu(m: Tensor, s: Tensor, out: Tensor | None = None) -> Triple:
     # As few passes over memory as there are: this is most of a network's scalar work.
     std = positive(s).sqrt_()
-    below = (m / std).mul_(-math.sqrt(0.5))
-    cdf = torch.erfc(below).mul_(0.5)
+    # Beyond nine all is over but for numbers so small that processors slow down on them.
+    below = (m / std).mul_(-math.sqrt(0.5)).clamp(-9.0, 9.0)
+    cdf = torch.erfc(below, out=out).mul_(0.5)
     bulk = below.mul_(below).neg_().exp_().mul_(std).mul_(1.0 / math.sqrt(2.0 * math.pi))
     mean = torch.addcmul(bulk, m, cdf)
     # E φ² − μ² with E φ² = (m² + s) Φ + m √s ϕ = m μ + s Φ
@@ -34,10 +36,11 @@ def _relu(m: Tensor, s: Tensor) -> Triple:
     return mean, variance, cdf
 
 
-def matched_relu(m: Tensor, s: Tensor) -> Triple:
+def matched_relu(m: Tensor, s: Tensor, out: Sequence[Tensor | None] = (None, None, None)) -> Triple:
     """max(z, 0): `μ = m Φ + √s ϕ`, `σ² = s Φ + μ (m − μ)`, `J = Φ`, at α."""
-    mean, variance, slope = _relu(m, s)
-    return mean.clamp_min_(1e-6), variance.clamp_min_(1e-6), slope
+    mean, variance, slope = _relu(m, s, out[2])
+    first = torch.clamp_min(mean, 1e-6, out=out[0])
+    return first, torch.clamp_min(variance, 1e-6, out=out[1]), slope
 
 
 def matched_leaky_relu(m: Tensor, s: Tensor, slope: float) -> Triple:
