@@ -83,6 +83,20 @@ def test_a_run_is_the_same() -> None:
     same(runs[0].state, runs[1].state)
 
 
+def test_stacked_nets() -> None:
+    torch.manual_seed(0)
+    learner = br.tagi(mlp(3, 1, (4,)), br.GaussianLikelihood(), num_data=20)
+    stack = br.Stacked(learner, 3)
+    plain, fused, step = stack.init(), stack.init(), br.Fused(stack, "aot_eager").step
+    for _ in range(3):
+        batch = torch.randn(3, 5, 3), torch.randn(3, 5, 1)
+        plain, info = stack.step(plain, batch)
+        fused, other = step(fused, batch)
+        torch.testing.assert_close(other.loss, info.loss)
+        torch.testing.assert_close(other.kl, info.kl)
+    same(plain, fused)
+
+
 def test_what_cannot_be_compiled_is_refused() -> None:
     model, batch = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), (torch.ones(3, 2),) * 2
     with pytest.raises(TypeError, match=r"such as tagi; this one has the rule Natural"):

@@ -11,15 +11,16 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from bayesrule import tree, vectors
-from bayesrule.curvature.innovations import Innovation, innovation
 from bayesrule.learner import Learner, check_batch
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments.propagate import apart
 from bayesrule.posteriors import Gaussian
 from bayesrule.rules import Conditioning
+from bayesrule.stacked import Stacked
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
 Tensors = list[Tensor]
+_Parts = tuple[Params, Params, Params, Params]
 
 # On a CPU a value that took several operations is better stored than computed once more by each
 # of its users, as the compiler would have it: pooling looks at each value of a ReLU nine times.
@@ -42,13 +43,14 @@ class _Plan:
 
 
 class Fused:
-    """The steps of a `tagi` learner, traced once for each shape of batch and compiled.
+    """The steps of a `tagi` learner, traced once for a shape of batch and compiled.
 
     The same numbers as those of `learner.step` up to rounding, in fewer passes over memory; on a
     GPU each step is replayed as one CUDA graph. Compiling takes from seconds (a small net) to a
     minute (ResNet-18), so it pays for long trainings. Batches of another shape than the first, such
-    as the last of an epoch, go through `learner.step`. The old state's memory is used again unless
-    `donate=False`. `backend` is one of torch.compile's; its default needs a C++ compiler.
+    as the last of an epoch, go through `learner.step`. `Stacked` nets can be compiled too. The old
+    state's memory is used again unless `donate=False`. `backend` is one of torch.compile's; its
+    default needs a C++ compiler.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -57,58 +59,72 @@ class Fused:
     >>> state, info = step(learner.init(), (torch.ones(5, 2), torch.ones(5, 1)))
     """
 
-    def __init__(self, learner: Learner, backend: str = "inductor") -> None:
-        if not isinstance(learner.rule, Conditioning):
+    def __init__(self, learner: Learner | Stacked, backend: str = "inductor") -> None:
+        inner = learner.learner if isinstance(learner, Stacked) else learner
+        if not isinstance(inner.rule, Conditioning):
             raise TypeError(
                 "Fused steps are for learners whose step is closed form without randomness, such "
-                f"as tagi; this one has the rule {type(learner.rule).__name__}. Use learner.step."
+                f"as tagi; this one has the rule {type(inner.rule).__name__}. Use learner.step."
             )
-        self.learner, self.backend = learner, backend
+        self.learner, self.backend = inner, backend
+        self._stack = learner if isinstance(learner, Stacked) else None
         self._plan: _Plan | None = None
+        self._last: tuple[State, _Parts, Tensors] | None = None
 
     @torch.no_grad()
     def step(self, state: State, batch: Batch, *, donate: bool = True) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step."""
         x, y = batch
-        size = check_batch(x, y)
-        if not isinstance(x, Tensor) or type(x) is not Tensor:
+        if type(x) is not Tensor:
             raise TypeError("Fused steps take one plain tensor as inputs; use learner.step.")
+        size = check_batch(x, y) if self._stack is None else self._stack.size(x, y)
         if not donate:
             state = tree.map_tensors(state, torch.clone)
-        assert isinstance(state.posterior, Gaussian)
-        assert isinstance(state.posterior.precision, DiagonalMatrix)
-        parts = (
-            state.posterior.mean,
-            state.posterior.precision.values,
-            state.noise,
-            state.buffers,
-        )
-        tensors = [x, y, *(value for part in parts for value in part.values())]
-        key = tuple((tuple(t.shape), t.dtype, t.device) for t in tensors)
+        parts, flat = self._taken_apart(state)
+        key = _key(x), _key(y)
         if self._plan is None:
-            self._plan = self._planned(parts, tensors, size, key)
+            self._plan = self._planned(parts, [x, y, *flat], size, key)
         plan = self._plan
         if plan.key != key:
-            return self.learner.step(state, batch, donate=True)
-        found = plan.run(*tensors) if plan.graph is None else _replay(plan, tensors)
+            return (self._stack or self.learner).step(state, batch, donate=True)
+        found = plan.run(x, y, *flat) if plan.graph is None else _replay(plan, [x, y, *flat])
         return self._next(state, parts, plan, found, size)
 
+    def _taken_apart(self, state: State) -> tuple[_Parts, Tensors]:
+        """A state's tensors by name and in a row; those of the last step's state are known."""
+        if self._last is not None and self._last[0] is state:
+            return self._last[1:]
+        assert isinstance(state.posterior, Gaussian)
+        assert isinstance(state.posterior.precision, DiagonalMatrix)
+        values = state.posterior.precision.values
+        parts = state.posterior.mean, values, state.noise, state.buffers
+        return parts, [value for part in parts for value in part.values()]
+
     def _next(
-        self, state: State, parts: tuple[Params, ...], plan: _Plan, found: Tensors, size: int
+        self, state: State, parts: _Parts, plan: _Plan, found: Tensors, size: int
     ) -> tuple[State, Info]:
         learner, (mean, precision, noise, buffers) = self.learner, parts
         if plan.static is not None:
             mean, precision, _, buffers = _split(parts, plan.static[2:])
-        loss, statistics = found[0] * (learner.num_data / size), found[1:]
-        learned = dict(zip(plan.learned, statistics, strict=True))
-        noise = learner.likelihood.update(noise, learned, learner.weight)
+        noise = self._learned(noise, dict(zip(plan.learned, found[1:], strict=True)))
         posterior = Gaussian(mean, DiagonalMatrix(precision))
         new = State(posterior, state.rule, noise, buffers, state.step + 1, state.seed)
-        return new, Info(loss, learner.temperature, learner.divergence(posterior))
+        self._last = new, *self._taken_apart(new)
+        loss = found[0] * (learner.num_data / size)
+        return new, Info(loss, learner.temperature, self._divergence(new))
 
-    def _planned(
-        self, parts: tuple[Params, ...], tensors: Tensors, size: int, key: object
-    ) -> _Plan:
+    def _learned(self, noise: Params, statistics: Params) -> Params:
+        if self._stack is not None and noise:
+            return self._stack.learned(noise, statistics, 1.0)
+        return self.learner.likelihood.update(noise, statistics, self.learner.weight)
+
+    def _divergence(self, state: State) -> Callable[[], Tensor]:
+        stack = self._stack
+        return (
+            self.learner.divergence(state.posterior) if stack is None else lambda: stack.kl(state)
+        )
+
+    def _planned(self, parts: _Parts, tensors: Tensors, size: int, key: object) -> _Plan:
         # Loading the compiler takes as long as loading the rest of the library.
         from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -127,22 +143,22 @@ class Fused:
         plan = _Plan(run, key, learned)
         return _captured(plan, tensors) if tensors[0].is_cuda else plan
 
-    def _function(
-        self, parts: tuple[Params, ...], size: int, learned: list[str]
-    ) -> Callable[..., Tensors]:
+    def _function(self, parts: _Parts, size: int, learned: list[str]) -> Callable[..., Tensors]:
         """One step as a function of tensors, which it changes."""
         learner = self.learner
+        # One net is a stack that nothing is mapped over.
+        local = Stacked(learner, 1).local if self._stack is None else torch.vmap(self._stack.local)
 
         def function(x: Tensor, y: Tensor, *flat: Tensor) -> Tensors:
             mean, precision, noise, buffers = _split(parts, flat)
-            given = dict(buffers)
-            found = self._innovation(mean, vectors.reciprocal(precision), noise, given, x, y)
+            variance = vectors.reciprocal(precision)
+            found, after = local(mean, variance, noise, dict(buffers), x, y)
             curvature = DiagonalMatrix(apart(found.eta))
             gradient = apart(found.delta)
             derivatives = Derivatives(found.loss, gradient, curvature, learner.weight, size)
             belief = Gaussian(mean, DiagonalMatrix(precision))
             learner.rule.step(belief, derivatives, learner.prior_precision, {}, 0)
-            for name, value in given.items():
+            for name, value in after.items():
                 if value is not buffers[name]:
                     buffers[name].copy_(value)
             statistics = vectors.scale(found.statistics, learner.weight / size)
@@ -151,20 +167,12 @@ class Fused:
 
         return function
 
-    def _innovation(self, mean: Params, variance: Params, *rest: Any) -> Innovation:
-        learner = self.learner
-        return innovation(
-            learner.network,
-            learner.likelihood,
-            learner.expectation.activations,
-            mean,
-            variance,
-            *rest,
-            temperature=learner.temperature,
-        )
+
+def _key(x: Tensor) -> object:
+    return x.shape, x.dtype, x.device
 
 
-def _split(parts: tuple[Params, ...], flat: Any) -> list[Params]:
+def _split(parts: _Parts, flat: Any) -> list[Params]:
     """Tensors in a row as parameters with the names that they had."""
     values = iter(flat)
     return [{name: next(values) for name in part} for part in parts]

@@ -113,16 +113,16 @@ class Stacked:
         With `donate` the caller gives the old state up and its memory is used again.
         """
         x, y = batch
-        size = self._size(x, y)
+        size = self.size(x, y)
         assert isinstance(state.posterior, Gaussian)
         given = state.posterior.mean, state.posterior.precision.inverse_diagonal()
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        found, buffers = torch.vmap(self._local)(*given, state.noise, buffers, x, y)
+        found, buffers = torch.vmap(self.local)(*given, state.noise, buffers, x, y)
         if y.device.type == "cpu" and not found.sound.all():
             self._explain(state, batch, found.sound)
         return self._absorb(state, found, buffers, size, donate)
 
-    def _local(
+    def local(
         self, mean: Params, variance: Params, noise: Params, buffers: Params, x: Inputs, y: Tensor
     ) -> tuple[Innovation, Params]:
         """What a batch says of one net, and its buffers afterwards."""
@@ -153,11 +153,11 @@ class Stacked:
         posterior, _ = learner.rule.step(
             belief, derivatives, learner.prior_precision, {}, state.step
         )
-        noise = self._learned(state.noise, found.statistics, learner.weight / size)
+        noise = self.learned(state.noise, found.statistics, learner.weight / size)
         new = State(posterior, {}, noise, buffers, state.step + 1, state.seed)
-        return new, Info(loss, learner.temperature, lambda: self._kl(new))
+        return new, Info(loss, learner.temperature, lambda: self.kl(new))
 
-    def _learned(self, noise: Params, statistics: Params, scale: float) -> Params:
+    def learned(self, noise: Params, statistics: Params, scale: float) -> Params:
         """What the likelihoods have learned."""
         update = partial(self.learner.likelihood.update, weight=self.learner.weight)
         if statistics:
@@ -166,11 +166,12 @@ class Stacked:
         moved = update({name: value[0] for name, value in noise.items()}, {})
         return {name: value.expand(self.num).clone() for name, value in moved.items()}
 
-    def _kl(self, state: State) -> Tensor:
+    def kl(self, state: State) -> Tensor:
+        """`KL(q ‖ prior)` of each net, (num,)."""
         beliefs = [one.posterior for one in self.unstack(state)]
         return torch.stack([belief.kl(self.learner.prior_precision) for belief in beliefs])
 
-    def _size(self, x: Inputs, y: Tensor) -> int:
+    def size(self, x: Inputs, y: Tensor) -> int:
         """How many examples each net gets; nets first, examples second."""
         for part in (*(x if isinstance(x, tuple) else (x,)), y):
             if isinstance(part, GaussianTensor):

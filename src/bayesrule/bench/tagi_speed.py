@@ -136,7 +136,8 @@ def _steps(case: Case, device: str) -> dict[str, Step]:
         "tagi, compiled": _tagi(case, x, y, compiled=True),
     }
     if case.stacked:
-        steps[f"tagi, {STACK} nets at once"] = _stacked(case, x, y)
+        steps[f"tagi, {STACK} nets at once"] = _stacked(case, x, y, compiled=False)
+        steps[f"tagi, {STACK} nets at once, compiled"] = _stacked(case, x, y, compiled=True)
     return steps
 
 
@@ -192,14 +193,15 @@ def _tagi(case: Case, x: Tensor, y: Tensor, *, compiled: bool) -> Step:
     return step
 
 
-def _stacked(case: Case, x: Tensor, y: Tensor) -> Step:
+def _stacked(case: Case, x: Tensor, y: Tensor, *, compiled: bool) -> Step:
     learner = tagi(_net(case, x), GaussianLikelihood(noise=0.1), num_data=60_000, gain=0.1)
     stack = Stacked(learner, STACK)
+    advance = Fused(stack).step if compiled else stack.step
     state = [stack.init(range(STACK))]
     batch = tuple(part.expand(STACK, *part.shape).contiguous() for part in (x, y))
 
     def step() -> None:
-        state[0], _ = stack.step(state[0], batch, donate=True)  # type: ignore[arg-type]
+        state[0], _ = advance(state[0], batch, donate=True)  # type: ignore[arg-type]
 
     return step
 
