@@ -80,6 +80,61 @@ def uci(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def images(results: list[dict[str, Any]]) -> str:
+    """The table of errors on images."""
+    lines = [
+        "TAGI on images, one seed; errors on the test images after the first and the last epoch, "
+        "and those that the method's authors or their package report for the same kind of net.",
+        "",
+        "| net | epochs | error, first | error, last | published | on |",
+        "|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        rows = [row for row in result["history"] if "error" in row]
+        published = "–" if result["published"] is None else f"{result['published']:g} %"
+        cells = [
+            result["title"],
+            f"{result['history'][-1]['epoch']:.0f}",
+            f"{rows[0]['error']:.2f} % ({rows[0]['epoch']:.0f})",
+            f"{rows[-1]['error']:.2f} %",
+            published,
+            "GPU" if result["device"].startswith("cuda") else "CPU",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    commands = ", ".join(f"`{result['command']}`" for result in results)
+    return "\n".join([*lines, "", f"{commands}."])
+
+
+def tagi_speed(result: dict[str, Any]) -> str:
+    """The table of TAGI's step costs."""
+    lines = [
+        "TAGI on one thread, timed in turn within one run; pytagi 0.2.1 on the same nets:",
+        "",
+        "| net | step of | × SGD | samples/s | × pytagi |",
+        "|---|---|---|---|---|",
+    ]
+    for case in result["results"]:
+        for name, rate in case["samples_per_second"].items():
+            ratio = case["multiple_of_sgd"].get(name)
+            times = case.get("times_pytagi", {}).get(name)
+            cells = [
+                case["title"],
+                name,
+                "" if ratio is None else f"{ratio:.2f}",
+                f"{rate:,.0f}",
+                "" if times is None else f"{times:.1f}",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", f"`{result['command']}`, torch {result['versions']['torch']}."])
+
+
+def image_results() -> list[dict[str, Any]]:
+    """The results of `bayesrule bench images`, as they are kept."""
+    order = ("mnist_fnn", "mnist_cnn", "fashion_cnn", "cifar10")
+    files = [RESULTS / f"images_{name}.json" for name in order]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
+
+
 def _beside(result: dict[str, Any], name: str, sign: float) -> str:
     """A mean and its error, bold where it is at least as good as the published figure."""
     mean, error = result[name]["mean"], result[name]["error"]
@@ -101,9 +156,14 @@ def main() -> int:
     """Rewrites the README from the results."""
     readme = ROOT / "README.md"
     text = readme.read_text()
-    for marker, file, table in (("speed", "speed.json", speed), ("uci", "uci_tagi.json", uci)):
+    for marker, file, table in (
+        ("speed", "speed.json", speed),
+        ("tagi-speed", "tagi_speed.json", tagi_speed),
+        ("uci", "uci_tagi.json", uci),
+    ):
         result = json.loads((RESULTS / file).read_text())
         text = replace_between(text, marker, table(result))
+    text = replace_between(text, "images", images(image_results()))
     readme.write_text(text)
     return 0
 

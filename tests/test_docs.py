@@ -59,3 +59,11 @@ def _tables() -> ModuleType:
 def test_the_speed_table_is_that_of_the_committed_result() -> None:
     result = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
     assert _tables().speed(result) in README
+
+
+def test_the_tables_of_tagi_are_those_of_the_committed_results() -> None:
+    tables = _tables()
+    result = json.loads((ROOT / "benchmarks" / "results" / "tagi_speed.json").read_text())
+    assert tables.tagi_speed(result) in README
+    assert len(tables.image_results()) >= 3
+    assert tables.images(tables.image_results()) in README

@@ -54,10 +54,10 @@ def _color_cnn() -> nn.Module:
 
 
 TASKS = {
-    "mnist-fnn": Task("MNIST, 784-256-256-10", mnist, _fnn, 16, 3, 1.0, 0.1, 0.5, False, 2.04),
+    "mnist-fnn": Task("MNIST, 784-256-256-10", mnist, _fnn, 16, 3, 1.0, 0.1, 0.5, False, None),
     "mnist-cnn": Task("MNIST, 32c5-64c5-fc256", mnist, lenet, 64, 5, 1.0, 0.1, 0.1, False, 0.85),
     "fashion-cnn": Task(
-        "Fashion-MNIST, 32c5-64c5-fc256", fashion_mnist, lenet, 64, 10, 1.0, 0.1, 0.1, False, 9.0
+        "Fashion-MNIST, 32c5-64c5-fc256", fashion_mnist, lenet, 64, 10, 1.0, 0.1, 0.1, False, None
     ),
     "cifar10-cnn": Task(
         "CIFAR-10, 32c5-64c5-fc256", cifar10, _color_cnn, 64, 5, 1.0, 0.1, 0.1, False, None
