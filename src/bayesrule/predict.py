@@ -27,7 +27,7 @@ from bayesrule.moments import Propagation
 from bayesrule.network import Inputs, num_examples, take
 from bayesrule.posteriors import Gaussian
 from bayesrule.prediction import Prediction
-from bayesrule.types import Batch, State
+from bayesrule.types import Batch, Params, State
 
 
 @dataclass(frozen=True)
@@ -204,28 +204,33 @@ def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor
     return outputs, state.posterior.precision.output_covariance(rows)
 
 
+def independent_variances(state: State) -> Params:
+    """The variances of weights that are independent Gaussians, which moment propagation needs."""
+    posterior = state.posterior
+    precision = getattr(posterior, "precision", None)
+    known = precision.inner if isinstance(precision, SubsetMatrix) else precision
+    if isinstance(posterior, Gaussian) and isinstance(known, DiagonalMatrix | IsotropicMatrix):
+        return posterior.precision.inverse_diagonal()
+    kind = type(known if known is not None else posterior).__name__
+    raise TypeError(
+        "Moment propagation is for independent Gaussian weights; it would lose what "
+        f"{kind} knows of how they vary together. Use Linearised() or Draws(num) to predict; "
+        "inputs and hidden units can be inferred from tagi or another diagonal belief."
+    )
+
+
 @torch.no_grad()
 def moment_outputs(
     learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int = 4096
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance (n, *) of the outputs by moment propagation."""
-    posterior = state.posterior
-    precision = getattr(posterior, "precision", None)
-    known = precision.inner if isinstance(precision, SubsetMatrix) else precision
-    if not isinstance(posterior, Gaussian) or not isinstance(
-        known, DiagonalMatrix | IsotropicMatrix
-    ):
-        kind = type(known if known is not None else posterior).__name__
-        raise TypeError(
-            "Moment propagation is for independent Gaussian weights; it would lose what "
-            f"{kind} knows of how they vary together. Use Linearised() or Draws(num)."
-        )
+    variance = independent_variances(state)
     found = []
     for start in range(0, num_examples(x), batch_size):
         way = Propagation(learner.network, how.activations, record=False)
         part, buffers = take(x, slice(start, start + batch_size)), dict(state.buffers)
-        variance = posterior.precision.inverse_diagonal()
-        found.append(way.forward(posterior.mean, variance, buffers, part, training=False))
+        mean = state.posterior.mean
+        found.append(way.forward(mean, variance, buffers, part, training=False))
     return torch.cat([f.centre for f in found]), torch.cat([f.variance for f in found])
 
 

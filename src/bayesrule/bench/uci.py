@@ -196,12 +196,7 @@ def epochs_of(name: str, setting: str, size: int) -> int:
 
 
 def learner_of(name: str, setting: str, inputs: int, size: int) -> Learner:
-    """TAGI on `inputs`-50-1 for `size` training data.
-
-    Conditioning on the same data in every epoch makes a belief sure of itself before it has
-    learned. Here no variance falls by more than the factor `10 size` over the whole run, evenly:
-    what so many data of the noise variance 0.1 could do to a variance of one.
-    """
+    """TAGI on `inputs`-50-1 for `size` training data."""
     chosen = SETTINGS[setting]
     steps = epochs_of(name, setting, size) * math.ceil(size / BATCH)
     noise = PYTAGI[name].noise if chosen.given else None
@@ -210,7 +205,7 @@ def learner_of(name: str, setting: str, inputs: int, size: int) -> Learner:
         nn.Sequential(hidden, nn.ReLU(), _Linear(HIDDEN, 1)),
         GaussianLikelihood(noise, shape=SHAPE, rate=RATE),
         num_data=size,
-        rule=Conditioning(reach=chosen.reach, loss=min(0.5, math.log(10.0 * size) / steps)),
+        rule=Conditioning.over(size, steps, chosen.reach),
     )
 
 

@@ -11,12 +11,9 @@ from torch import Tensor
 from bayesrule.expectations import Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import per_example
-from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
-from bayesrule.matrices.subset import SubsetMatrix
 from bayesrule.moments import GaussianTensor, Propagation, uncertain
 from bayesrule.network import Inputs
-from bayesrule.posteriors import Gaussian
-from bayesrule.predict import as_inputs
+from bayesrule.predict import as_inputs, independent_variances
 from bayesrule.types import Params, State
 
 Bounds: TypeAlias = tuple[Any, Any]
@@ -45,7 +42,7 @@ class Glance:
         self.learner, self.state = learner, state
         own = learner.predictive
         self.how = how or (own if isinstance(own, Moments) else Moments())
-        self._variance = _independent(state)
+        self._variance = independent_variances(state)
 
     @torch.no_grad()
     def forward(self, x: Inputs) -> tuple[Propagation, GaussianTensor]:
@@ -94,20 +91,6 @@ class Glance:
             seen += k
         way.way.back(outputs, delta, eta)
         return log_probs[0]
-
-
-def _independent(state: State) -> Params:
-    """The variances of independent weights."""
-    precision = getattr(state.posterior, "precision", None)
-    if isinstance(state.posterior, Gaussian) and isinstance(
-        precision, DiagonalMatrix | IsotropicMatrix | SubsetMatrix
-    ):
-        return precision.inverse_diagonal()
-    kind = type(precision if precision is not None else state.posterior).__name__
-    raise TypeError(
-        "Inputs and hidden units are inferred by moment propagation, which is for independent "
-        f"Gaussian weights, got {kind}. Learn with tagi, or with a diagonal belief."
-    )
 
 
 def learned(x: GaussianTensor, *, reach: float = 10.0) -> tuple[Tensor, Tensor]:
