@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,20 +12,17 @@ from bayesrule.moments.product import Convolution, product
 from bayesrule.moments.tensor import GaussianTensor, parts, rule
 
 
-def _each(value: int | tuple[int, ...], num: int) -> list[int]:
+def each(value: Any, num: int) -> list[int]:
     """One number for each dimension."""
-    return (
-        list(value) * (num if len(value) == 1 else 1)
-        if isinstance(value, tuple | list)
-        else ([value] * num)
-    )
+    given = list(value) if isinstance(value, Sequence) else [value]
+    return given * num if len(given) == 1 else given
 
 
 def _padding(padding: Any, weight: Tensor, dilation: list[int], num: int) -> list[int]:
     if padding == "valid":
         return [0] * num
     if padding != "same":
-        return _each(padding, num)
+        return each(padding, num)
     reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
     if any(r % 2 for r in reach):
         raise ValueError(
@@ -54,7 +51,7 @@ def _plain(num: int) -> Callable[..., GaussianTensor]:
         groups: int = 1,
     ) -> GaussianTensor:
         _batched(input, num)
-        steps, spread = _each(stride, num), _each(dilation, num)
+        steps, spread = each(stride, num), each(dilation, num)
         pad = _padding(padding, parts(weight)[0], spread, num)
         return product(Convolution(steps, pad, spread, groups), input, weight, bias)
 
@@ -73,8 +70,8 @@ def _transposed(num: int) -> Callable[..., GaussianTensor]:
         dilation: Any = 1,
     ) -> GaussianTensor:
         _batched(input, num)
-        steps, pad, spread = _each(stride, num), _each(padding, num), _each(dilation, num)
-        extra = _each(output_padding, num)
+        steps, pad, spread = each(stride, num), each(padding, num), each(dilation, num)
+        extra = each(output_padding, num)
         op = Convolution(steps, pad, spread, groups, transposed=True, output_padding=extra)
         return product(op, input, weight, bias)
 

@@ -14,14 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments.arithmetic import reduced
+from bayesrule.moments.convolution import each
 from bayesrule.moments.shape import moved
 from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, rule
-
-
-def _each(value: Any, num: int) -> list[int]:
-    """One number for each dimension."""
-    given = list(value) if isinstance(value, Sequence) else [value]
-    return given * num if len(given) == 1 else given
 
 
 def _divided(x: Tensor, num: int, options: Sequence[Any]) -> Tensor | float:
@@ -50,8 +45,8 @@ def _averaged(num: int) -> Callable[..., GaussianTensor]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> GaussianTensor:
-        kernel, pad = _each(kernel_size, num), _each(padding, num)
-        step = kernel if stride is None or stride == [] else _each(stride, num)
+        kernel, pad = each(kernel_size, num), each(padding, num)
+        step = kernel if stride is None or stride == [] else each(stride, num)
         options = (kernel, step, pad, ceil_mode, count_include_pad, divisor_override)
         x, pool = input.centre, _AVERAGES[num]
         share = _divided(x, num, options)
@@ -80,8 +75,8 @@ def avg_pool1d(
     count_include_pad: bool = True,
 ) -> GaussianTensor:
     """Averages in one dimension: those in two, of a row."""
-    kernel, pad = _each(kernel_size, 1), _each(padding, 1)
-    step = kernel if stride is None or stride == () else _each(stride, 1)
+    kernel, pad = each(kernel_size, 1), each(padding, 1)
+    step = kernel if stride is None or stride == () else each(stride, 1)
     row = input.unsqueeze(-2)
     options = [1, *kernel], [1, *step], [0, *pad], ceil_mode, count_include_pad
     return avg_pool2d(row, *options).squeeze(-2)
@@ -115,7 +110,7 @@ def _adaptive(num: int) -> Callable[..., GaussianTensor]:
         sizes = input.centre.shape[-num:]
         wanted = [
             given if new is None else new
-            for given, new in zip(sizes, _each(output_size, num), strict=True)
+            for given, new in zip(sizes, each(output_size, num), strict=True)
         ]
         if all(new == 1 for new in wanted):
             return reduced("adaptive_avg_pool", input, range(-num, 0), True, True)
@@ -193,8 +188,8 @@ def interpolate(
             "nearest, nearest-exact, linear, bilinear, trilinear, without antialias."
         )
     num = _SPREAD[mode]
-    sizes = [None] * num if size is None else _each(size, num)
-    scales = [None] * num if scale_factor is None else _each(scale_factor, num)
+    sizes = [None] * num if size is None else each(size, num)
+    scales = [None] * num if scale_factor is None else each(scale_factor, num)
     maps = []
     for given, new, scale in zip(input.centre.shape[-num:], sizes, scales, strict=True):
         rows = _eye(given, input.centre)[None]
