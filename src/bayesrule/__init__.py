@@ -40,6 +40,7 @@ from bayesrule.likelihoods import (
     SoftmaxLikelihood,
 )
 from bayesrule.matrices import Dense, Diagonal, Isotropic, LowRank, Matrix, Structure, Subset
+from bayesrule.memory import keep_memory
 from bayesrule.methods import (
     METHODS,
     adam,
@@ -83,7 +84,8 @@ __all__ = [
     "sgd", "tagi", "vogn",
     # training and prediction
     "Fused", "Linearised", "MonteCarlo", "Online", "Prediction", "Probit", "Run", "Smoothed",
-    "Stacked", "TrainingError", "elbo", "fit", "load_run", "predict", "smooth", "uncertain",
+    "Stacked", "TrainingError", "elbo", "fit", "keep_memory", "load_run", "predict", "smooth",
+    "uncertain",
     # what is not a weight
     "Attack", "Inferred", "InferredInputs", "Optimised", "Search", "attack", "infer_hidden",
     "infer_inputs", "minimise", "optimise_inputs",

@@ -12,6 +12,7 @@ from typing import NoReturn
 from bayesrule import __version__
 from bayesrule.commands import bench, compare, faults, fit, methods, predict
 from bayesrule.data.errors import nearest
+from bayesrule.memory import keep_memory
 
 _EXAMPLES = """\
 examples:
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     What a person can put right is one line on stderr; a bug keeps its traceback.
     """
     args = _parse(list(sys.argv[1:] if argv is None else argv))
+    keep_memory()
     if hasattr(sys.stdout, "reconfigure"):
         # A terminal without these letters gets question marks, not an error.
         sys.stdout.reconfigure(errors="replace")

@@ -33,7 +33,7 @@ class TestDraws:
         spread = torch.tensor(s).clamp_max(1.0 if name == "exp" else 8.0)
         x = GaussianTensor(torch.tensor(m), spread)
         rtol = 0.05 if name in SMOOTH else 0.0
-        check_moments(ALL[name], [x], z=6.0, rtol=rtol, num=400_000)
+        check_moments(ALL[name], [x], z=6.0, rtol=rtol, num=1_000_000)
 
     def test_notice_a_wrong_rule(self) -> None:
         x = GaussianTensor(torch.tensor([0.5]), torch.tensor([1.0]))

@@ -117,7 +117,7 @@ PRODUCTS: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_are_exact(name: str) -> None:
     function, left, right = PRODUCTS[name]
-    check_moments(function, [gaussian(left, 1, 0.5), gaussian(right, 2, 2.0)], num=400_000)
+    check_moments(function, [gaussian(left, 1, 0.5), gaussian(right, 2, 2.0)], num=1_000_000)
 
 
 @given(mean=means, variance=variances)
@@ -125,7 +125,7 @@ def test_products_are_exact(name: str) -> None:
 def test_a_tensor_times_itself_is_a_square(mean: float, variance: float) -> None:
     """`x * x` is not a product of independents."""
     x = GaussianTensor(torch.tensor([mean]).double(), torch.tensor([variance]).double())
-    check_moments(lambda x: x * x, [x], num=400_000)
+    check_moments(lambda x: x * x, [x], num=1_000_000)
 
 
 def test_what_is_shared_is_taken_as_independent() -> None:

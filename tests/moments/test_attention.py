@@ -147,14 +147,14 @@ class TestDraws:
             activations,
             rtol=0.05,
             atol=0.005,
-            num=200_000,
+            num=1_000_000,
             only=only,
         )
 
     def test_queries_too(self) -> None:
         inputs = [gaussian(x) for x in (QUERY, KEY, VALUE)]
         rule = by_rule(F.scaled_dot_product_attention, inputs)
-        truth, _ = by_draws(F.scaled_dot_product_attention, inputs, 200_000)
+        truth, _ = by_draws(F.scaled_dot_product_attention, inputs, 1_000_000)
         torch.testing.assert_close(rule.mean, truth.mean, rtol=0.05, atol=0.005)
         for slope, true in zip(rule.slopes, truth.slopes, strict=True):
             torch.testing.assert_close(slope, true, rtol=0.05, atol=0.01)

@@ -147,7 +147,7 @@ def test_one_lstm_step_is_that_of_the_equations() -> None:
 @pytest.mark.parametrize("kind", CELLS)
 def test_moments_by_draws(kind: type[nn.Module]) -> None:
     """With exact moments of the gates, means hold to the square of the variances."""
-    module, num, v = kind(1, 2), 400_000, 0.04
+    module, num, v = kind(1, 2), 1_000_000, 0.04
     with torch.no_grad():
         for p in module.parameters():
             p.mul_(2.0)

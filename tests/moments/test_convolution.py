@@ -48,7 +48,7 @@ def test_it_is_as_draws_say(
     transposed = function is F.conv_transpose2d
     x, w = gaussian(*image, seed=1), gaussian(*kernel, seed=2)
     b = gaussian(kernel[1] if transposed else kernel[0], seed=3)
-    check_moments(partial(function, **options), [x, w, b], num=200_000)
+    check_moments(partial(function, **options), [x, w, b], num=1_000_000)
 
 
 def dense(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> Tensor:

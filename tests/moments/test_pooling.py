@@ -124,3 +124,19 @@ def test_stacked_networks() -> None:
         alone = [run(m, s) for m, s in zip(mean, variance, strict=True)]
     for number, found in enumerate(together):
         assert_close(found, torch.stack([one[number] for one in alone]))
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_float32_takes_another_way_to_the_same_numbers(name: str) -> None:
+    function, shape = AVERAGES[name]
+    (exact,) = leaves(shape)
+    way = Pass(MomentMatched(), record=True)
+    x = way.leaf(exact.centre.float(), exact.variance.float())
+    found, wanted = function(x), function(exact)
+    assert found.dtype == torch.float32
+    assert_close(found.centre.double(), wanted.centre, rtol=1e-5, atol=1e-6)
+    assert_close(found.variance.double(), wanted.variance, rtol=1e-5, atol=1e-6)
+    way.back(found, found.centre, -found.variance)
+    wanted.way.back(wanted, wanted.centre, -wanted.variance)
+    for own, other in zip(learned(x), learned(exact), strict=True):
+        assert_close(own.double(), other, rtol=1e-5, atol=1e-6)

@@ -167,10 +167,10 @@ class TestInputs:
         learner = learner_of(model, equations.MatchedReLU, gain=1e-6)
         x, spread = randn(3, 2, seed=1), 0.5
         found = br.predict(learner, learner.init(), moments.uncertain(x, spread))
-        draws = x + spread**0.5 * randn(200_000, 3, 2, seed=2)
+        draws = x + spread**0.5 * randn(1_000_000, 3, 2, seed=2)
         with torch.no_grad():
             outputs = model(draws)
-        error = outputs.std(0) / 200_000**0.5
+        error = outputs.std(0) / 1_000_000**0.5
         assert ((found.mean - outputs.mean(0)).abs() < 5 * error + 1e-5).all()
         torch.testing.assert_close(found.epistemic, outputs.var(0), rtol=0.03, atol=1e-5)
 

@@ -113,13 +113,13 @@ class TestDraws:
         """Both choices are right to the order of the variance."""
         x = GaussianTensor(m, torch.full_like(m, s))
         for activations in (MATCHED, LINEAR):
-            check_moments(function, [x], activations, rtol=0.15, atol=s * 0.05, num=200_000)
+            check_moments(function, [x], activations, rtol=0.15, atol=s * 0.05, num=1_000_000)
 
     def test_remax(self) -> None:
         m, s = torch.tensor([2.0, 1.5, 1.0]), torch.full((3,), 0.05)
         found = remax_moments(m, s)
         truth, _ = by_draws(
-            lambda z: z.relu() / z.relu().sum(-1), [GaussianTensor(m, s)], num=400_000
+            lambda z: z.relu() / z.relu().sum(-1), [GaussianTensor(m, s)], num=1_000_000
         )
         expected = truth.mean, truth.variance, truth.slopes[0].diagonal()
         for actual, wanted in zip(found, expected, strict=True):
@@ -139,7 +139,7 @@ class TestDraws:
 
     def test_matched_mean_is_nearer_than_the_tangent(self) -> None:
         x = GaussianTensor(torch.tensor([1.0, 0.0, -1.0, 2.0]), torch.full((4,), 0.5))
-        truth, _ = by_draws(nn.Softmax(-1), [x], num=400_000)
+        truth, _ = by_draws(nn.Softmax(-1), [x], num=1_000_000)
         off = [
             (by_rule(nn.Softmax(-1), [x], a).mean - truth.mean).norm() for a in (MATCHED, LINEAR)
         ]

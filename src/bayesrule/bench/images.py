@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from bayesrule import metrics
 from bayesrule.bench.models import fan_in_normal, lenet, resnet18
+from bayesrule.bench.precision import fast_math
 from bayesrule.data import cifar10, fashion_mnist, mnist
 from bayesrule.data.images import Images
 from bayesrule.fused import Fused
@@ -86,6 +87,22 @@ def run(
     settings. `num` is how many images are learned from. `fused` compiles the step; without it, on
     a GPU only.
     """
+    with fast_math(device) as precision:
+        result, learner, state = _run(name, device, epochs, seed, fused, every, held_out, num, show)
+    return {**result, "precision": precision}, learner, state
+
+
+def _run(
+    name: str,
+    device: str,
+    epochs: int | None,
+    seed: int,
+    fused: bool | None,
+    every: int,
+    held_out: int,
+    num: int | None,
+    show: Callable[[dict[str, float]], None],
+) -> tuple[dict[str, Any], Learner, State]:
     task = TASKS[name]
     x, y, x_test, y_test = _split(task.data(), device, held_out, num)
     model = fan_in_normal(task.model(), seed).to(device)

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bayesrule.bench.models import lenet_valid, resnet18
+from bayesrule.bench.precision import fast_math
 from bayesrule.data.errors import nearest
 from bayesrule.fused import Fused
 from bayesrule.likelihoods import GaussianLikelihood, OneHotLikelihood
+from bayesrule.memory import ENVIRONMENT
 from bayesrule.methods import tagi
 from bayesrule.models import mlp
 from bayesrule.provenance import machine, versions
@@ -75,7 +77,8 @@ def run(
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        results = [_case(name, rounds, device, progress) for name in cases]
+        with fast_math(device) as precision:
+            results = [_case(name, rounds, device, progress) for name in cases]
         other = _pytagi(pytagi) if pytagi else {}
     finally:
         torch.set_num_threads(before)
@@ -86,7 +89,8 @@ def run(
             result["times_pytagi"] = {
                 name: rate / own for name, rate in result["samples_per_second"].items()
             }
-    return {"results": results, "versions": versions(), "machine": machine(), "device": device}
+    about = {"versions": versions(), "machine": machine(), "device": device, "precision": precision}
+    return {"results": results, **about}
 
 
 def _case(name: str, rounds: int, device: str, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def _pytagi(interpreter: str) -> dict[str, float]:
     script = Path("benchmarks/pytagi_speed.py")
     if not script.is_file():
         raise ValueError(f"{script} is not here; run this in a checkout of the repository.")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [interpreter, str(script)], env=environment, capture_output=True, text=True, check=False
     )

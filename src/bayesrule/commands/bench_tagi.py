@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bayesrule import checkpoint
 from bayesrule.bench import images, tagi_speed
 from bayesrule.commands import faults, numbers, options, text
 from bayesrule.commands.kept import kept
@@ -39,6 +40,7 @@ def add_images(kinds: Any) -> None:
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
     parser.add_argument("--fused", action="store_true", help="compile the step on a CPU too")
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--save", metavar="FILE", help="keep the trained state (safetensors)")
     options.add_seed(parser, "of first weights and the order of data (default: 0)")
     options.add_json(parser)
     parser.set_defaults(run=run_images, interrupted="Nothing was written.")
@@ -50,9 +52,10 @@ def _tasks() -> str:
 
 def run_images(args: argparse.Namespace) -> int:
     """Trains and prints a row for each epoch that is scored."""
-    if args.out:
-        options.writable(Path(args.out).parent)
-    found, _, _ = images.run(
+    for path in (args.out, args.save):
+        if path:
+            options.writable(Path(path).parent)
+    found, _, state = images.run(
         args.task,
         device=args.device,
         epochs=args.epochs,
@@ -63,6 +66,8 @@ def run_images(args: argparse.Namespace) -> int:
         num=args.num,
         show=_show,
     )
+    if args.save:
+        checkpoint.save(args.save, state)
     if kept(args, found):
         return 0
     rows = [

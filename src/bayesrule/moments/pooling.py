@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from bayesrule.moments.arithmetic import reduced
 from bayesrule.moments.convolution import each
+from bayesrule.moments.product import Convolution
 from bayesrule.moments.shape import moved
 from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, rule
 
@@ -50,6 +51,8 @@ def _averaged(num: int) -> Callable[..., GaussianTensor]:
         options = (kernel, step, pad, ceil_mode, count_include_pad, divisor_override)
         x, pool = input.centre, _AVERAGES[num]
         share = _divided(x, num, options)
+        if isinstance(share, float) and x.is_cpu and x.dtype == torch.float32 and x.ndim == num + 2:
+            return _averaged_by_kernels(num, input, share, options)
 
         def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
             back = _BACK[num]
@@ -59,6 +62,23 @@ def _averaged(num: int) -> Callable[..., GaussianTensor]:
         return input.way.result(f"avg_pool{num}d", mean, variance, (input.node,), pull)
 
     return apply
+
+
+def _averaged_by_kernels(
+    num: int, input: GaussianTensor, share: float, options: Sequence[Any]
+) -> GaussianTensor:
+    """The same as a convolution of each channel with a constant: several times faster on a CPU."""
+    kernel, step, pad = options[:3]
+    x = input.centre
+    each_alone = Convolution(step, pad, [1] * num, groups=x.shape[1])
+    weight = x.new_full((x.shape[1], 1, *kernel), share)
+    squared = weight.square()
+
+    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+        return ((each_alone.to_left(delta, x, weight), each_alone.to_left(eta, x, squared)),)
+
+    mean, variance = each_alone.apply(x, weight), each_alone.apply(input.variance, squared)
+    return input.way.result(f"avg_pool{num}d", mean, variance, (input.node,), pull)
 
 
 avg_pool2d = rule(F.avg_pool2d)(_averaged(2))
