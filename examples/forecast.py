@@ -26,7 +26,7 @@ import bayesrule as br
 from bayesrule.data import timeseries
 from bayesrule.report.axes import Axis, limits
 from bayesrule.report.svg import Plot
-from bayesrule.sequences import Online, Place, Seen, smooth
+from bayesrule.sequences import Online, Place, Seen, rts_smoother
 
 STYLE = """
 svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
@@ -107,7 +107,7 @@ def passes(p: Problem, until: int, noises: Sequence[float]) -> tuple[Online, Pla
         for t in range(until):
             place, seen = online.step(place, (p.inputs(t), target[t].view(1, 1)))
             steps.append(seen)
-        first = smooth(online, steps[:24]).first
+        first = rts_smoother(online, steps[:24]).first
     assert place is not None
     return online, place, steps
 
@@ -176,7 +176,7 @@ def carbon(noises: tuple[float, ...] = (0.3, 0.2), num: int = 620) -> tuple[str,
     hidden = [start + k for start in range(150, num, 110)[:4] for k in range(26)]
     p = problem("mauna_loa_co2_weekly", 365.25 / 7, hidden, 2, log=False, num=num)
     online, _, steps = passes(p, num, noises)
-    mean, std = moments(smooth(online, steps).predictions, 0, num)
+    mean, std = moments(rts_smoother(online, steps).predictions, 0, num)
     table = f"{score(p, mean, std)}\n  last season    {score(p, *seasonal(p))}"
     return panel(p, "CO2 at Mauna Loa, ppm", mean, std, 100), table
 

@@ -15,7 +15,7 @@ from series import NOISE, Echo, Forecaster, lstm_steps, online
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.sequences import Online, Place, smooth
+from bayesrule.sequences import Online, Place, rts_smoother
 
 
 def test_forecasts_widen_as_an_autoregression_does(double_precision: None) -> None:
@@ -108,7 +108,7 @@ def test_several_outputs_and_another_pass_from_the_smoothed_start() -> None:
             place, seen = on.step(place, (x, y))
             steps.append(seen)
         losses.append(-sum(float(s.log_prob) for s in steps))
-        smoothed = smooth(on, steps)
+        smoothed = rts_smoother(on, steps)
         assert smoothed.predictions[0].mean.shape == (1, 2)
         place = on.restart(place, smoothed.first)
     assert losses[2] < losses[0]
@@ -140,9 +140,9 @@ class TestRefusals:
     def test_steps_that_do_not_follow_each_other(self) -> None:
         on, steps = lstm_steps()
         with pytest.raises(ValueError, match="Step 1 does not start where step 0 ended"):
-            smooth(on, [steps[0], steps[2]])
+            rts_smoother(on, [steps[0], steps[2]])
         with pytest.raises(ValueError, match="no steps to smooth"):
-            smooth(on, [])
+            rts_smoother(on, [])
 
     def test_numbers_that_run_away(self) -> None:
         on = online(Forecaster(), gain=0.5)

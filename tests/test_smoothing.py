@@ -14,7 +14,7 @@ from series import NOISE, Echo, Walk, lstm_steps, online
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.sequences import Online, Place, Seen, smooth
+from bayesrule.sequences import Online, Place, Seen, rts_smoother
 from bayesrule.sequences.carried import leaves
 
 
@@ -54,7 +54,7 @@ def kalman(y: np.ndarray, a: float, c: float, q: float) -> dict[str, np.ndarray]
         found["spread"].append(v[t, t])
     m, v = given(num)
     exact = {k: np.array(values) for k, values in found.items()}
-    smooth = {"smooth": m, "smooth_spread": np.diag(v)}
+    smooth = {"rts_smoother": m, "smooth_spread": np.diag(v)}
     return exact | smooth | {"outputs": c * m, "outputs_spread": c * c * np.diag(v)}
 
 
@@ -81,7 +81,7 @@ def test_a_linear_module_is_a_kalman_filter_and_smoother(
     try:
         y = series(7, width, holes)
         on, _, steps = walked(y, a, c, q)
-        smoothed = smooth(on, steps)
+        smoothed = rts_smoother(on, steps)
     finally:
         torch.set_default_dtype(before)
     expected = {
@@ -89,7 +89,7 @@ def test_a_linear_module_is_a_kalman_filter_and_smoother(
         "before": [s.prediction.epistemic for s in steps],
         "filtered": [s.carried.centre for s in steps],
         "spread": [s.carried.variance for s in steps],
-        "smooth": [h.centre for h in smoothed.carried],
+        "rts_smoother": [h.centre for h in smoothed.carried],
         "smooth_spread": [h.variance for h in smoothed.carried],
         "outputs": [p.mean for p in smoothed.predictions],
         "outputs_spread": [p.epistemic for p in smoothed.predictions],
@@ -112,7 +112,7 @@ def test_missing_targets_that_are_inputs_later_are_those_of_an_autoregression(
         x = torch.full((1, 1), 1.0 if t == 0 else math.nan)
         place, seen = on.observe(place, (x, torch.tensor([[y[t]]])))
         steps.append(seen)
-    smoothed = smooth(on, steps).predictions
+    smoothed = rts_smoother(on, steps).predictions
     # y = L (e + a · 1 at the start), e ~ N(0, r).
     lower = np.array([[a ** (i - j) if j <= i else 0.0 for j in range(num)] for i in range(num)])
     mean, cov = a * lower[:, 0], NOISE**2 * lower @ lower.T
@@ -159,7 +159,7 @@ def test_a_cell_state_is_smoothed_with_its_forget_gate(double_precision: None) -
     found = on.conditioned(place, outputs, second.y)
     slope = (1.0 - new.centre.tanh().square()) * o.sigmoid() * model.head.weight.detach()
     gain = first.carried[1].variance * f.sigmoid() * slope
-    smoothed = smooth(on, [first, second]).carried[0][1]
+    smoothed = rts_smoother(on, [first, second]).carried[0][1]
     torch.testing.assert_close(smoothed.centre, c + gain * found.delta)
     torch.testing.assert_close(
         smoothed.variance, first.carried[1].variance + gain.square() * found.eta
@@ -172,7 +172,7 @@ def test_a_cell_state_is_smoothed_with_its_forget_gate(double_precision: None) -
 )
 def test_smoothing_never_makes_less_certain(options: dict[str, Any]) -> None:
     on, steps = lstm_steps(**options)
-    smoothed = smooth(on, steps)
+    smoothed = rts_smoother(on, steps)
     assert smoothed.first is None
     last = smoothed.predictions[-1].epistemic
     for got, filtered in zip(leaves(smoothed.carried[-1]), leaves(steps[-1].carried), strict=True):
@@ -200,6 +200,6 @@ def test_outputs_that_also_tell_the_noise(double_precision: None) -> None:
         x = torch.full((1, 1), math.nan if t else 0.0)
         place, seen = on.step(place, (x, torch.tensor([[y]])))
         steps.append(seen)
-    for before, after in zip(steps, smooth(on, steps).predictions, strict=True):
+    for before, after in zip(steps, rts_smoother(on, steps).predictions, strict=True):
         assert after.mean.shape == (1, 1)
         assert float(after.epistemic) <= float(before.prediction.epistemic)

@@ -4,21 +4,31 @@ from bayesrule import explore, metrics, moments, optim, schedules
 from bayesrule.curvature import (
     GGN,
     Curvature,
+    ExpectedLoss,
     Fisher,
     Hessian,
     Innovations,
     NoCurvature,
+    Pathwise,
     PerExample,
     Price,
+    SecondOrder,
     SquaredGradient,
 )
-from bayesrule.expectations import AtMean, Draws, Expectation, Moments
+from bayesrule.expectations import AtMean, Draws, Expectation, Flipout, LocalDraws, Moments
 from bayesrule.explore import (
+    BALD,
+    EPIG,
+    ActiveRun,
     Attack,
+    Criterion,
     Inferred,
     InferredInputs,
+    LargestVariance,
     Optimised,
+    Random,
     Search,
+    active_learning,
     attack,
     infer_hidden,
     infer_inputs,
@@ -26,6 +36,8 @@ from bayesrule.explore import (
     optimise_inputs,
 )
 from bayesrule.fused import Fused
+from bayesrule.hmc import Samples, hmc
+from bayesrule.kinks import smooth
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     BernoulliLikelihood,
@@ -39,28 +51,54 @@ from bayesrule.likelihoods import (
     RemaxLikelihood,
     SoftmaxLikelihood,
 )
-from bayesrule.matrices import Dense, Diagonal, Isotropic, LowRank, Matrix, Structure, Subset
+from bayesrule.matrices import (
+    BlockTridiagonal,
+    Dense,
+    Diagonal,
+    Isotropic,
+    Kronecker,
+    LowRank,
+    Matrix,
+    Structure,
+    Subset,
+)
 from bayesrule.memory import keep_memory
 from bayesrule.methods import (
     METHODS,
     adam,
     ivon,
+    k_tied,
     laplace,
     map,
+    mean_field,
     newton,
     ogn,
     ridge,
     rmsprop,
     sgd,
     tagi,
+    variational_laplace,
     vogn,
 )
 from bayesrule.moments import uncertain
-from bayesrule.posteriors import Family, FanIn, Gaussian, GaussianFamily, Posterior
+from bayesrule.posteriors import (
+    Factorised,
+    Family,
+    FanIn,
+    Gaussian,
+    GaussianFamily,
+    KTied,
+    KTiedFamily,
+    MeanField,
+    MeanFieldFamily,
+    Posterior,
+)
 from bayesrule.predict import Linearised, MonteCarlo, Probit, elbo, predict
 from bayesrule.prediction import Prediction
-from bayesrule.rules import Average, Conditioning, HeavyBall, Natural, Rule
-from bayesrule.sequences import Online, Smoothed, smooth
+from bayesrule.rules import Average, Conditioning, Elbo, HeavyBall, Natural, Rule
+from bayesrule.sequences import Online, Smoothed, rts_smoother
+from bayesrule.signal import SignalToNoise
+from bayesrule.spectra import Spectrum, compress, compressed_parameters, spectrum
 from bayesrule.stacked import Stacked
 from bayesrule.train import Run, TrainingError, fit, load_run
 from bayesrule.types import Batch, Derivatives, Info, Params, State
@@ -69,26 +107,35 @@ __version__ = "0.1.0"
 
 __all__ = [
     # parts
-    "AtMean", "Average", "Conditioning", "Dense", "Diagonal", "Draws", "FanIn", "Fisher", "GGN",
-    "GaussianFamily", "HeavyBall", "Hessian", "Innovations", "Isotropic", "LowRank", "Moments",
-    "Natural", "NoCurvature", "PerExample", "Price", "SquaredGradient", "Subset",
+    "AtMean", "Average", "BlockTridiagonal", "Conditioning", "Dense", "Diagonal", "Draws", "Elbo",
+    "ExpectedLoss", "FanIn", "Fisher", "Flipout", "GGN", "GaussianFamily", "HeavyBall", "Hessian",
+    "Innovations", "Isotropic", "KTiedFamily", "Kronecker", "LocalDraws", "LowRank",
+    "MeanFieldFamily", "Moments", "Natural", "NoCurvature", "Pathwise", "PerExample", "Price",
+    "SecondOrder", "SquaredGradient", "Subset",
     # contracts
-    "Batch", "Curvature", "Derivatives", "Expectation", "Family", "Gaussian", "Info", "Likelihood",
-    "Matrix", "Params", "Posterior", "Rule", "State", "Structure",
+    "Batch", "Curvature", "Derivatives", "Expectation", "Factorised", "Family", "Gaussian", "Info",
+    "KTied", "Likelihood", "Matrix", "MeanField", "Params", "Posterior", "Rule", "State",
+    "Structure",
     # likelihoods
     "BernoulliLikelihood", "CategoricalLikelihood", "GaussianLikelihood",
     "HeteroscedasticLikelihood", "HierarchicalLikelihood", "OneHotLikelihood", "PoissonLikelihood",
     "RemaxLikelihood", "SoftmaxLikelihood",
     # learners and methods
-    "METHODS", "Learner", "adam", "ivon", "laplace", "map", "newton", "ogn", "ridge", "rmsprop",
-    "sgd", "tagi", "vogn",
+    "Learner", "METHODS", "adam", "ivon", "k_tied", "laplace", "map", "mean_field", "newton", "ogn",
+    "ridge", "rmsprop", "sgd", "tagi", "variational_laplace", "vogn",
+    # the reference posterior
+    "Samples", "hmc",
     # training and prediction
     "Fused", "Linearised", "MonteCarlo", "Online", "Prediction", "Probit", "Run", "Smoothed",
-    "Stacked", "TrainingError", "elbo", "fit", "keep_memory", "load_run", "predict", "smooth",
-    "uncertain",
+    "Stacked", "TrainingError", "elbo", "fit", "keep_memory", "load_run", "predict", "rts_smoother",
+    "smooth", "uncertain",
+    # looking into a belief
+    "SignalToNoise", "Spectrum", "compress", "compressed_parameters", "spectrum",
     # what is not a weight
     "Attack", "Inferred", "InferredInputs", "Optimised", "Search", "attack", "infer_hidden",
     "infer_inputs", "minimise", "optimise_inputs",
+    # what to have labelled
+    "ActiveRun", "BALD", "Criterion", "EPIG", "LargestVariance", "Random", "active_learning",
     # modules
     "explore", "metrics", "moments", "optim", "schedules",
 ]  # fmt: skip

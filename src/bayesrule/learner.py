@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from bayesrule import distributed, evidence, seeds, tree, vectors
 from bayesrule.curvature import Curvature, Local, Problem
@@ -125,7 +125,8 @@ class Learner:
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         problem = self._problem(state, buffers, x, y, size, device)
         with forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))):
-            local = distributed.sum_over_ranks(self._sum(problem, state, device))
+            draws = seeds.generator(device, state.seed, state.step, self._stream(_DRAWS))
+            local = distributed.sum_over_ranks(self.local(problem, state.posterior, draws))
         return self.absorb(state, local, problem.scale, buffers, donate=donate)
 
     def absorb(
@@ -135,12 +136,7 @@ class Learner:
 
         `scale` is what one example of it stands for, see `Problem`.
         """
-        share = scale * self.temperature
-        count = round(self.weight / (scale * self.expectation.num))
-        derivatives = Derivatives(
-            local.loss * share, local.gradient, local.curvature, self.weight, count
-        )
-        derivatives = self.curvature.complete(derivatives, self.rule.structure(self.family))
+        derivatives = self.derivatives(local, scale)
         # A rule owns what it is given.
         given = state.posterior, state.rule
         belief, memory = given if donate else (_copy(part) for part in given)
@@ -151,6 +147,13 @@ class Learner:
         buffers = distributed.mean_over_ranks(buffers)
         new = State(posterior, memory, noise, buffers, state.step + 1, state.seed)
         return new, Info(derivatives.loss, self.temperature, self.divergence(posterior))
+
+    def derivatives(self, local: Local, scale: float) -> Derivatives:
+        """Estimates over the whole data set from sums over a batch."""
+        share = scale * self.temperature
+        count = round(self.weight / (scale * self.expectation.num))
+        found = Derivatives(local.loss * share, local.gradient, local.curvature, self.weight, count)
+        return self.curvature.complete(found, self.rule.structure(self.family))
 
     def divergence(self, posterior: Posterior) -> Callable[[], Tensor]:
         """The KL from the prior, for somebody who may ask for it later."""
@@ -246,13 +249,12 @@ class Learner:
         problem = Problem(self.network, self.likelihood, state.noise, buffers, x, y, generator)
         return dataclasses.replace(problem, scale=scale, temperature=self.temperature)
 
-    def _sum(self, problem: Problem, state: State, device: torch.device) -> Local:
+    def local(self, problem: Problem, posterior: Posterior, generator: Generator) -> Local:
         """Sums over the batch and over the points of the expectation."""
-        generator = seeds.generator(device, state.seed, state.step, self._stream(_DRAWS))
         structure = self.rule.structure(self.family)
-        precision = getattr(state.posterior, "precision", None)
+        precision: Any = getattr(posterior, "precision", None)
         total: Local | None = None
-        for point in self.expectation.points(state.posterior, generator):
+        for point in self.expectation.points(posterior, generator):
             local = self.curvature.local(problem, point, structure, precision)
             total = local if total is None else _add(total, local)
         assert total is not None

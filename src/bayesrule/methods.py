@@ -19,17 +19,20 @@ from bayesrule.curvature import (
     NoCurvature,
     PerExample,
     Price,
+    SecondOrder,
     SquaredGradient,
 )
-from bayesrule.expectations import AtMean, Draws, Moments
+from bayesrule.expectations import AtMean, Draws, Expectation, Moments
+from bayesrule.kinks import warn_of_kinks
 from bayesrule.last_layer import laplace_structure
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Dense, Diagonal, Isotropic, Structure
 from bayesrule.moments import Activations, MomentMatched
-from bayesrule.posteriors import FanIn, GaussianFamily
+from bayesrule.posteriors import FanIn, GaussianFamily, KTiedFamily, MeanFieldFamily, Rank
+from bayesrule.posteriors.factorised import SHARE
 from bayesrule.predict import Linearised
-from bayesrule.rules import Average, Conditioning, HeavyBall, Natural
+from bayesrule.rules import Average, Conditioning, Elbo, HeavyBall, Natural
 from bayesrule.schedules import Schedule
 
 Rate = float | Schedule
@@ -303,9 +306,106 @@ def tagi(
     )
 
 
+def mean_field(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 1e-3,
+    scale_multiplier: float = 10.0,
+    kl_weight: Rate = 1.0,
+    clip: float = float("inf"),
+    expectation: Expectation | None = None,
+    spread: float | FanIn = SHARE,
+    known: tuple[str, ...] = (),
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Mean-field variational inference: independent Gaussians by the ELBO's gradient at draws.
+
+    Blundell et al. (2015); `expectation` may also be `LocalDraws()` or `Flipout()`, which have less
+    noise, or `Moments()`, which has none.
+    """
+    return Learner(
+        model,
+        likelihood,
+        posterior=MeanFieldFamily(spread, known),
+        expectation=expectation or Draws(1),
+        curvature=Price(),
+        rule=Elbo(learning_rate, scale_multiplier, kl_weight=kl_weight, clip=clip),
+        predictive=Draws(32),
+        **settings,
+    )
+
+
+def k_tied(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    rank: Rank = 2,
+    learning_rate: Rate = 3e-3,
+    scale_multiplier: float = 10.0,
+    kl_weight: Rate = 1.0,
+    clip: float = float("inf"),
+    expectation: Expectation | None = None,
+    spread: float | FanIn = SHARE,
+    known: tuple[str, ...] = (),
+    **settings: Unpack[Settings],
+) -> Learner:
+    """The k-tied Normal: mean-field whose standard deviations are a matrix of low rank, `U Vᵀ`.
+
+    Swiatkowski et al. (2020). About half the parameters, and gradients with less noise; `rank` may
+    differ by name, such as `{"conv*": None, "*": 2}`, where None ties nothing.
+    """
+    return Learner(
+        model,
+        likelihood,
+        posterior=KTiedFamily(rank, spread, known),
+        expectation=expectation or Draws(1),
+        curvature=Price(),
+        rule=Elbo(learning_rate, scale_multiplier, kl_weight=kl_weight, clip=clip),
+        predictive=Draws(32),
+        **settings,
+    )
+
+
+def variational_laplace(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 1e-3,
+    scale_multiplier: float = 10.0,
+    kl_weight: Rate = 1.0,
+    clip: float = float("inf"),
+    exact: bool = False,
+    difference: float | None = None,
+    spread: float | FanIn = SHARE,
+    known: tuple[str, ...] = (),
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Variational Laplace: the ELBO to second order at the mean, without draws of weights.
+
+    Unlu & Aitchison (2021). Predictions are at the mean, which has been moved to where the loss is
+    flat. `exact` enumerates the outputs instead of drawing targets, for small nets; `difference`,
+    such as 1e-3, is faster on a GPU (see `SecondOrder`).
+    """
+    warn_of_kinks(model)
+    return Learner(
+        model,
+        likelihood,
+        posterior=MeanFieldFamily(spread, known),
+        expectation=AtMean(),
+        curvature=SecondOrder(exact, difference),
+        rule=Elbo(learning_rate, scale_multiplier, kl_weight=kl_weight, clip=clip),
+        predictive=AtMean(),
+        **settings,
+    )
+
+
 METHODS: dict[str, Callable[..., Learner]] = {
     function.__name__: function
-    for function in (sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi)
+    for function in (
+        *(sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi),
+        *(mean_field, k_tied, variational_laplace),
+    )
 }
 """Every named method."""
 

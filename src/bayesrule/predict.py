@@ -25,7 +25,7 @@ from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
 from bayesrule.matrices.subset import SubsetMatrix
 from bayesrule.moments import Propagation
 from bayesrule.network import Inputs, num_examples, take
-from bayesrule.posteriors import Gaussian
+from bayesrule.posteriors import Normal
 from bayesrule.prediction import Prediction
 from bayesrule.types import Batch, Params, State
 
@@ -172,7 +172,7 @@ def linearised_outputs(
     learner: Learner, state: State, x: Inputs, chunk: int = 128
 ) -> tuple[Tensor, Tensor]:
     """Mean (n, C) and covariance (n, C, C) of the outputs of the linearised network."""
-    if not isinstance(state.posterior, Gaussian):
+    if not isinstance(state.posterior, Normal):
         raise TypeError(
             f"A linearised prediction needs a Gaussian, got {type(state.posterior).__name__}; "
             "use Draws(num)."
@@ -186,7 +186,7 @@ def linearised_outputs(
 
 
 def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor, Tensor]:
-    assert isinstance(state.posterior, Gaussian)
+    assert isinstance(state.posterior, Normal)
     generator = torch.Generator()
     problem = Problem(
         learner.network,
@@ -209,7 +209,7 @@ def independent_variances(state: State) -> Params:
     posterior = state.posterior
     precision = getattr(posterior, "precision", None)
     known = precision.inner if isinstance(precision, SubsetMatrix) else precision
-    if isinstance(posterior, Gaussian) and isinstance(known, DiagonalMatrix | IsotropicMatrix):
+    if isinstance(posterior, Normal) and isinstance(known, DiagonalMatrix | IsotropicMatrix):
         return posterior.precision.inverse_diagonal()
     kind = type(known if known is not None else posterior).__name__
     raise TypeError(

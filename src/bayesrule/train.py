@@ -18,10 +18,13 @@ from bayesrule.expectations import AtMean
 from bayesrule.fused import Fused
 from bayesrule.learner import Learner
 from bayesrule.network import num_examples
+from bayesrule.posteriors import Factorised
 from bayesrule.predict import How, as_inputs, predict
 from bayesrule.prediction import Prediction
 from bayesrule.progress import Progress
-from bayesrule.types import Batch, State
+from bayesrule.replayed import Replayed
+from bayesrule.rules import Elbo
+from bayesrule.types import Batch, Info, State
 
 Epoch = dict[str, float]
 """Figures of one epoch: epoch, step, loss (per example), validation, seconds."""
@@ -69,6 +72,7 @@ def fit(
     progress: bool | None = None,
     fused: bool = False,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
+    on_step: Callable[[State, Info], None] | None = None,
 ) -> Run:
     """Trains a learner and returns the run.
 
@@ -77,8 +81,10 @@ def fit(
       training stops after so many epochs without a better one, and goes back to the best.
     - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
       from the last checkpoint and ends bit for bit as if it had not been.
-    - `fused`: steps are compiled (`Fused`), for `tagi` on large nets or for many steps.
-    - `callback(learner, state, figures)` is called after each epoch.
+    - `fused`: steps are compiled (`Fused`), for `tagi` on large nets or for many steps; learners
+      that follow the ELBO's gradient replay theirs on a GPU (`Replayed`).
+    - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
+      each step, with a state that the next step changes.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn
@@ -90,7 +96,7 @@ def fit(
     """
     _check_options(epochs, patience, validation)
     batches = as_batches(train, batch_size)
-    loop = _Loop(learner, batches, validation, patience, epochs, seed, callback, fused)
+    loop = _Loop(learner, batches, validation, patience, epochs, seed, callback, fused, on_step)
     folder = _Folder(out, loop.facts(batch_size), checkpoint_seconds) if out is not None else None
     if folder is not None:
         folder.tidy(everything=not resume)
@@ -135,10 +141,12 @@ class _Loop:
         seed: int,
         callback: Callable[[Learner, State, Epoch], None] | None,
         fused: bool,
+        on_step: Callable[[State, Info], None] | None,
     ) -> None:
+        self.on_step = on_step
         self.learner, self.batches, self.validation = learner, batches, validation
         self.patience, self.epochs, self.seed, self.callback = patience, epochs, seed, callback
-        self.step = Fused(learner).step if fused else learner.step
+        self.step = _fast(learner) if fused else learner.step
         self.state = learner.init(seed)
         self.history: list[Epoch] = []
         self.best: _Best | None = None
@@ -201,6 +209,8 @@ class _Loop:
             self.state, info = self.step(self.state, batch, donate=True)
             total = total.to(info.loss) + info.loss
             count += 1
+            if self.on_step is not None:
+                self.on_step(self.state, info)
             bar.advance()
         loss = float(total) / max(count, 1) / self.learner.num_data
         self._check(loss, epoch)
@@ -220,6 +230,7 @@ class _Loop:
         # The last step's loss is from before its weights, which may be the first to go wrong.
         weights = all(bool(v.isfinite().all()) for v in self.state.posterior.mean.values())
         if math.isfinite(loss) and weights:
+            self._check_scales(epoch)
             return
         what = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
         raise TrainingError(
@@ -227,6 +238,15 @@ class _Loop:
             "A smaller learning_rate, standardised inputs or a larger prior_precision usually "
             "help; checkpoints from before are untouched."
         )
+
+    def _check_scales(self, epoch: int) -> None:
+        belief = self.state.posterior
+        fault = belief.fault() if isinstance(belief, Factorised) else None
+        if fault is not None:
+            raise TrainingError(
+                f"{fault} in epoch {epoch + 1} (step {self.state.step}), so training stops here. A "
+                "smaller scale_multiplier or learning_rate, or a KL weight above zero, help."
+            )
 
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
         """The state with the statistics of normalising layers as they are at its weights."""
@@ -247,6 +267,13 @@ class _Loop:
         score = -math.inf if math.isnan(score) else score
         if self.best is None or score > self.best.score:
             self.best = _Best(score, epoch + 1, _copy(state))
+
+
+def _fast(learner: Learner) -> Callable[..., tuple[State, Info]]:
+    """The step without what it costs to start its many small parts."""
+    if isinstance(learner.rule, Elbo):
+        return Replayed(learner).step
+    return Fused(learner).step
 
 
 def _copy(state: State) -> State:

@@ -104,7 +104,7 @@ def _run(
     show: Callable[[dict[str, float]], None],
 ) -> tuple[dict[str, Any], Learner, State]:
     task = TASKS[name]
-    x, y, x_test, y_test = _split(task.data(), device, held_out, num)
+    x, y, x_test, y_test = split(task.data(), device, held_out, num)
     model = fan_in_normal(task.model(), seed).to(device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     likelihood = OneHotLikelihood(task.noise)
@@ -172,7 +172,8 @@ def _batches(x: Tensor, y: Tensor, size: int, generator: Generator) -> Iterator[
             yield x[rows].contiguous(memory_format=torch.channels_last), y[rows]
 
 
-def _split(data: Images, device: str, held_out: int, num: int | None) -> tuple[Tensor, ...]:
+def split(data: Images, device: str, held_out: int, num: int | None) -> tuple[Tensor, ...]:
+    """Training and test images and their classes; see `run` for `held_out` and `num`."""
     found = data.standardised()
     x, y, x_test, y_test = (
         part.to(device) for part in (found.x_train, found.y_train, found.x_test, found.y_test)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesrule.bench import speed, uci
-from bayesrule.commands import bench_tagi, faults, numbers, options, text
+from bayesrule.commands import bench_active, bench_tagi, faults, numbers, options, text
 from bayesrule.commands.kept import kept
 
 
@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
     _add_uci(kinds)
     bench_tagi.add_images(kinds)
     bench_tagi.add_speed(kinds)
+    bench_active.add(kinds)
 
 
 def _add_speed(kinds: Any) -> None:

@@ -1,24 +1,30 @@
 """Which second-order information of the loss is used."""
 
 from bayesrule.curvature._base import Curvature, Local, Problem
+from bayesrule.curvature.expected import ExpectedLoss
 from bayesrule.curvature.fisher import GGN, Fisher
 from bayesrule.curvature.hessian import Hessian
 from bayesrule.curvature.innovations import Innovations
+from bayesrule.curvature.pathwise import Pathwise
 from bayesrule.curvature.rows import ExampleRows, Recording
+from bayesrule.curvature.second_order import SecondOrder
 from bayesrule.curvature.squares import NoCurvature, PerExample, Price, SquaredGradient
 
 __all__ = [
     "GGN",
     "Curvature",
     "ExampleRows",
+    "ExpectedLoss",
     "Fisher",
     "Hessian",
     "Innovations",
     "Local",
     "NoCurvature",
+    "Pathwise",
     "PerExample",
     "Price",
     "Problem",
     "Recording",
+    "SecondOrder",
     "SquaredGradient",
 ]

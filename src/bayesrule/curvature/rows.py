@@ -9,14 +9,14 @@ silently wrong: tied weights, weight norm, recurrent layers and arithmetic on we
 from __future__ import annotations
 
 import warnings
-from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from bayesrule.curvature.recorder import Recorder, Use
+from bayesrule.curvature.example_rows import ExampleRows
+from bayesrule.curvature.recorder import Recorder
 from bayesrule.network import Inputs, Network, Understood, forked_randomness, num_examples, take
 from bayesrule.types import Params
 
@@ -120,13 +120,7 @@ class Recording:
         grads: list[dict[int, Tensor]] = []
         total: list[Tensor | None] = [None] * len(wanted)
         for vector in vectors:
-            found = torch.autograd.grad(
-                self.outputs,
-                [*wanted, *edges.values()],
-                vector,
-                retain_graph=True,
-                allow_unused=True,
-            )
+            found = self._pulled([*wanted, *edges.values()], vector)
             total = [_plus(t, f) for t, f in zip(total, found, strict=False)]
             late = zip(edges, found[len(wanted) :], strict=True)
             shaped = ((i, g, self._uses[i].shape) for i, g in late)
@@ -134,7 +128,16 @@ class Recording:
         each = zip(now.items(), total, strict=True)
         named = {k: torch.zeros_like(value) if t is None else t for (k, value), t in each}
         loose = self._vmap_rows(vectors)
-        return ExampleRows(self.params, self._uses, grads, loose, self.size), named
+        end = self.outputs.grad_fn
+        return ExampleRows(self.params, self._uses, grads, loose, self.size, end), named
+
+    def _pulled(self, wanted: list[Any], vector: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of some tensors or edges; where all weights are loose there are none."""
+        if not wanted:
+            return ()
+        return torch.autograd.grad(
+            self.outputs, wanted, vector, retain_graph=True, allow_unused=True
+        )
 
     def _from_rows(self) -> set[str]:
         """Weights of a single call whose squares take rows anyway: their sum is the gradient."""
@@ -199,98 +202,3 @@ def _missed(params: Params, recorder: Recorder, outputs: Tensor, size: int) -> s
     rows = ExampleRows(tracked, recorder.uses, [grads], {}, size)
     total = zip(tracked, found, strict=False)
     return {k for k, g in total if g is not None and not rows.explain(k, g)}
-
-
-class ExampleRows:
-    """Rows of V backpropagated vectors and n examples, built from layers only as far as asked."""
-
-    def __init__(
-        self,
-        params: Params,
-        uses: list[Use],
-        grads: list[dict[int, Tensor]],
-        loose: Params,
-        size: int,
-    ) -> None:
-        self._params, self._uses, self._grads = params, uses, grads
-        self._loose, self._size = loose, size
-        self._sums: Params = {}
-
-    @cached_property
-    def _users(self) -> dict[str, list[tuple[int, bool]]]:
-        """The calls of each parameter: their number and whether it is the bias there."""
-        users: dict[str, list[tuple[int, bool]]] = {name: [] for name in self._params}
-        for i, use in enumerate(self._uses):
-            for name, is_bias in ((use.weight, False), (use.bias, True)):
-                if name in users and name not in self._loose:
-                    users[name].append((i, is_bias))
-        return users
-
-    def _one(self, name: str, v: int) -> Tensor:
-        """Rows of one parameter for one vector, (n, *shape), summed over its calls."""
-        if name in self._loose:
-            return self._loose[name][v]
-        rows = self._params[name].new_zeros(self._size, *self._params[name].shape)
-        for i, is_bias in self._users[name]:
-            if i in self._grads[v]:
-                layer, g = self._uses[i].call.layer, self._grads[v][i]
-                rows = rows + (layer.bias_rows(g) if is_bias else layer.weight_rows(g))
-        return rows
-
-    def squares(self) -> Params:
-        """`Σ_vn r²`; with a single call no rows are formed where the layer knows how."""
-        return {name: self._squares(name) for name in self._params}
-
-    def _squares(self, name: str) -> Tensor:
-        users = self._users[name]
-        if name in self._loose:
-            return self._loose[name].square().sum((0, 1))
-        if len(users) == 1 and not users[0][1]:
-            i = users[0][0]
-            layer = self._uses[i].call.layer
-            if layer.forms_rows and len(self._grads) == 1 and i in self._grads[0]:
-                squares, self._sums[name] = layer.weight_sums(self._grads[0][i])
-                return squares
-            found = [layer.weight_squares(g[i]) for g in self._grads if i in g]
-            return sum(found[1:], found[0]) if found else torch.zeros_like(self._params[name])
-        each = [self._one(name, v).square().sum(0) for v in range(len(self._grads))]
-        return sum(each[1:], each[0])
-
-    def completed(self, gradient: Params) -> Params:
-        """A gradient with what `Recording.backward` left to the rows."""
-        return {
-            name: gradient[name] if name in gradient else self._sum(name) for name in self._params
-        }
-
-    def _sum(self, name: str) -> Tensor:
-        return self._sums[name] if name in self._sums else self._one(name, 0).sum(0)
-
-    def explain(self, name: str, gradient: Tensor) -> bool:
-        """Whether the rows of a parameter add up to its gradient, up to rounding."""
-        users = [self._uses[i] for i, _ in self._users[name]]
-        if any(use.batch_sizes != (self._size, self._size) for use in users):
-            return True  # Not by examples, and so known to be loose already.
-        rows = self._one(name, 0).detach()
-        scale = float(rows.abs().sum(0).max())
-        error = float((rows.sum(0) - gradient).abs().max())
-        # A missed call is wrong by the order of the gradient; accelerators round at a thousandth.
-        return error <= scale * max(1e-2, torch.finfo(gradient.dtype).eps ** 0.5)
-
-    def per_example(self) -> Params:
-        """All rows, {name: (V, n, *shape)}."""
-        vectors = range(len(self._grads))
-        return {k: torch.stack([self._one(k, v) for v in vectors]) for k in self._params}
-
-    def gram(self, weights: Params) -> Tensor:
-        """`Σ_p w_p r_vnp r_v'np`, (n, V, V), over the parameters that `weights` names."""
-        parts = [self._gram(name, weight) for name, weight in weights.items()]
-        return sum(parts[1:], parts[0])
-
-    def _gram(self, name: str, weight: Tensor) -> Tensor:
-        vectors, users = range(len(self._grads)), self._users[name]
-        if len(users) == 1 and not users[0][1] and all(users[0][0] in g for g in self._grads):
-            i = users[0][0]
-            stacked = torch.stack([g[i] for g in self._grads])
-            return self._uses[i].call.layer.weight_gram(stacked, weight)
-        rows = torch.stack([self._one(name, v).flatten(start_dim=1) for v in vectors], dim=1)
-        return (rows * weight.reshape(-1)) @ rows.mT

@@ -3,6 +3,16 @@
 from bayesrule.expectations._base import Expectation, Point
 from bayesrule.expectations.at_mean import AtMean
 from bayesrule.expectations.draws import Draws
+from bayesrule.expectations.layerwise import Flipout, Layerwise, LocalDraws
 from bayesrule.expectations.moments import Moments
 
-__all__ = ["AtMean", "Draws", "Expectation", "Moments", "Point"]
+__all__ = [
+    "AtMean",
+    "Draws",
+    "Expectation",
+    "Flipout",
+    "Layerwise",
+    "LocalDraws",
+    "Moments",
+    "Point",
+]

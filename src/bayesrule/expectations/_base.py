@@ -18,7 +18,8 @@ class Point:
     """Weights at which the loss is evaluated; `offset = θ − mean`, None at the mean itself.
 
     The offset belongs to whoever gets the point, who may use its memory again. With `activations`
-    the point stands for the whole belief, whose moments are to be carried through the network.
+    the point stands for the whole belief, whose moments are to be carried through the network. The
+    weights of a `Layerwise` expectation are drawn when they are used, so they have no offset.
     """
 
     params: Params

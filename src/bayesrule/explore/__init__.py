@@ -1,5 +1,7 @@
-"""Using what was learned: inputs and hidden units inferred, attacks, optimisation of inputs."""
+"""Using what was learned: inference of inputs, attacks, optimisation, active learning."""
 
+from bayesrule.explore.acquisitions import BALD, EPIG, Criterion, LargestVariance, Random
+from bayesrule.explore.active import ActiveRun, active_learning
 from bayesrule.explore.adversarial import Attack, attack
 from bayesrule.explore.glance import Inferred
 from bayesrule.explore.hidden import infer_hidden
@@ -8,11 +10,18 @@ from bayesrule.explore.optimise import Optimised, optimise_inputs
 from bayesrule.explore.search import Search, minimise
 
 __all__ = [
+    "BALD",
+    "EPIG",
+    "ActiveRun",
     "Attack",
+    "Criterion",
     "Inferred",
     "InferredInputs",
+    "LargestVariance",
     "Optimised",
+    "Random",
     "Search",
+    "active_learning",
     "attack",
     "infer_hidden",
     "infer_inputs",

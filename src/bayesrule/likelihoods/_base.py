@@ -94,6 +94,19 @@ class Likelihood(ABC):
             "Gaussian, heteroscedastic, categorical, hierarchical, Remax and Bernoulli ones have."
         )
 
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Tensor:
+        """`E[log p(y | f)]` of each example, (n,), over independent outputs f ~ N(mean, variance).
+
+        It can be differentiated once, in mean and variance.
+        """
+        raise TypeError(
+            f"{type(self).__name__} does not know E[log p(y | f)] of Gaussian outputs, which "
+            "ExpectedLoss() needs. Gaussian, heteroscedastic, categorical, Bernoulli and Poisson "
+            "ones do; the others are learned with weight draws: Draws(1) and Price()."
+        )
+
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         """What is believed of y where the outputs are N(mean, variance), in closed form."""
         raise TypeError(

@@ -18,9 +18,11 @@ from bayesrule.likelihoods._base import (
     one_vector_per_output,
     per_example,
 )
+from bayesrule.likelihoods._expectations import expected_logsumexp, expected_softplus
 from bayesrule.likelihoods._probabilities import (
     choice,
     class_numbers,
+    drawn_class,
     one_output_each,
     pick,
     present,
@@ -72,7 +74,7 @@ class CategoricalLikelihood(Likelihood):
             raise
 
     def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
-        return torch.multinomial(outputs.softmax(-1), 1, generator=generator).squeeze(-1)
+        return drawn_class(outputs.softmax(-1), generator)
 
     def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
         # diag p − p pᵀ = Σ_c p_c (e_c − p)(e_c − p)ᵀ
@@ -96,6 +98,12 @@ class CategoricalLikelihood(Likelihood):
         right = (labels[:, None] == torch.arange(p.shape[1], device=p.device)).to(p.dtype)
         delta, eta = shrink * (right - p), -(shrink.square() * p * (1.0 - p))
         return Conditioned(delta, eta, torch.where(seen, log_prob, 0.0))
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Tensor:
+        there = f"the network has {mean.shape[-1]} outputs"
+        return pick(mean, _labels(mean, targets), there) - expected_logsumexp(mean, variance)
 
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         found = Categorical(logits=mean * _shrink(variance), validate_args=False)
@@ -159,6 +167,12 @@ class BernoulliLikelihood(Likelihood):
             return self.check(targets, targets)
         return targets.masked_fill((targets != 0) & (targets != 1), math.nan)
 
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Tensor:
+        matched = self._answers(match(mean, targets, "BernoulliLikelihood"))
+        return per_example(matched * mean - expected_softplus(mean, variance))
+
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         found = Bernoulli(logits=mean * _shrink(variance), validate_args=False)
         p = mean.sigmoid()
@@ -191,3 +205,10 @@ class PoissonLikelihood(Likelihood):
     def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         rate = outputs.exp()
         return rate, rate
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Tensor:
+        # E[exp f] = exp(m + s/2)
+        y = self.check(mean, targets)
+        return per_example(y * mean - torch.exp(mean + 0.5 * variance) - torch.lgamma(y + 1.0))

@@ -156,6 +156,15 @@ class GaussianLikelihood(Likelihood):
             statistics = _squares(error, variance, around, seen.to(mean.dtype))
         return Conditioned(error * weight, -weight, per_example(log_prob), statistics)
 
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Tensor:
+        # E[(y − f)²] = (y − m)² + s
+        precision, log_precision = self._precision(mean, noise)
+        error = self.check(mean, targets) - mean
+        values = log_normal(error, precision, log_precision) - 0.5 * precision * variance
+        return per_example(values)
+
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         return normal_marginal(mean, variance, self.moments(mean, noise)[1])
 

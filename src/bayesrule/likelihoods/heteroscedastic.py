@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +27,8 @@ class HeteroscedasticLikelihood(Likelihood):
 
     Outputs (n, 2D): the first D are means, the last D log-variances. Where outputs are looked at
     one by one (draws, gradients), log-variances are kept within ±`limit`. Where they are Gaussian
-    (`condition`, `marginal`), all of the exponential is averaged over, without a limit: a noise
-    variance beyond the largest float number is infinite there.
+    (`condition`, `marginal`, `expected_log_prob`), all of the exponential is averaged over, without
+    a limit: a noise variance beyond the largest float number is infinite there.
     """
 
     limit: float = 20.0
@@ -95,6 +96,16 @@ class HeteroscedasticLikelihood(Likelihood):
             torch.cat([-weight, torch.where(seen, known, 0.0)], dim=-1),
             per_example(log_prob),
         )
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+    ) -> Tensor:
+        """`−½ [log 2π + m₂ + ((y − m₁)² + s₁) exp(s₂/2 − m₂)]`."""
+        targets = self.check(mean, targets)
+        (centre, log_noise), (spread, s2) = mean.chunk(2, -1), variance.chunk(2, -1)
+        squares = (targets - centre).square() + spread
+        shrunk = squares * torch.exp(0.5 * s2 - log_noise)
+        return -0.5 * per_example(math.log(2.0 * math.pi) + log_noise + shrunk)
 
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
         # E[exp f₂] of the Gaussian log-variance is that of a log-normal.

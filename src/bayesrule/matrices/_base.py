@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule import vectors
 from bayesrule.types import Params, Rows
@@ -106,6 +106,10 @@ class Matrix(ABC):
 
 class Structure(ABC):
     """A choice of structure: makes matrices of it, from the identity or from rows."""
+
+    def for_model(self, model: nn.Module) -> Structure:
+        """The structure with what it has to know of a module; most know enough."""
+        return self
 
     @abstractmethod
     def identity(self, params: Params, scale: float) -> Matrix:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.matrices.layer_rows import LayeredRows
 from bayesrule.types import Params, Rows
 
 
@@ -31,6 +32,11 @@ class _PickedRows:
 
     def gram(self, weights: Params) -> Tensor:
         return self.rows.gram(weights)
+
+
+def pick_rows(rows: Rows, names: tuple[str, ...]) -> Rows:
+    """The rows of the named parameters, with their layers where these are known."""
+    return rows.only(names) if isinstance(rows, LayeredRows) else _PickedRows(rows, names)
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class SubsetMatrix(Matrix):
         return self.inner.trace_solve(other.inner if isinstance(other, SubsetMatrix) else other)
 
     def output_covariance(self, rows: Rows) -> Tensor:
-        return self.inner.output_covariance(_PickedRows(rows, self.names))
+        return self.inner.output_covariance(pick_rows(rows, self.names))
 
     def plus(self, other: SubsetMatrix) -> SubsetMatrix:
         return self._with(self.inner.plus(other.inner))
@@ -97,6 +103,9 @@ class Subset(Structure):
     inner: Structure
     names: tuple[str, ...]
 
+    def for_model(self, model: nn.Module) -> Subset:
+        return replace(self, inner=self.inner.for_model(model))
+
     def identity(self, params: Params, scale: float) -> SubsetMatrix:
         unknown = [name for name in self.names if name not in params]
         if unknown or not self.names:
@@ -106,7 +115,7 @@ class Subset(Structure):
         return SubsetMatrix(self.inner.identity(pick(params, self.names), scale), self.names)
 
     def contract(self, rows: Rows) -> SubsetMatrix:
-        return SubsetMatrix(self.inner.contract(_PickedRows(rows, self.names)), self.names)
+        return SubsetMatrix(self.inner.contract(pick_rows(rows, self.names)), self.names)
 
     def project(self, matrix: Tensor, params: Params) -> SubsetMatrix:
         places = torch.arange(len(matrix), device=matrix.device)

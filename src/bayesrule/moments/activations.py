@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments import closed_forms
-from bayesrule.moments.blocks import in_blocks
+from bayesrule.moments.blocks import differentiated, in_blocks
 from bayesrule.moments.choices import LocallyLinear
 from bayesrule.moments.closed_forms import matched_relu
 from bayesrule.moments.quadrature import Scalar, Triple, quadrature, tangent_moments
@@ -111,7 +111,9 @@ def hardsigmoid(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
         mean, variance, slope = closed_forms.matched_hardtanh(m, s, -3.0, 3.0)
         return 0.5 + mean / 6.0, variance / 36.0, slope / 6.0
 
-    return through(input, F.hardsigmoid, closed)
+    # Torch's own cannot be differentiated twice.
+    own = not differentiated(input.centre, input.variance)
+    return through(input, F.hardsigmoid if own else lambda z: F.relu6(z + 3.0) / 6.0, closed)
 
 
 @rule(F.elu)

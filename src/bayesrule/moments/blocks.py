@@ -17,7 +17,8 @@ def in_blocks(
     """`function(*inputs)`, elementwise, which gives `num` tensors: the same numbers, in blocks.
 
     A dozen passes over a large tensor cost as many trips to memory on a CPU; block by block they
-    cost one. Small tensors, other devices, and tensors that are traced or mapped go through whole.
+    cost one. Small tensors, other devices, and tensors that are traced, mapped or differentiated go
+    through whole.
     A function that `writes` takes `out=`, the tensors for its results.
     """
     if not _worth_it(inputs):
@@ -34,11 +35,18 @@ def in_blocks(
     return results
 
 
+def differentiated(*inputs: Tensor) -> bool:
+    """Whether autograd follows what is done with any of the tensors, and nothing may be written."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+
+
 def _worth_it(inputs: Sequence[Tensor]) -> bool:
     first = inputs[0]
     if first.device.type != "cpu" or first.numel() <= 2 * _BLOCK:
         return False
     if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in inputs):
+        return False
+    if differentiated(*inputs):
         return False
     alike = all(t.shape == first.shape and t.dtype == first.dtype for t in inputs)
     return alike and all(t.is_contiguous() for t in inputs) and _get_current_dispatch_mode() is None

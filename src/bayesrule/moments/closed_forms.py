@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bayesrule.moments.blocks import differentiated
 from bayesrule.moments.quadrature import Triple, at_least_linear, positive
 
 
@@ -24,6 +25,8 @@ def _pdf(x: Tensor) -> Tensor:
 
 
 def _relu(m: Tensor, s: Tensor, out: Tensor | None = None) -> Triple:
+    if differentiated(m, s):
+        return _relu_anew(m, s)
     # As few passes over memory as there are: this is most of a network's scalar work.
     std = positive(s).sqrt_()
     # Beyond nine all is over but for numbers so small that processors slow down on them.
@@ -34,6 +37,16 @@ def _relu(m: Tensor, s: Tensor, out: Tensor | None = None) -> Triple:
     # E φ² − μ² with E φ² = (m² + s) Φ + m √s ϕ = m μ + s Φ
     variance = torch.addcmul((m - mean).mul_(mean), s, cdf)
     return mean, variance, cdf
+
+
+def _relu_anew(m: Tensor, s: Tensor) -> Triple:
+    """The same numbers with nothing written in place, which autograd could not go back through."""
+    std = positive(s).sqrt()
+    below = (m / std * -math.sqrt(0.5)).clamp(-9.0, 9.0)
+    cdf = 0.5 * torch.erfc(below)
+    bulk = torch.exp(-below.square()) * std * (1.0 / math.sqrt(2.0 * math.pi))
+    mean = torch.addcmul(bulk, m, cdf)
+    return mean, torch.addcmul((m - mean) * mean, s, cdf), cdf
 
 
 def matched_relu(m: Tensor, s: Tensor, out: Sequence[Tensor | None] = (None, None, None)) -> Triple:
@@ -92,8 +105,10 @@ def matched_elu(m: Tensor, s: Tensor, alpha: float = 1.0, scale: float = 1.0) ->
 def _tail_exp(m: Tensor, s: Tensor, k: float) -> Tensor:
     """`E[e^{kz}; z < 0] = e^{km + k²s/2} Φ(−(m + ks)/√s)`, also where the exponential overflows."""
     edge = (m + k * s) / (2.0 * s).sqrt()
-    near = torch.exp(k * m + 0.5 * k * k * s) * 0.5 * torch.erfc(edge)
-    far = torch.exp(-m.square() / (2.0 * s)) * 0.5 * torch.special.erfcx(edge)
+    # What is not taken is kept finite too: autograd multiplies it with zero.
+    power = torch.where(edge > 0, 0.0, k * m + 0.5 * k * k * s)
+    near = torch.exp(power) * 0.5 * torch.erfc(edge)
+    far = torch.exp(-m.square() / (2.0 * s)) * 0.5 * torch.special.erfcx(edge.clamp_min(0.0))
     return torch.where(edge > 0, far, near)
 
 

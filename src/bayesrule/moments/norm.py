@@ -130,7 +130,9 @@ def normalised(
 def _average(running: Tensor | None, new: Tensor, momentum: float) -> None:
     """Torch's exponential average, in place: `(1 − momentum) · old + momentum · new`."""
     if running is not None:
-        running.mul_(1.0 - momentum).add_(new.reshape(running.shape), alpha=momentum)
+        # Averages are a state: nobody is to be led back through them to an earlier batch.
+        new = new.detach().reshape(running.shape)
+        running.mul_(1.0 - momentum).add_(new, alpha=momentum)
 
 
 @rule(F.batch_norm)

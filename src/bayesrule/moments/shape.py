@@ -143,7 +143,7 @@ def contiguous(
 @rule(Tensor.detach, torch.detach)
 def detach(input: GaussianTensor) -> GaussianTensor:
     """The same Gaussians, with nothing learned of what they came from."""
-    return GaussianTensor(input.centre, input.variance, input.way, None)
+    return GaussianTensor(input.centre.detach(), input.variance.detach(), input.way, None)
 
 
 def _converted(name: str) -> Callable[..., GaussianTensor]:

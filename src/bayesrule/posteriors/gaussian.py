@@ -23,22 +23,10 @@ from bayesrule.posteriors._base import Family, Posterior
 from bayesrule.types import Params
 
 
-@dataclass(frozen=True)
-class Gaussian(Posterior):
-    """`q(θ) = N(mean, precision⁻¹)`.
+class Normal(Posterior):
+    """`q(θ) = N(mean, precision⁻¹)`, however the precision is kept."""
 
-    >>> q = Gaussian({"w": torch.zeros(3)}, Diagonal().identity({"w": torch.zeros(3)}, 4.0))
-    >>> q.variance()["w"]
-    tensor([0.2500, 0.2500, 0.2500])
-    """
-
-    mean: Params
     precision: Matrix
-
-    @property
-    def num_parameters(self) -> int:
-        free = tree.leaves(self.precision)
-        return vectors.numel(self.mean) + sum(v.numel() for _, v in free if isinstance(v, Tensor))
 
     def variance(self) -> Params:
         known = self.precision.inverse_diagonal()
@@ -75,13 +63,31 @@ class Gaussian(Posterior):
         prior = Isotropic().identity(uncertain, prior_precision)
         return self.kl_from(Gaussian(vectors.zeros_like(uncertain), prior))
 
-    def kl_from(self, prior: Gaussian) -> Tensor:
+    def kl_from(self, prior: Normal) -> Tensor:
         """`KL(self ‖ prior) = ½[tr(S⁻¹P) + Δᵀ P Δ − d + log|S| − log|P|]` for two Gaussians."""
         delta = {k: v - prior.mean[k] for k, v in self._uncertain().items()}
         spread = self.precision.trace_solve(prior.precision)
         shift = vectors.dot(delta, prior.precision.matmul(delta))
         logdets = self.precision.logdet() - prior.precision.logdet()
         return 0.5 * (spread + shift - vectors.numel(delta) + logdets)
+
+
+@dataclass(frozen=True)
+class Gaussian(Normal):
+    """`q(θ) = N(mean, precision⁻¹)` with the precision in any structure.
+
+    >>> q = Gaussian({"w": torch.zeros(3)}, Diagonal().identity({"w": torch.zeros(3)}, 4.0))
+    >>> q.variance()["w"]
+    tensor([0.2500, 0.2500, 0.2500])
+    """
+
+    mean: Params
+    precision: Matrix
+
+    @property
+    def num_parameters(self) -> int:
+        free = tree.leaves(self.precision)
+        return vectors.numel(self.mean) + sum(v.numel() for _, v in free if isinstance(v, Tensor))
 
     def natural(self) -> tuple[Params, Matrix]:
         """`λ = (S m, −½ S)`, the second given as S itself; zero for weights taken as known."""

@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Seen:
-    """A step that was gone: what a person wants to see of it, and what `smooth` needs.
+    """A step that was gone: what a person wants to see of it, and what `rts_smoother` needs.
 
     `prediction` was made before the target was looked at; `log_prob` (B,) is that of the target.
     `carried` is the state after the step, `asked` tells which inputs stood for the last target.

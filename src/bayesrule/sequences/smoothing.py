@@ -45,7 +45,7 @@ class _Later:
 
 
 @torch.no_grad()
-def smooth(online: Online, steps: Sequence[Seen]) -> Smoothed:
+def rts_smoother(online: Online, steps: Sequence[Seen]) -> Smoothed:
     """The steps of one series, in their order, looked at again from its end.
 
     Each step counts with the weights that it was taken with.

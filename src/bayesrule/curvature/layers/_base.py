@@ -7,6 +7,7 @@ examples first; what it returns holds one gradient for each example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,18 @@ class Layer(ABC):
         """`Σ_n` of the squared weight gradients, and of the gradients themselves."""
         rows = self.weight_rows(g)
         return rows.square().sum(0), rows.sum(0)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether rows are sums of products of inputs and output gradients, as `products` tells."""
+        return False
+
+    def products(self, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs (m, T, in) and output gradients (V, m, T, out) of some examples at a time.
+
+        For g (V, n, ...); `Σ_t g_t a_tᵀ` are the rows of the weight, (out, in).
+        """
+        raise TypeError(f"{type(self).__name__} is no sum of products.")
 
     def weight_gram(self, g: Tensor, weights: Tensor) -> Tensor:
         """`Σ_p w_p r_vnp r_v'np` of each example for g (V, n, ...), (n, V, V)."""

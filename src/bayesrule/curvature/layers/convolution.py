@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,18 @@ class ConvLayer(Layer):
                 total += rows.sum(0)
             squares += rows.square_().sum(0)
         return squares, total
+
+    @property
+    def is_product(self) -> bool:
+        return self.groups == 1
+
+    def products(self, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        assert self.weight is not None
+        slopes = g.flatten(start_dim=3).mT
+        largest = max(len(g) * self.weight.numel(), self.weight[0].numel() * slopes.shape[2])
+        chunk = max(1, 4 * _BUDGET // largest)
+        for a, part in zip(self.input.split(chunk), slopes.split(chunk, dim=1), strict=True):
+            yield self._patches(a, g.shape[3:])[:, 0].mT, part
 
     def _few_channels_many_positions(self, g: Tensor) -> bool:
         """Where torch's own backward pass, example by example, beats patches (measured)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,19 @@ class LinearLayer(Layer):
         chunk = max(1, _BUDGET // (a.shape[-1] * g.shape[-1]))
         parts = zip(a.split(chunk), g.split(chunk), strict=True)
         return torch.stack([(gi.mT @ ai).square().sum(0) for ai, gi in parts]).sum(0)
+
+    @property
+    def is_product(self) -> bool:
+        return True
+
+    def products(self, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        vectors, n = g.shape[:2]
+        a = self.input.reshape(n, -1, self.input.shape[-1])
+        slopes = g.reshape(vectors, n, -1, g.shape[-1])
+        # At several positions the rows of a part may have to be formed.
+        largest = vectors * a.shape[-1] * g.shape[-1] if a.shape[1] > 1 else 1
+        chunk = max(1, 4 * _BUDGET // largest)
+        return zip(a.split(chunk), slopes.split(chunk, dim=1), strict=True)
 
     def weight_gram(self, g: Tensor, weights: Tensor) -> Tensor:
         if g.ndim > 3:

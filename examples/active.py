@@ -1,0 +1,143 @@
+"""Which labels a network asks for, and what they are worth, as a picture.
+
+    python examples/active.py [FILE.svg]
+
+Most of 200 unlabelled inputs (grey ticks) lie close together, where random rows are mostly drawn
+from. Left and middle: the belief (two standard deviations, without the noise) after five labels at
+random (black) and ten more that were drawn at random or asked for because the prediction varied
+most there (red). Right: the test error after each label, averaged over trials; EPIG asks for what
+tells most of the test inputs. Takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import bayesrule as br
+from bayesrule.models import mlp
+from bayesrule.report.axes import Axis
+from bayesrule.report.svg import Plot
+
+STYLE = """
+svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
+.title { font-weight: 600; fill: #111; } .grid { stroke: #e6e6e6; fill: none; }
+.notch, .base { stroke: #999; fill: none; } .tick.y { text-anchor: end; }
+.tick.x { text-anchor: middle; } .axis-label.x { text-anchor: end; }
+.belief { fill: #2a78b5; opacity: .3; } .mean { fill: none; stroke: #14507d; stroke-width: 2; }
+.truth { fill: none; stroke: #999; } .pool { fill: #999; } .first { fill: #111; }
+.asked { fill: #d1301f; } .variance, .epig, .random { fill: none; stroke-width: 2; }
+.variance { stroke: #d1301f; } .epig { stroke: #e0a100; } .random { stroke: #888; }
+"""
+WIDTH, HEIGHT = 360.0, 300.0
+FIRST, EPOCHS = 5, 400
+TEST = torch.linspace(-2.0, 2.0, 100).unsqueeze(1)
+CRITERIA: dict[str, br.Criterion] = {
+    "random": br.Random(),
+    "variance": br.LargestVariance(),
+    "epig": br.EPIG(TEST),
+}
+
+
+def curve(x: Tensor) -> Tensor:
+    """What is to be learned."""
+    return torch.sin(3.0 * x)
+
+
+def data(seed: int) -> tuple[br.Batch, br.Batch]:
+    """A pool that is dense on the left, and a test set that is not; noise of 0.1."""
+    generator = torch.Generator().manual_seed(seed)
+    dense = torch.empty(170, 1).uniform_(-1.8, -1.2, generator=generator)
+    sparse = torch.empty(30, 1).uniform_(-2.0, 2.0, generator=generator)
+    x = torch.cat([dense, sparse])
+    y = curve(x) + 0.1 * torch.randn(x.shape, generator=generator)
+    return (x, y), (TEST, curve(TEST))
+
+
+def build(num_data: int) -> br.Learner:
+    """A full Laplace approximation on 20 tanh units."""
+    return br.laplace(
+        mlp(1, 1, hidden=(20,), activation=nn.Tanh),
+        br.GaussianLikelihood(noise=0.15),
+        num_data=num_data,
+        structure=br.Dense(),
+        learning_rate=0.03,
+    )
+
+
+def run(name: str, seed: int, steps: int, epochs: int) -> br.ActiveRun:
+    """One trial."""
+    pool, test = data(seed)
+    return br.active_learning(
+        build,
+        pool=pool,
+        test=test,
+        start=FIRST,
+        criterion=CRITERIA[name],
+        steps=steps,
+        seed=seed,
+        epochs=epochs,
+        batch_size=64,
+    )
+
+
+def belief(title: str, found: br.ActiveRun, pool: br.Batch) -> str:
+    """What was labelled, and what is believed in the end."""
+    plot = Plot(Axis("x", -2.1, 2.1), Axis("", -3.0, 3.0), title, width=WIDTH, height=HEIGHT)
+    grid = torch.linspace(-2.1, 2.1, 200).unsqueeze(1)
+    p = found.predict(grid)
+    at, mean, reach = grid[:, 0], p.mean[:, 0], 2.0 * p.epistemic[:, 0].sqrt()
+    plot.band(at.numpy(), (mean - reach).numpy(), (mean + reach).numpy(), kind="belief")
+    plot.line(at.numpy(), curve(at).numpy(), kind="truth")
+    plot.line(at.numpy(), mean.numpy(), kind="mean")
+    x, y = (part[:, 0] for part in pool)
+    floor = torch.full_like(x, -2.85)
+    plot.points(x.numpy(), floor.numpy(), [""] * len(x), kind="pool", radius=1.2)
+    for kind, rows, radius in (("first", found.start, 3.0), ("asked", found.chosen, 3.4)):
+        tips = [f"{kind} {i + 1}" for i in range(len(rows))]
+        plot.points(x[rows].numpy(), y[rows].numpy(), tips, kind=kind, radius=radius)
+    return f'{plot.render()}<text class="title" x="40" y="16">{title}</text>'
+
+
+def errors(runs: dict[str, list[br.ActiveRun]]) -> str:
+    """The mean test error after each label."""
+    first = next(iter(runs.values()))[0]
+    at = first.num_labelled.numpy()
+    curves = {name: torch.stack([one.rmse for one in own]).mean(0) for name, own in runs.items()}
+    top = 1.3 * max(float(values.max()) for values in curves.values())
+    x, y = Axis("labels", float(at[0]), float(at[-1])), Axis("test RMSE", 0.0, top)
+    plot = Plot(x, y, "error", width=WIDTH, height=HEIGHT)
+    for i, (name, values) in enumerate(curves.items()):
+        plot.line(at, values.numpy(), kind=name, title=name)
+        plot.line([at[0] + 4, at[0] + 5], [top * (0.95 - 0.08 * i)] * 2, kind=name)
+        plot.text(float(at[0]) + 5.3, top * (0.93 - 0.08 * i), name)
+    return plot.render()
+
+
+def picture(trials: int = 6, steps: int = 10, epochs: int = EPOCHS) -> str:
+    """All three panels."""
+    runs = {name: [run(name, seed, steps, epochs) for seed in range(trials)] for name in CRITERIA}
+    pool, _ = data(0)
+    panels = (
+        belief("rows at random", runs["random"][0], pool),
+        belief("rows of the largest variance", runs["variance"][0], pool),
+        errors(runs),
+    )
+    body = "".join(
+        f'<svg x="{WIDTH * i}" y="0" width="{WIDTH}" height="{HEIGHT}">{panel}</svg>'
+        for i, panel in enumerate(panels)
+    )
+    size = f'width="{3 * WIDTH}" height="{HEIGHT}" viewBox="0 0 {3 * WIDTH} {HEIGHT}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
+    )
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "active.svg")
+    target.write_text(picture())
+    print(target)

@@ -1,0 +1,287 @@
+"""Pool-based active learning: a network says which label it wants next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from bayesrule import seeds
+from bayesrule.evaluate import scores
+from bayesrule.explore.acquisitions import Criterion, LargestVariance
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
+from bayesrule.network import Inputs, num_examples, take
+from bayesrule.predict import How
+from bayesrule.prediction import Prediction
+from bayesrule.train import Run, fit
+
+_FIT_OPTIONS = ("epochs", "batch_size", "fused", "progress", "callback")
+# Streams of randomness: of the first rows, of the criterion, of ties between the best.
+_START, _CRITERION, _TIES = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Standard:
+    """Shifts and scales of labelled data: one for each floating input, and that of the targets."""
+
+    inputs: tuple[tuple[Tensor, Tensor] | None, ...]
+    targets: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, x: Inputs, y: Tensor | None) -> Standard:
+        """Of labelled inputs, and of targets where they are real numbers."""
+        parts = (x,) if isinstance(x, Tensor) else x
+        found = tuple(_spread(part) if part.is_floating_point() else None for part in parts)
+        return cls(found, None if y is None else _spread(y))
+
+    @classmethod
+    def none(cls, x: Inputs) -> Standard:
+        """All as it is."""
+        return cls((None,) * (1 if isinstance(x, Tensor) else len(x)))
+
+    def place(self, x: Inputs) -> Inputs:
+        """Inputs as the network sees them."""
+        parts = (x,) if isinstance(x, Tensor) else x
+        placed = tuple(
+            part if known is None else (part - known[0]) / known[1]
+            for part, known in zip(parts, self.inputs, strict=True)
+        )
+        return placed[0] if isinstance(x, Tensor) else placed
+
+    def place_targets(self, y: Tensor) -> Tensor:
+        """Targets as the network sees them."""
+        return y if self.targets is None else (y - self.targets[0]) / self.targets[1]
+
+    def restore(self, found: Prediction) -> Prediction:
+        """A prediction in the units of the targets."""
+        return found if self.targets is None else found.rescaled(*self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveRun:
+    """What was labelled in which order, and how good the network was after each label.
+
+    `start` (s,) and `chosen` (steps,) are rows of the pool; `history` has the scores on the test
+    data (`evaluate.scores`) of the first fit and of one after each choice; `final` is the last fit.
+    """
+
+    start: Tensor
+    chosen: Tensor
+    history: list[dict[str, float]]
+    final: Run
+    standard: Standard
+
+    @property
+    def labelled(self) -> Tensor:
+        """All labelled rows of the pool, (s + steps,)."""
+        return torch.cat([self.start, self.chosen])
+
+    @property
+    def num_labelled(self) -> Tensor:
+        """How many labels each fit had, (steps + 1,)."""
+        return len(self.start) + torch.arange(len(self.history))
+
+    @property
+    def rmse(self) -> Tensor:
+        """The root mean squared error of each fit, (steps + 1,)."""
+        return self._curve("rmse", "classes; they have an error")
+
+    @property
+    def error(self) -> Tensor:
+        """The share of wrong classes of each fit, (steps + 1,)."""
+        return 1.0 - self._curve("accuracy", "numbers; they have an rmse")
+
+    @property
+    def log_likelihood(self) -> Tensor:
+        """The mean test log-likelihood of each fit, (steps + 1,)."""
+        classes = "nll" in self.history[0]
+        return -self._curve("nll") if classes else self._curve("log_likelihood")
+
+    def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
+        """What the last fit believes of inputs in the units of the pool."""
+        placed = self.standard.place(_tensors(x))
+        return self.standard.restore(self.final.predict(placed, how, seed=seed))
+
+    def _curve(self, name: str, other: str = "") -> Tensor:
+        if name not in self.history[0]:
+            raise TypeError(f"These are predictions of {other}.")
+        return torch.tensor([one[name] for one in self.history])
+
+
+def active_learning(
+    build: Callable[[int], Learner],
+    *,
+    pool: tuple[Any, Any],
+    test: tuple[Any, Any],
+    start: int | Sequence[int] | Tensor = 20,
+    criterion: Criterion | None = None,
+    steps: int = 9,
+    standardise: bool = True,
+    seed: int = 0,
+    **options: Any,
+) -> ActiveRun:
+    """Learns, has the row of the pool labelled that tells most, and learns again from scratch.
+
+    - `build(num_data)` makes the learner for so many labelled rows.
+    - `pool`, `test`: pairs (x, y); a label of the pool is looked at only once it was chosen.
+    - `start`: how many rows are labelled at first, drawn at random, or which.
+    - `criterion`: `LargestVariance()` (default), `BALD()`, `EPIG()` or `Random()`; where several
+      rows are best, one of them is drawn.
+    - `steps`: how many labels are asked for; there are `steps + 1` fits, each scored on `test`.
+    - `standardise`: columns of x, and y where it is real, get mean 0 and variance 1 on the labelled
+      rows; columns that do not change there are only shifted. Scores are in original units.
+    - `options` go to `br.fit`: `epochs`, `batch_size`, `fused`, `progress`, `callback`.
+
+    Who labels by hand calls `criterion.scores(run.learner, run.state, x, generator)` after `br.fit`
+    instead.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, ridge
+    >>> x = torch.tensor([[0.0], [0.1], [-0.1], [0.2], [5.0]])
+    >>> def build(num_data: int) -> Learner:
+    ...     return ridge(nn.Linear(1, 1), GaussianLikelihood(noise=0.1), num_data=num_data)
+    >>> run = active_learning(build, pool=(x, 2 * x), test=(x, 2 * x), start=[0, 1], steps=1)
+    >>> run.chosen, run.rmse.shape
+    (tensor([4]), torch.Size([2]))
+    """
+    criterion = _checked_criterion(criterion)
+    _check_options(options)
+    (x, y), (x_test, y_test) = _pair(pool, "pool"), _pair(test, "test")
+    first = _first(start, len(y), seed)
+    _check_steps(steps, len(first), len(y))
+    labelled, history = first, []
+    while True:
+        num = len(labelled) - len(first)
+        run, standard = _fit(build, take(x, labelled), y[labelled], standardise, seed, options)
+        found = run.predict(standard.place(x_test), seed=seed)
+        history.append(scores(standard.restore(found), y_test.to(found.mean.device)))
+        if num == steps:
+            return ActiveRun(first, labelled[len(first) :], history, run, standard)
+        left = _others(labelled, len(y))
+        generator = seeds.generator("cpu", seed, num, _CRITERION)
+        placed = standard.place(take(x, left))
+        values = criterion.placed(standard.place).scores(run.learner, run.state, placed, generator)
+        best = _best(values, len(left), criterion, seeds.generator("cpu", seed, num, _TIES))
+        labelled = torch.cat([labelled, left[best, None]])
+
+
+def _fit(
+    build: Callable[[int], Learner],
+    x: Inputs,
+    y: Tensor,
+    standardise: bool,
+    seed: int,
+    options: dict[str, Any],
+) -> tuple[Run, Standard]:
+    """One training from scratch on what is labelled."""
+    learner = build(len(y))
+    if not isinstance(learner, Learner):
+        raise TypeError(
+            f"build(num_data) makes a learner, such as br.vogn(...), got {type(learner).__name__}."
+        )
+    real = isinstance(learner.likelihood, GaussianLikelihood | HeteroscedasticLikelihood)
+    standard = Standard.of(x, y if real else None) if standardise else Standard.none(x)
+    train = standard.place(x), standard.place_targets(y)
+    run = fit(learner, train, seed=seed, **{"progress": False, **options})
+    return run, standard
+
+
+def _best(values: Tensor, num: int, criterion: Criterion, generator: Generator) -> int:
+    """The row with the largest score; one of them at random where there are several."""
+    values = values.detach().cpu()
+    if values.shape != (num,) or values.isnan().any():
+        raise ValueError(
+            f"{type(criterion).__name__} must give one number for each of {num} inputs, got "
+            f"{tuple(values.shape)} with {int(values.isnan().sum())} NaN."
+        )
+    best = (values == values.max()).nonzero().squeeze(1)
+    return int(best[torch.randint(len(best), (), generator=generator)])
+
+
+def _others(rows: Tensor, num: int) -> Tensor:
+    """The rows of 0..num−1 that are not among the given ones, in order."""
+    free = torch.ones(num, dtype=torch.bool)
+    free[rows] = False
+    return free.nonzero().squeeze(1)
+
+
+def _spread(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column; 1 where nothing changes."""
+    values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    changes = values.amax(0) > values.amin(0)
+    return values.mean(0), torch.where(changes, values.std(0, correction=0), 1.0)
+
+
+def _tensors(x: Any) -> Inputs:
+    return tuple(_tensor(part) for part in x) if isinstance(x, tuple) else _tensor(x)
+
+
+def _tensor(values: Any) -> Tensor:
+    # A copy: torch warns of arrays that it must not write to.
+    return torch.tensor(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
+
+
+def _pair(data: Any, name: str) -> tuple[Inputs, Tensor]:
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        raise TypeError(f"{name} is a pair (x, y), got {type(data).__name__}.")
+    x, y = _tensors(data[0]), _tensor(data[1])
+    if num_examples(x) != len(y) or len(y) == 0:
+        raise ValueError(
+            f"{name} has as many inputs as targets, at least one, got {num_examples(x)} and "
+            f"{len(y)}."
+        )
+    return x, y
+
+
+def _first(start: int | Sequence[int] | Tensor, num: int, seed: int) -> Tensor:
+    """The rows that are labelled at first."""
+    if isinstance(start, int):
+        if not 1 <= start <= num:
+            raise ValueError(
+                f"start is how many rows are labelled at first, 1 to {num} (the size of the pool), "
+                f"got {start}."
+            )
+        order = torch.randperm(num, generator=seeds.generator("cpu", seed, 0, _START))
+        return order[:start]
+    rows = torch.as_tensor(start, dtype=torch.int64)
+    sound = rows.ndim == 1 and len(rows) > 0 and len(rows.unique()) == len(rows)
+    if not sound or int(rows.min()) < 0 or int(rows.max()) >= num:
+        raise ValueError(
+            f"start names rows of the pool, each from 0 to {num - 1} and once, got {start}."
+        )
+    return rows
+
+
+def _check_steps(steps: int, first: int, num: int) -> None:
+    if not (isinstance(steps, int) and 0 <= steps <= num - first):
+        raise ValueError(
+            f"steps is how many labels are asked for, 0 to {num - first}, as the pool has {num} "
+            f"rows and {first} are labelled at first; got {steps}."
+        )
+
+
+def _checked_criterion(criterion: Criterion | None) -> Criterion:
+    if criterion is None:
+        return LargestVariance()
+    if isinstance(criterion, Criterion):
+        return criterion
+    if isinstance(criterion, type) and issubclass(criterion, Criterion):
+        raise TypeError(f"criterion takes an object, got the class: write {criterion.__name__}().")
+    raise TypeError(
+        "criterion takes LargestVariance(), BALD(), EPIG(), Random() or a Criterion of your own, "
+        f"got {criterion!r}."
+    )
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name in options:
+        if name not in _FIT_OPTIONS:
+            raise TypeError(
+                f"active_learning has no option {name}; of br.fit it takes "
+                f"{', '.join(_FIT_OPTIONS)}."
+            )

@@ -1,0 +1,8 @@
+"""A reference posterior for small networks: weights drawn by the No-U-Turn sampler."""
+
+from bayesrule.hmc.density import LogDensity
+from bayesrule.hmc.mixing import ess, rhat
+from bayesrule.hmc.nuts import hmc
+from bayesrule.hmc.samples import Samples
+
+__all__ = ["LogDensity", "Samples", "ess", "hmc", "rhat"]

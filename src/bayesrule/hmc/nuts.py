@@ -1,0 +1,229 @@
+"""The No-U-Turn sampler, from nutpie, on the log density of an unmodified module."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bayesrule import seeds
+from bayesrule.hmc.density import LogDensity
+from bayesrule.hmc.gradient import Floats, value_and_gradient
+from bayesrule.hmc.mixing import ess, rhat
+from bayesrule.hmc.samples import Samples, outputs_at
+from bayesrule.likelihoods import Likelihood
+from bayesrule.progress import Progress
+from bayesrule.types import Params
+
+# Below these the sampler cannot set its step and its scales, or mixing cannot be told.
+_FEWEST_WARMUP, _FEWEST_DRAWS = 10, 4
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """What the sampler gives back: theta (chains, draws, P), the others (chains, draws)."""
+
+    theta: Tensor
+    log_density: Tensor
+    diverging: Tensor
+    cut_off: Tensor
+    acceptance: Tensor
+
+
+def hmc(
+    model: nn.Module,
+    likelihood: Likelihood,
+    data: tuple[Any, Any],
+    *,
+    draws: int = 1000,
+    warmup: int = 1000,
+    chains: int = 4,
+    prior_precision: float = 1.0,
+    temperature: float = 1.0,
+    seed: int = 0,
+    progress: bool | None = None,
+    compile: bool = True,
+) -> Samples:
+    """Draws from the exact posterior of a small network, as a reference for everything else.
+
+    The density is that of the other methods, `Σ log p(y | f) / T + log N(θ; 0, I / δ)`, over all
+    of `data = (x, y)`, in float64 on the CPU and with the module in evaluation mode; see
+    `LogDensity`. It is sampled by the No-U-Turn sampler of nutpie (`pip install 'bayesrule[hmc]'`),
+    each chain from its own draw of the prior (of one no wider than N(0, I)).
+
+    - `draws`, `warmup`: kept and not kept, for each of the `chains`, which run one after another.
+    - `progress`: True, False, or None for a bar on a terminal only.
+    - `compile`: the gradient is compiled, which takes seconds once and a C++ compiler, and then
+      is five to ten times as fast. Compiled and plain gradients differ by rounding, and so the
+      same seed gives other draws.
+
+    >>> from bayesrule import GaussianLikelihood
+    >>> x = torch.linspace(-1, 1, 10).unsqueeze(1)
+    >>> short = {"draws": 100, "warmup": 100, "chains": 2, "compile": False}
+    >>> samples = hmc(nn.Linear(1, 1), GaussianLikelihood(noise=0.5), (x, 2 * x), **short)
+    >>> samples.draws["weight"].shape, samples.predict(x).mean.shape, samples.divergences
+    (torch.Size([200, 1, 1]), torch.Size([10, 1]), 0)
+    """
+    start = time.perf_counter()
+    _check(draws, warmup, chains, seed, prior_precision, temperature)
+    nutpie = _nutpie()
+    density = LogDensity(
+        model, likelihood, data, prior_precision=prior_precision, temperature=temperature
+    )
+    called = _Called(value_and_gradient(density, compile=compile))
+    with Progress(chains * (warmup + draws), 0, "hmc", progress) as bar:
+        sampled = _model(nutpie, density, called, bar)
+        sizes = {"draws": draws, "tune": warmup, "chains": chains, "seed": int(seed)}
+        trace = _run(nutpie, sampled, sizes)
+    return _samples(density, trace, seed, called.num, start)
+
+
+class _Called:
+    """The density as the sampler calls it, from a thread of its own; counts the calls."""
+
+    def __init__(self, function: Callable[[Floats], tuple[float, Floats]]) -> None:
+        self.function, self.num = function, 0
+        self._thread = threading.local()
+
+    def __call__(self, theta: Floats) -> tuple[float, Floats]:
+        if not hasattr(self._thread, "kept"):
+            self._keep_thread_state()
+        self.num += 1
+        return self.function(theta)
+
+    def _keep_thread_state(self) -> None:
+        # Python forgets a foreign thread at the end of each call and meets it anew at the next,
+        # which takes longer than the gradient of a small network. One claim that is never given
+        # back makes it remember; what is left behind is a few kilobytes for each call of hmc.
+        ctypes.pythonapi.PyGILState_Ensure()
+        self._thread.kept = True
+
+
+def _model(nutpie: Any, density: LogDensity, function: _Called, bar: Progress) -> Any:
+    spread = max(density.prior_precision, 1.0) ** -0.5
+
+    def first(seed: int) -> Floats:
+        return spread * np.random.default_rng(seed).standard_normal(density.num)
+
+    def expand(*_: int) -> Callable[[Floats], dict[str, Floats]]:
+        def kept(theta: Floats) -> dict[str, Floats]:
+            bar.advance()
+            return {"theta": theta}
+
+        return kept
+
+    kinds, shapes = [np.dtype("float64")], [(density.num,)]
+    return nutpie.compiled_pyfunc.from_pyfunc(
+        density.num,
+        lambda: function,
+        expand,
+        kinds,
+        shapes,
+        ["theta"],
+        make_initial_point_fn=first,
+    )
+
+
+def _run(nutpie: Any, model: Any, sizes: dict[str, int]) -> _Trace:
+    with warnings.catch_warnings():
+        # nutpie's own way to hand over the draws has opinions on their number.
+        warnings.simplefilter("ignore")
+        # One core: the chains would only wait for each other's turn in Python.
+        sampler = nutpie.sample(
+            model, **sizes, cores=1, progress_bar=False, save_warmup=False, blocking=False
+        )
+        try:
+            found = sampler.wait()
+        except BaseException:
+            # Left alone, the sampler would go on in the background.
+            sampler.cancel()
+            raise
+    stats = found.sample_stats
+    return _Trace(
+        theta=_tensor(found.posterior["theta"]),
+        log_density=_tensor(stats["logp"]),
+        diverging=_tensor(stats["diverging"]),
+        cut_off=_tensor(stats["maxdepth_reached"]),
+        acceptance=_tensor(stats["mean_tree_accept"]),
+    )
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.from_numpy(np.array(values.values))
+
+
+def _samples(
+    density: LogDensity, trace: _Trace, seed: int, gradients: int, start: float
+) -> Samples:
+    chains, num = trace.log_density.shape
+    draws = density.named(trace.theta.flatten(0, 1))
+    outputs = outputs_at(density, draws, density.x)
+    known: Params = {"log density": trace.log_density.flatten(), "outputs": outputs}
+    precision = _precision(density, outputs, seed) if density.learned else None
+    if precision is not None:
+        known["noise precision"] = precision
+    apart = {k: v.unflatten(0, (chains, num)) for k, v in {**draws, **known}.items()}
+    return Samples(
+        draws=draws,
+        precision=precision,
+        log_density=known["log density"],
+        rhat={name: rhat(value) for name, value in apart.items()},
+        ess={name: ess(value) for name, value in apart.items()},
+        chains=chains,
+        divergences=int(trace.diverging.sum()),
+        cut_off=int(trace.cut_off.sum()),
+        acceptance=float(trace.acceptance.mean()),
+        gradients=gradients,
+        seconds=time.perf_counter() - start,
+        density=density,
+    )
+
+
+def _precision(density: LogDensity, outputs: Tensor, seed: int) -> Tensor:
+    """A draw of the noise precision for each draw of the weights, which is Gamma(a, b)."""
+    random = np.random.default_rng(seeds.key(seed, 0, 1))
+    beliefs = [density.conjugate(f) for f in outputs]
+    a, b = (torch.stack([belief[name] for belief in beliefs]).numpy() for name in ("a", "b"))
+    shape = a.reshape(len(a), *[1] * (b.ndim - 1))
+    return torch.from_numpy(np.asarray(random.standard_gamma(shape, size=b.shape) / b))
+
+
+def _nutpie() -> Any:
+    try:
+        with warnings.catch_warnings():
+            # What comes with nutpie announces its next version when it is imported.
+            warnings.simplefilter("ignore")
+            import nutpie
+            import nutpie.compiled_pyfunc
+    except ImportError as problem:
+        raise ImportError("hmc needs nutpie: pip install 'bayesrule[hmc]'.") from problem
+    return nutpie
+
+
+def _check(
+    draws: int, warmup: int, chains: int, seed: int, prior_precision: float, temperature: float
+) -> None:
+    least = {
+        "draws": (draws, _FEWEST_DRAWS),
+        "warmup": (warmup, _FEWEST_WARMUP),
+        "chains": (chains, 1),
+        "seed": (seed, 0),
+    }
+    for name, (given, fewest) in least.items():
+        if isinstance(given, bool) or not isinstance(given, Integral) or given < fewest:
+            raise ValueError(f"{name} is a whole number from {fewest} up, got {given!r}.")
+    for name, value in {"prior_precision": prior_precision, "temperature": temperature}.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(
+                f"{name} must be positive for there to be a posterior to draw from, got {value}."
+            )

@@ -1,0 +1,56 @@
+"""Piecewise-linear activations, which second derivatives do not see, and smooth ones instead."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+from torch import nn
+
+KINKED = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU),
+    *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink, nn.Threshold),
+)
+
+
+def kinked(model: nn.Module) -> list[str]:
+    """The names of a module's parts that are piecewise linear, with their kinds."""
+    return [
+        f"{name or 'the model'} ({type(part).__name__})"
+        for name, part in model.named_modules()
+        if isinstance(part, KINKED)
+    ]
+
+
+def warn_of_kinks(model: nn.Module) -> None:
+    """Warns where a method that looks at second derivatives would not see the activations."""
+    found = kinked(model)
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        warnings.warn(
+            f"{found[0]}{more} is piecewise linear: its second derivative is zero almost "
+            "everywhere, so the curvature of the loss is not seen where it bends. Train "
+            "bayesrule.smooth(model), the same module with softplus.",
+            stacklevel=3,
+        )
+
+
+def smooth(model: nn.Module, beta: float = 1.0) -> nn.Module:
+    """A copy of the module in which rectifying activations are `softplus(βx)/β`.
+
+    It has the same weights and names. What a module calls as a function inside its own `forward`,
+    such as `torch.relu(x)`, cannot be seen from outside and stays. Leaky ones become softplus too.
+
+    >>> smooth(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))[1]
+    Softplus(beta=1.0, threshold=20.0)
+    """
+    if not beta > 0:
+        raise ValueError(f"beta must be positive, got {beta}.")
+    if isinstance(model, KINKED):
+        return nn.Softplus(beta)
+    changed = copy.deepcopy(model)
+    for part in list(changed.modules()):
+        for name, child in part.named_children():
+            if isinstance(child, KINKED):
+                setattr(part, name, nn.Softplus(beta))
+    return changed

@@ -1,0 +1,237 @@
+"""Kronecker-factored matrices: a product of two factors for each layer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.matrices.diagonal import Diagonal, DiagonalMatrix, only_diagonal
+from bayesrule.matrices.factors import Factors
+from bayesrule.matrices.kronecker_layer import (
+    CorrectedLayer,
+    ExactLayer,
+    FactoredLayer,
+    LayerMatrix,
+)
+from bayesrule.matrices.layer_rows import (
+    LayerRows,
+    MatrixRows,
+    Place,
+    Sizes,
+    layered,
+    numbered,
+    rows_of,
+)
+from bayesrule.matrices.layout import Pair, by_module, by_shape, places
+from bayesrule.types import Params, Rows
+
+
+@dataclass(frozen=True)
+class KroneckerMatrix(Matrix):
+    """One block for each layer, and a diagonal for all other parameters (`rest`)."""
+
+    layers: dict[str, LayerMatrix]
+    rest: Params
+    names: tuple[str, ...]
+
+    def _blocks(self) -> list[tuple[tuple[str, ...], Matrix]]:
+        blocks: list[tuple[tuple[str, ...], Matrix]] = [
+            (layer.place.names, layer) for layer in self.layers.values()
+        ]
+        return [*blocks, (tuple(self.rest), DiagonalMatrix(self.rest))] if self.rest else blocks
+
+    def _gather(self, function: Callable[[Matrix], Params]) -> Params:
+        """What each block gives, in the order of the parameters."""
+        found = {name: v for _, block in self._blocks() for name, v in function(block).items()}
+        return {name: found[name] for name in self.names}
+
+    def _vector(self, function: Callable[[Matrix, Params], Params], vector: Params) -> Params:
+        found: Params = {}
+        for names, block in self._blocks():
+            found |= function(block, {name: vector[name] for name in names})
+        return {name: found[name] for name in vector}
+
+    def _map(self, function: Callable[[Any, Any], Any], other: KroneckerMatrix) -> KroneckerMatrix:
+        """A new matrix, block by block from two."""
+        layers = {k: function(layer, other.layers[k]) for k, layer in self.layers.items()}
+        rest = self.rest
+        if rest:
+            rest = function(DiagonalMatrix(self.rest), DiagonalMatrix(other.rest)).diagonal()
+        return replace(self, layers=layers, rest=rest)
+
+    def matmul(self, vector: Params) -> Params:
+        return self._vector(lambda block, part: block.matmul(part), vector)
+
+    def solve(self, vector: Params) -> Params:
+        return self._vector(lambda block, part: block.solve(part), vector)
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        return self._vector(lambda block, part: block.inv_sqrt(part), noise)
+
+    def logdet(self) -> Tensor:
+        return torch.stack([block.logdet() for _, block in self._blocks()]).sum()
+
+    def diagonal(self) -> Params:
+        return self._gather(lambda block: block.diagonal())
+
+    def inverse_diagonal(self) -> Params:
+        return self._gather(lambda block: block.inverse_diagonal())
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        if isinstance(other, KroneckerMatrix):
+            others = dict(other._blocks())
+        else:
+            known = only_diagonal(other, "KroneckerMatrix")
+            others = {
+                names: DiagonalMatrix({name: known[name] for name in names})
+                for names, _ in self._blocks()
+            }
+        traces = [block.trace_solve(others[names]) for names, block in self._blocks()]
+        return torch.stack(traces).sum()
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        known = layered(rows)
+        parts = [block.output_covariance(known.only(names)) for names, block in self._blocks()]
+        return torch.stack(parts).sum(0)
+
+    def plus(self, other: KroneckerMatrix) -> KroneckerMatrix:
+        return self._map(lambda a, b: a.plus(b), other)
+
+    def times(self, factor: float) -> KroneckerMatrix:
+        return self._map(lambda a, _: a.times(factor), self)
+
+    def damped(self, damping: float) -> KroneckerMatrix:
+        return self._map(lambda a, _: a.damped(damping), self)
+
+    def lerp(self, target: KroneckerMatrix, rate: float) -> KroneckerMatrix:
+        return self._map(lambda a, b: a.lerp(b, rate), target)
+
+    def retract(self, target: KroneckerMatrix, rate: float, damping: float) -> KroneckerMatrix:
+        return self._map(lambda a, b: a.retract(b, rate, damping), target)
+
+    def price(self, offset: Params, gradient: Params) -> KroneckerMatrix:
+        return self._map(lambda a, _: a.price(offset, gradient), self)
+
+
+@dataclass(frozen=True)
+class Kronecker(Structure):
+    """For each layer `A ⊗ S`, the moments of its inputs and of its output gradients (K-FAC).
+
+    The bias is the last input column. Norms, embeddings and all else have a diagonal block. A
+    weight that is used several times, or in no layer, gets the two factors with the trace and the
+    partial traces of its curvature.
+
+    A sum over batches has the mean of A over all inputs and the sum of S over all gradients, not
+    the sum of the products; averages are those of A and of S, each for itself.
+
+    - default: damping as `(A + π√d I) ⊗ (S + √d/π I)`, by Cholesky factors.
+    - `exact`: damping as `A ⊗ S + d I`, in the eigenbases of A and S.
+    - `corrected`: exact, with the diagonal of the curvature in these bases (EK-FAC).
+    - `widest`: a layer with a factor wider than this has a diagonal block.
+    - `layers`: pairs of weight and bias; without them a parameter with two axes or more counts as
+      the matrix of a layer. `for_model` finds them.
+    """
+
+    exact: bool = False
+    corrected: bool = False
+    widest: int = 8192
+    layers: tuple[Pair, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.widest < 1:
+            raise ValueError(f"Kronecker takes a width of at least 1, got widest={self.widest}.")
+
+    def for_model(self, model: nn.Module) -> Kronecker:
+        """The structure with the layers of a module.
+
+        >>> net = nn.Sequential(nn.Embedding(9, 2), nn.Linear(2, 3))
+        >>> Kronecker().for_model(net).layers
+        (('1.weight', '1.bias'),)
+        """
+        return replace(self, layers=by_module(model))
+
+    def _places(self, shapes: Sizes) -> list[Place]:
+        pairs = by_shape(shapes) if self.layers is None else self.layers
+        return places(pairs, shapes)
+
+    def _matrix(
+        self, shapes: Sizes, layer: Callable[[Place], LayerMatrix], rest: Callable[..., Params]
+    ) -> KroneckerMatrix:
+        narrow = [p for p in self._places(shapes) if max(p.size) <= self.widest]
+        taken = {name for place in narrow for name in place.names}
+        others = tuple(name for name in shapes if name not in taken)
+        layers = {place.weight: layer(place) for place in narrow}
+        return KroneckerMatrix(layers, rest(others) if others else {}, tuple(shapes))
+
+    def _layer(self, place: Place, rows: LayerRows) -> LayerMatrix:
+        if self.corrected:
+            return CorrectedLayer.of(place, rows)
+        return self._plain(place, Factors.of(rows.moments()))
+
+    def _plain(self, place: Place, factors: Factors) -> LayerMatrix:
+        return (ExactLayer if self.exact else FactoredLayer)(place, factors)
+
+    def identity(self, params: Params, scale: float) -> KroneckerMatrix:
+        shapes = {name: tuple(value.shape) for name, value in params.items()}
+        for place in self._places(shapes):
+            if max(place.size) > self.widest:
+                warnings.warn(_too_wide(place, self.widest), stacklevel=2)
+
+        def layer(place: Place) -> LayerMatrix:
+            factors = Factors.identity(place.size, scale, params[place.weight])
+            if self.corrected:
+                return CorrectedLayer.identity(place, factors, scale)
+            return self._plain(place, factors)
+
+        def rest(names: tuple[str, ...]) -> Params:
+            return Diagonal().identity({name: params[name] for name in names}, scale).values
+
+        return self._matrix(shapes, layer, rest)
+
+    def contract(self, rows: Rows) -> KroneckerMatrix:
+        known = layered(rows)
+        if self.corrected and distributed.is_available() and distributed.is_initialized():
+            _refuse_many_machines()
+
+        return self._matrix(
+            known.shapes,
+            lambda place: self._layer(place, rows_of(known, place)),
+            lambda names: known.only(names).squares(),
+        )
+
+    def project(self, matrix: Tensor, params: Params) -> KroneckerMatrix:
+        """The positive part of each layer's block by its partial traces, the diagonal elsewhere."""
+        shapes = {name: tuple(value.shape) for name, value in params.items()}
+        index = numbered(params)
+
+        def layer(place: Place) -> LayerMatrix:
+            keep = place.join(index).reshape(-1)
+            return self._layer(place, MatrixRows.of_matrix(matrix[keep][:, keep], place.size))
+
+        def rest(names: tuple[str, ...]) -> Params:
+            return {name: matrix.diagonal()[index[name]] for name in names}
+
+        return self._matrix(shapes, layer, rest)
+
+
+def _too_wide(place: Place, widest: int) -> str:
+    width = max(place.size)
+    return (
+        f"The layer of {place.weight!r} has a factor of {width:,} × {width:,} "
+        f"({width**2 * 4 / 1e9:,.1f} GB), wider than {widest:,}: it gets a diagonal block. "
+        f"Kronecker(widest={width}) keeps the factor."
+    )
+
+
+def _refuse_many_machines() -> None:
+    if distributed.get_world_size() > 1:
+        raise ValueError(
+            "Kronecker(corrected=True) has its own bases on every machine, which cannot be summed; "
+            "use Kronecker() or Kronecker(exact=True) with several machines."
+        )

@@ -1,0 +1,235 @@
+"""Blocks of one layer: `A ⊗ S` with factored damping, with exact damping, and corrected."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bayesrule.matrices._base import Matrix
+from bayesrule.matrices.diagonal import only_diagonal
+from bayesrule.matrices.factors import Factors, Root, eigen, floored, inverse_root, quadratic
+from bayesrule.matrices.layer_rows import LayerRows, Place, layered, rows_of
+from bayesrule.types import Params, Rows
+
+
+@dataclass(frozen=True)
+class LayerMatrix(Matrix):
+    """A matrix over the parameters of one layer, known by two factors."""
+
+    place: Place
+    factors: Factors
+
+    @property
+    @abstractmethod
+    def root(self) -> Root:
+        """The inverse by its root, found once."""
+
+    @abstractmethod
+    def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
+        """The diagonal of `(right ⊗ left)ᵀ P (right ⊗ left)`, (out, in)."""
+
+    @abstractmethod
+    def apply(self, x: Tensor) -> Tensor:
+        """`P x` on a matrix (out, in)."""
+
+    @abstractmethod
+    def logdet(self) -> Tensor: ...
+
+    @abstractmethod
+    def combined(self, factors: Factors, parts: list[tuple[Self, float]]) -> Self:
+        """The matrix with new factors that is the sum of the given multiples."""
+
+    @property
+    def whose(self) -> str:
+        """The layer, in words."""
+        return f"the layer of {self.place.weight!r}"
+
+    def matmul(self, vector: Params) -> Params:
+        return self.place.split(self.apply(self.place.join(vector)))
+
+    def solve(self, vector: Params) -> Params:
+        return self.place.split(self.root.solve(self.place.join(vector)))
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        return self.place.split(self.root.draw(self.place.join(noise)))
+
+    def diagonal(self) -> Params:
+        like = self.factors.output
+        eyes = (torch.eye(n, dtype=like.dtype, device=like.device) for n in self.place.size)
+        return self.place.split(self.seen_from(*eyes))
+
+    def inverse_diagonal(self) -> Params:
+        return self.place.split(self.root.diagonal())
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        if isinstance(other, type(self)):
+            return (self.root.gains * other.seen_from(self.root.left, self.root.right)).sum()
+        known = self.place.join(only_diagonal(other, type(self).__name__))
+        return (self.root.diagonal() * known).sum()
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        known = rows_of(layered(rows), self.place)
+        return known.gram(self.root.left, self.root.right, self.root.gains)
+
+    def plus(self, other: Self) -> Self:
+        return self.combined(self.factors.plus(other.factors), [(self, 1.0), (other, 1.0)])
+
+    def times(self, factor: float) -> Self:
+        return self.combined(self.factors.times(factor), [(self, factor)])
+
+    def lerp(self, target: Self, rate: float) -> Self:
+        factors = self.factors.lerp(target.factors, rate)
+        return self.combined(factors, [(self, 1.0 - rate), (target, rate)])
+
+    def retract(self, target: Self, rate: float, damping: float) -> Self:
+        factors = self.factors.retract(target.factors, rate, damping)
+        return self.combined(factors, [(self, 1.0 - rate), (target, rate)])
+
+    def price(self, offset: Params, gradient: Params) -> Self:
+        raise no_price("Kronecker()")
+
+
+def no_price(whose: str) -> TypeError:
+    """What a structure says that keeps positive factors only."""
+    return TypeError(
+        f"Price's estimate may be negative, and the factors of {whose} are not; use Fisher(), "
+        "PerExample() or GGN(), or Diagonal() for Price()."
+    )
+
+
+@dataclass(frozen=True)
+class FactoredLayer(LayerMatrix):
+    """`(A + π√d I) ⊗ (S + √d/π I)`: both factors are damped, two Cholesky factors are enough."""
+
+    @cached_property
+    def damped_factors(self) -> tuple[Tensor, Tensor]:
+        """The factors of outputs and of inputs, damped."""
+        return self.factors.damped_factors()
+
+    @cached_property
+    def root(self) -> Root:
+        left, right = (inverse_root(factor, self.whose) for factor in self.damped_factors)
+        return Root(left, right, left.new_ones(1).expand(len(left), len(right)))
+
+    def apply(self, x: Tensor) -> Tensor:
+        left, right = self.damped_factors
+        return left @ x @ right
+
+    def logdet(self) -> Tensor:
+        # The roots are triangular and belong to the inverse.
+        left, right = (r.diagonal().abs().log().sum() for r in (self.root.left, self.root.right))
+        return -2.0 * (len(self.root.right) * left + len(self.root.left) * right)
+
+    def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
+        outputs, inputs = self.damped_factors
+        return torch.outer(quadratic(left, outputs), quadratic(right, inputs))
+
+    def damped(self, damping: float) -> FactoredLayer:
+        return replace(self, factors=self.factors.damped(damping))
+
+    def combined(self, factors: Factors, parts: list[tuple[FactoredLayer, float]]) -> FactoredLayer:
+        return replace(self, factors=factors)
+
+
+@dataclass(frozen=True)
+class SpectralLayer(LayerMatrix):
+    """A matrix that is diagonal in the product of two bases, `(U ⊗ V) diag(s + d) (U ⊗ V)ᵀ`."""
+
+    @property
+    @abstractmethod
+    def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
+        """V (out, out), U (in, in) and s (out, in), without the damping."""
+
+    @cached_property
+    def _values(self) -> Tensor:
+        return self.spectrum[2] + self.factors.damping
+
+    @cached_property
+    def root(self) -> Root:
+        left, right, _ = self.spectrum
+        return Root(left, right, 1.0 / floored(self._values, self.whose))
+
+    def apply(self, x: Tensor) -> Tensor:
+        left, right, _ = self.spectrum
+        return left @ (self._values * (left.mT @ x @ right)) @ right.mT
+
+    def logdet(self) -> Tensor:
+        return -self.root.gains.log().sum()
+
+    def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
+        outputs, inputs, _ = self.spectrum
+        return (left.mT @ outputs).square() @ self._values @ (right.mT @ inputs).square().mT
+
+
+@dataclass(frozen=True)
+class ExactLayer(SpectralLayer):
+    """`A ⊗ S + d I` in the eigenbases of the two factors."""
+
+    @cached_property
+    def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
+        outputs, left = eigen(self.factors.output, self.whose)
+        inputs, right = eigen(self.factors.mean_input, self.whose)
+        return left, right, torch.outer(outputs, inputs)
+
+    def damped(self, damping: float) -> ExactLayer:
+        new = replace(self, factors=self.factors.damped(damping))
+        if "spectrum" in vars(self):
+            # The bases do not see the damping, so that many dampings are tried at the cost of one.
+            vars(new)["spectrum"] = self.spectrum
+        return new
+
+    def combined(self, factors: Factors, parts: list[tuple[ExactLayer, float]]) -> ExactLayer:
+        return replace(self, factors=factors)
+
+
+@dataclass(frozen=True)
+class CorrectedLayer(SpectralLayer):
+    """As `ExactLayer`, with the curvature's own diagonal in the eigenbases instead of the product.
+
+    George et al. (2018), EK-FAC: `s = Σ (Vᵀ r U)²` is the closest to `Σ r rᵀ` that is diagonal
+    there. Sums and averages are taken to the eigenbases of the new factors; what is not diagonal
+    in the bases of a part is lost there, its trace is kept.
+    """
+
+    left: Tensor
+    right: Tensor
+    scales: Tensor
+
+    @classmethod
+    def of(cls, place: Place, rows: LayerRows) -> CorrectedLayer:
+        """From the rows of a layer."""
+        bare = ExactLayer(place, Factors.of(rows.moments()))
+        left, right, _ = bare.spectrum
+        return cls(place, bare.factors, left, right, rows.squares(left, right))
+
+    @classmethod
+    def identity(cls, place: Place, factors: Factors, scale: float) -> CorrectedLayer:
+        """`scale · I`, in the bases of the unit vectors."""
+        like = factors.output
+        left, right = (torch.eye(n, dtype=like.dtype, device=like.device) for n in place.size)
+        return cls(place, factors, left, right, like.new_full(place.size, scale))
+
+    @property
+    def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.left, self.right, self.scales
+
+    def damped(self, damping: float) -> CorrectedLayer:
+        return replace(self, factors=self.factors.damped(damping))
+
+    def combined(
+        self, factors: Factors, parts: list[tuple[CorrectedLayer, float]]
+    ) -> CorrectedLayer:
+        if len(parts) == 1:
+            return replace(self, factors=factors, scales=self.scales * parts[0][1])
+        left, right, _ = ExactLayer(self.place, factors).spectrum
+        seen = [part._scales_from(left, right) * share for part, share in parts]
+        return CorrectedLayer(self.place, factors, left, right, sum(seen[1:], seen[0]))
+
+    def _scales_from(self, left: Tensor, right: Tensor) -> Tensor:
+        outputs, inputs = (left.mT @ self.left).square(), (right.mT @ self.right).square()
+        return outputs @ self.scales @ inputs.mT

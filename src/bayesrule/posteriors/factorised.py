@@ -1,0 +1,162 @@
+"""Independent Gaussians whose standard deviations follow from free parameters."""
+
+from __future__ import annotations
+
+import fnmatch
+from abc import abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from bayesrule import vectors
+from bayesrule.matrices import DiagonalMatrix, Matrix, SubsetMatrix
+from bayesrule.posteriors._base import Family
+from bayesrule.posteriors.gaussian import FanIn, Normal
+from bayesrule.types import Params
+
+SHARE = 0.05
+"""First standard deviations as a share of the prior's: about e⁻³."""
+
+_SMALLEST, _LARGEST = 1e-12, 1e6
+
+
+class Factorised(Normal):
+    """`q(θ) = Π N(mean, std²)` with `log std` a function of the free parameters `scales`.
+
+    Weights without a standard deviation are held as known: they have a mean only.
+    """
+
+    scales: Params
+
+    @abstractmethod
+    def std(self) -> Params:
+        """The standard deviations of the weights that have one."""
+
+    @abstractmethod
+    def pull(self, gradient: Params) -> Params:
+        """The gradient in the free parameters from the one in `log std`, which it may use up."""
+
+    @property
+    def num_parameters(self) -> int:
+        return vectors.numel(self.mean) + vectors.numel(self.scales)
+
+    @property
+    def precision(self) -> Matrix:  # type: ignore[override]
+        std = self.std()
+        inner = DiagonalMatrix(vectors.reciprocal(vectors.mul_(std, std)))
+        return inner if len(std) == len(self.mean) else SubsetMatrix(inner, tuple(std))
+
+    def variance(self) -> Params:
+        std = self.std()
+        return {
+            k: std[k].square() if k in std else torch.zeros_like(v) for k, v in self.mean.items()
+        }
+
+    def offset(self, generator: Generator) -> Params:
+        std = self.std()
+        noise = vectors.mul_(std, vectors.randn_like(std, generator))
+        if len(noise) == len(self.mean):
+            return noise
+        return {k: noise[k] if k in noise else torch.zeros_like(v) for k, v in self.mean.items()}
+
+    def fault(self) -> str | None:
+        """What is wrong with the scales, by the weight's name: collapsed, exploded, or not numbers.
+
+        A standard deviation below 1e-12 or above 1e6 is no belief that anything was learned for.
+        """
+        for name, s in self.std().items():
+            if not bool(s.isfinite().all()):
+                return f"The standard deviations of {name!r} are not finite"
+            low, high = (float(v) for v in s.aminmax())
+            if low < _SMALLEST:
+                return f"A standard deviation of {name!r} has collapsed to {low:.1e}"
+            if high > _LARGEST:
+                return f"A standard deviation of {name!r} has exploded to {high:.1e}"
+        return None
+
+    def _uncertain(self) -> Params:
+        return {name: self.mean[name] for name in self.std()}
+
+    def kl(self, prior_precision: float) -> Tensor:
+        """`Σ ½[δ(σ² + μ²) − 1 − log δσ²]`."""
+        std = self.std()
+        total = torch.zeros((), dtype=torch.float64)
+        for name, s in std.items():
+            m = self.mean[name]
+            logs = torch.log(s * s * prior_precision)
+            total = total.to(s.device) + 0.5 * (prior_precision * (s * s + m * m) - 1.0 - logs).sum(
+                dtype=torch.float64
+            )
+        return total.to(next(iter(self.mean.values())).dtype)
+
+
+@dataclass(frozen=True)
+class MeanField(Factorised):
+    """Every weight has its own standard deviation; `scales` are their logarithms.
+
+    >>> q = MeanField({"w": torch.zeros(2)}, {"w": torch.zeros(2)})
+    >>> q.variance()["w"], q.num_parameters
+    (tensor([1., 1.]), 4)
+    """
+
+    mean: Params
+    scales: Params
+
+    def std(self) -> Params:
+        return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
+
+    def pull(self, gradient: Params) -> Params:
+        return gradient
+
+
+def first_std(params: Params, spread: float | FanIn, prior_precision: float) -> Params:
+    """First standard deviations: a share of the prior's, or by fan-in."""
+    if isinstance(spread, FanIn):
+        return {k: v.rsqrt() for k, v in spread.precision(params).items()}
+    if not spread > 0:
+        raise ValueError(f"spread must be positive, got {spread}.")
+    prior = max(prior_precision, 1e-12) ** -0.5 if prior_precision > 0 else 1.0
+    return {k: torch.full_like(v, spread * prior) for k, v in params.items()}
+
+
+def uncertain_names(params: Params, known: Collection[str]) -> list[str]:
+    """The weights that get a standard deviation; `known` are names or patterns such as "emb*"."""
+    for pattern in known:
+        if not fnmatch.filter(params, pattern):
+            raise ValueError(
+                f"No weight is named {pattern!r}, which is to be known. There are: "
+                f"{', '.join(params)}."
+            )
+    held = {name for pattern in known for name in fnmatch.filter(params, pattern)}
+    names = [name for name in params if name not in held]
+    if not names:
+        raise ValueError("All weights are held as known, so there is no belief to learn.")
+    return names
+
+
+class FreeScales(Family):
+    """A family of independent Gaussians whose scales are learned as free parameters."""
+
+    @abstractmethod
+    def init(self, params: Params, *, weight: float, prior_precision: float) -> Factorised:
+        """The belief before the first step."""
+
+
+@dataclass(frozen=True)
+class MeanFieldFamily(FreeScales):
+    """Independent Gaussians, each with a standard deviation of its own that is learned.
+
+    - `spread`: first standard deviations, as a share of the prior's or `FanIn()`.
+    - `known`: names (or patterns) of weights that are point estimates, such as "embedding*".
+    """
+
+    spread: float | FanIn = SHARE
+    known: tuple[str, ...] = ()
+
+    def init(self, params: Params, *, weight: float, prior_precision: float) -> MeanField:
+        mean = {name: value.detach().clone() for name, value in params.items()}
+        std = first_std(mean, self.spread, prior_precision)
+        names = uncertain_names(mean, self.known)
+        return MeanField(mean, {name: std[name].log_() for name in names})

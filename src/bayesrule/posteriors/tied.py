@@ -1,0 +1,173 @@
+"""The k-tied Normal: independent Gaussians whose standard deviations are a low-rank product."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule import seeds
+from bayesrule.posteriors.factorised import (
+    SHARE,
+    Factorised,
+    FreeScales,
+    first_std,
+    uncertain_names,
+)
+from bayesrule.posteriors.gaussian import FanIn
+from bayesrule.types import Params
+
+Rank = int | Mapping[str, int | None]
+"""The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
+
+
+@dataclass(frozen=True)
+class KTied(Factorised):
+    """`q(W) = N(mean, (U Vᵀ)²)`, squared elementwise; Swiatkowski et al. (2020), eq. 8.
+
+    `scales` holds `log U` (m, k) as "NAME.u" and `log V` (n, k) as "NAME.v" for a weight that is
+    tied, and `log σ` as "NAME" for one that is not. A weight of more than two axes is the matrix
+    of its first axis by all the others.
+
+    >>> scales = {"w.u": torch.zeros(3, 2), "w.v": torch.zeros(4, 2), "b": torch.zeros(3)}
+    >>> q = KTied({"w": torch.zeros(3, 4), "b": torch.zeros(3)}, scales)
+    >>> q.variance()["w"][0], q.num_parameters
+    (tensor([4., 4., 4., 4.]), 32)
+    """
+
+    mean: Params
+    scales: Params
+
+    def std(self) -> Params:
+        free = self._exponentials()
+        names = (name for name in self.mean if name in free or f"{name}.u" in free)
+        return {name: free[name] if name in free else self._product(name, free) for name in names}
+
+    def pull(self, gradient: Params) -> Params:
+        """`∂F/∂log u = ((q/σ) V) ∘ u` and `∂F/∂log v = ((q/σ)ᵀ U) ∘ v` with `q = ∂F/∂log σ`."""
+        free = self._exponentials()
+        pulled: Params = {}
+        for name, slope in gradient.items():
+            if name in free:
+                pulled[name] = slope
+                continue
+            u, v = free[f"{name}.u"], free[f"{name}.v"]
+            ratio = slope.reshape(len(u), len(v)).div_(u @ v.mT)
+            # A few long rows against a large matrix: up to ten times as fast as long columns.
+            right, left = v.mT.contiguous() @ ratio.mT, u.mT.contiguous() @ ratio
+            pulled[f"{name}.u"], pulled[f"{name}.v"] = u.mul_(right.mT), v.mul_(left.mT)
+        return pulled
+
+    def _exponentials(self) -> Params:
+        return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
+
+    def _product(self, name: str, free: Params) -> Tensor:
+        return (free[f"{name}.u"] @ free[f"{name}.v"].mT).view(self.mean[name].shape)
+
+
+def matrix_shape(weight: Tensor) -> tuple[int, int] | None:
+    """A weight's rows and columns, the first axis by all the others; None for what is a vector.
+
+    Matrices of one row or one column are vectors: tying them would save nothing.
+    """
+    if weight.ndim < 2:
+        return None
+    rows, columns = weight.shape[0], math.prod(weight.shape[1:])
+    return (rows, columns) if min(rows, columns) > 1 else None
+
+
+def tied_ranks(params: Params, rank: Rank) -> dict[str, int]:
+    """The rank of each matrix that is tied; of several patterns the first that fits counts.
+
+    >>> tied_ranks({"a.weight": torch.zeros(5, 4), "a.bias": torch.zeros(5)}, 2)
+    {'a.weight': 2}
+    """
+    shapes = {k: shape for k, v in params.items() if (shape := matrix_shape(v)) is not None}
+    patterns: Mapping[str, int | None] = rank if isinstance(rank, Mapping) else {"*": rank}
+    if isinstance(rank, Mapping):
+        _check_patterns(patterns, shapes, params)
+    chosen = {
+        name: next((k for p, k in patterns.items() if fnmatch.fnmatchcase(name, p)), None)
+        for name in shapes
+    }
+    for name, k in chosen.items():
+        _check_rank(name, k, shapes[name])
+    return {name: k for name, k in chosen.items() if k is not None}
+
+
+def _check_patterns(
+    patterns: Mapping[str, int | None], shapes: Mapping[str, object], params: Params
+) -> None:
+    for pattern, rank in patterns.items():
+        among = params if rank is None else shapes
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in among):
+            kind = "weight" if rank is None else "matrix with standard deviations"
+            raise ValueError(
+                f"No {kind} is named {pattern!r}, which has rank {rank}. There are: "
+                f"{', '.join(among) or 'none'}."
+            )
+
+
+def _check_rank(name: str, rank: int | None, shape: tuple[int, int]) -> None:
+    if rank is None:
+        return
+    if not (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1):
+        raise ValueError(f"A rank is a whole number of at least 1 or None, got {rank!r}.")
+    if rank > min(shape):
+        raise ValueError(
+            f"Rank {rank} is too large for {name!r}, a {shape[0]} × {shape[1]} matrix: it may have "
+            f"at most {min(shape)}. Take a smaller rank, or rank={{{name!r}: None, '*': {rank}}} "
+            "to give each of its weights a standard deviation of its own."
+        )
+
+
+@dataclass(frozen=True)
+class KTiedFamily(FreeScales):
+    """Independent Gaussians with `σ = U Vᵀ` for each matrix: `k (m + n)` numbers, not `m n`.
+
+    Linear layers are tied as stored, (out, in), convolutions as out × (in · height · width), LSTM
+    and GRU kernels over their concatenated gates. Vectors (biases, norms, matrices of one row or
+    one column) have standard deviations of their own.
+
+    - `rank`: k, or k by name, such as `{"conv*": None, "*": 2}`; what has no rank or fits no
+      pattern has standard deviations of its own.
+    - `spread`, `known`: as for `MeanFieldFamily`.
+    - `jitter`: b in the first `log u, log v ~ N(½(log(σ̄/k) − b²), b²)`, which make the mean of σ
+      that of `spread`; columns that start equal would stay so. The draws follow from the names.
+    """
+
+    rank: Rank = 2
+    spread: float | FanIn = SHARE
+    known: tuple[str, ...] = ()
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (self.jitter > 0 and math.isfinite(self.jitter)):
+            raise ValueError(f"jitter must be positive, got {self.jitter}.")
+
+    def init(self, params: Params, *, weight: float, prior_precision: float) -> KTied:
+        mean = {name: value.detach().clone() for name, value in params.items()}
+        std = first_std(mean, self.spread, prior_precision)
+        uncertain = {name: std[name] for name in uncertain_names(mean, self.known)}
+        ranks = tied_ranks(uncertain, self.rank)
+        scales: Params = {}
+        for name, value in uncertain.items():
+            if name in ranks:
+                scales[f"{name}.u"], scales[f"{name}.v"] = self._factors(name, value, ranks[name])
+            else:
+                scales[name] = value.log()
+        return KTied(mean, scales)
+
+    def _factors(self, name: str, std: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+        """The first `log U` and `log V`, with `E[U Vᵀ] = mean of std`."""
+        shape = matrix_shape(std)
+        assert shape is not None
+        level = 0.5 * (math.log(float(std.mean()) / rank) - self.jitter**2)
+        source = seeds.generator("cpu", zlib.crc32(name.encode()), 0)
+        u, v = (torch.randn(n, rank, dtype=torch.float64, generator=source) for n in shape)
+        return u.mul_(self.jitter).add_(level).to(std), v.mul_(self.jitter).add_(level).to(std)

@@ -1,0 +1,223 @@
+"""The gradient of the evidence lower bound, followed by any of torch's optimisers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Adam, Optimizer
+
+from bayesrule import vectors
+from bayesrule.curvature import Curvature
+from bayesrule.expectations import Expectation
+from bayesrule.matrices import Diagonal, Isotropic, Structure
+from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
+from bayesrule.rules._base import Memory, Rule
+from bayesrule.schedules import Schedule, as_schedule
+from bayesrule.types import Derivatives, Params
+
+
+class Rates(NamedTuple):
+    """What may change from step to step: numbers, or 0-d tensors where steps are replayed."""
+
+    learning_rate: float | Tensor
+    kl_weight: float | Tensor
+
+
+@dataclass(frozen=True)
+class Elbo(Rule):
+    """Descends `E_q[loss] / N + (T/N) w KL(q ‖ prior)` in the mean and the scales of q.
+
+    With Bonnet's and Price's theorems nothing else is needed of the data than the gradient and the
+    diagonal of the curvature, `∂/∂m E[ℓ] = E[∇ℓ]` and `∂/∂(log σ) E[ℓ] = σ² E[∇²ℓ]`; the KL is in
+    closed form: `∂/∂m = δm`, `∂/∂(log σ) = δσ² − 1`.
+
+    - `learning_rate`: of the means; the scales have `scale_multiplier` times it. Adam moves a
+      parameter by at most the learning rate in a step, and logarithms have a longer way to go.
+    - `optimiser`: one of torch.optim's classes, or a call that makes one from parameter groups.
+    - `kl_weight`: w, such as `schedules.linear(0.0, 1.0, steps)` (KL annealing).
+    - `clip`: the largest norm of the whole gradient.
+    - `keep_gradients`: the last gradients stay in `state.rule["gradients"]`, for `SignalToNoise`.
+
+    A Gaussian with a fixed covariance, `GaussianFamily(Isotropic())`, has no scales: its mean goes
+    to the most probable weights (MAP).
+    """
+
+    learning_rate: float | Schedule = 1e-3
+    scale_multiplier: float = 1.0
+    optimiser: Callable[..., Optimizer] = Adam
+    kl_weight: float | Schedule = 1.0
+    clip: float = math.inf
+    keep_gradients: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "scale_multiplier", "kl_weight"):
+            value = getattr(self, name)
+            if not callable(value) and not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be a number that is not negative, got {value}.")
+        if not self.clip > 0:
+            raise ValueError(f"clip must be positive, got {self.clip}.")
+
+    def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
+        kind = type(curvature).__name__
+        point = isinstance(family, GaussianFamily) and isinstance(family.structure, Isotropic)
+        if not point and not isinstance(family, FreeScales):
+            raise TypeError(
+                "The ELBO's gradient moves independent Gaussians: use MeanFieldFamily() or "
+                f"KTiedFamily(), or GaussianFamily(Isotropic()) for a point, got {family!r}."
+            )
+        if curvature.needs_draws and not expectation.random:
+            raise ValueError(
+                f"{kind}() needs weight draws, got {type(expectation).__name__}(); use Draws(1)."
+            )
+        if not point and not curvature.gives_curvature:
+            raise ValueError(
+                f"{kind}() says nothing of the scales; use Price() with draws, SecondOrder(), "
+                "Fisher() or GGN() at the mean."
+            )
+
+    def structure(self, family: Family) -> Structure:
+        return Diagonal()
+
+    def init(self, family: Family, params: Params, weight: float) -> Memory:
+        first = family.init(params, weight=weight, prior_precision=1.0)
+        groups = _groups(first)
+        for tensors in groups.values():
+            for tensor in tensors.values():
+                tensor.grad = torch.zeros_like(tensor)
+        # A step with zero gradients tells what the optimiser keeps; then it has not begun yet.
+        optimiser = self._optimiser(groups, 1e-3)
+        optimiser.step()
+        memory: Memory = {"optimiser": _collected(optimiser, groups)}
+        for kept in (state for group in memory["optimiser"].values() for state in group.values()):
+            for key, start in (("step", 0), ("mu_product", 1)):
+                if key in kept:
+                    kept[key] = kept[key] * 0 + start
+        if self.keep_gradients:
+            memory["gradients"] = {k: vectors.zeros_like(v) for k, v in groups.items() if v}
+        return memory
+
+    def rates(self, step: int) -> Rates:
+        """The numbers of a step."""
+        return Rates(as_schedule(self.learning_rate)(step), as_schedule(self.kl_weight)(step))
+
+    def step(
+        self,
+        posterior: Normal,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        step: int,
+    ) -> tuple[Posterior, Memory]:
+        return self.move(posterior, derivatives, prior_precision, memory, self.rates(step))
+
+    def move(
+        self,
+        posterior: Normal,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        rates: Rates,
+    ) -> tuple[Posterior, Memory]:
+        """The step itself; all in place."""
+        groups = _groups(posterior)
+        gradients = self._gradients(posterior, derivatives, prior_precision, rates.kl_weight)
+        if math.isfinite(self.clip):
+            _clip(gradients.values(), self.clip)
+        for group, tensors in groups.items():
+            for name, tensor in tensors.items():
+                tensor.grad = _laid_out(gradients[group][name], tensor)
+        optimiser = self._optimiser(groups, rates.learning_rate)
+        for group, states in memory["optimiser"].items():
+            for name, state in states.items():
+                optimiser.state[groups[group][name]] = state
+        optimiser.step()
+        moved: Memory = {"optimiser": _collected(optimiser, groups)}
+        if self.keep_gradients:
+            moved["gradients"] = {k: v for k, v in gradients.items() if v}
+        return posterior, moved
+
+    def _optimiser(self, groups: dict[str, Params], rate: float | Tensor) -> Optimizer:
+        given = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
+        own = {}
+        if self.optimiser is Adam:
+            # One kernel for all weights; steps that are replayed on a GPU count on the device.
+            own = {"fused": True, "capturable": isinstance(rate, Tensor)}
+        parts = [{"params": tensors} for tensors in given.values()]
+        optimiser = self.optimiser(parts, lr=1.0, **own)
+        # Only now the rates: a constructor would look at their values, which a GPU has to wait for.
+        for kind, group in zip(given, optimiser.param_groups, strict=True):
+            group["lr"] = rate * self.scale_multiplier if kind == "scales" else rate
+        return optimiser
+
+    def _gradients(
+        self,
+        posterior: Normal,
+        derivatives: Derivatives,
+        prior_precision: float,
+        kl_weight: float | Tensor,
+    ) -> dict[str, Params]:
+        """Gradients per datum in the mean and in the scales; uses up the derivatives."""
+        share, pull = 1.0 / derivatives.weight, kl_weight * prior_precision
+        gradient, mean = derivatives.gradient, posterior.mean
+        if not isinstance(posterior, Factorised):
+            toward = vectors.add_(gradient, _times(mean, pull))
+            return {"mean": vectors.scale_(toward, share), "scales": {}}
+        std = posterior.std()
+        uncertain = {name: gradient[name] for name in std}
+        vectors.add_(uncertain, _times({name: mean[name] for name in std}, pull))
+        vectors.scale_(gradient, share)
+        assert derivatives.curvature is not None
+        known = derivatives.curvature.diagonal()
+        slope = _shifted({name: known[name] for name in std}, pull)
+        slope = vectors.mul_(slope, vectors.mul_(std, std))
+        slope = vectors.scale_(_shifted(slope, -kl_weight), share)
+        return {"mean": gradient, "scales": posterior.pull(slope)}
+
+
+def _groups(posterior: Posterior) -> dict[str, Params]:
+    """What is learned, by kind."""
+    scales = posterior.scales if isinstance(posterior, Factorised) else {}
+    return {"mean": posterior.mean, "scales": scales}
+
+
+def _collected(optimiser: Optimizer, groups: dict[str, Params]) -> dict[str, dict[str, Any]]:
+    """The optimiser's memory by name; the tensors let go of their gradients."""
+    found: dict[str, dict[str, Any]] = {}
+    for group, tensors in groups.items():
+        kept = {name: dict(optimiser.state[tensor]) for name, tensor in tensors.items()}
+        found[group] = {name: state for name, state in kept.items() if state}
+        for tensor in tensors.values():
+            tensor.grad = None
+    return {group: states for group, states in found.items() if states}
+
+
+def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+    """In memory as the weight itself is (channels last), which optimisers in one kernel ask for."""
+    if gradient.stride() == like.stride():
+        return gradient
+    return torch.empty_like(like).copy_(gradient)
+
+
+def _times(vector: Params, factor: float | Tensor) -> Params:
+    return vectors.scale(vector, factor)  # type: ignore[arg-type]
+
+
+def _shifted(vector: Params, value: float | Tensor) -> Params:
+    if not isinstance(value, Tensor):
+        return vectors.shift_(vector, value)
+    # The call for all at once would ask a GPU what the value is.
+    for one in vector.values():
+        one.add_(value)
+    return vector
+
+
+def _clip(gradients: Iterable[Params], largest: float) -> None:
+    """Scales the whole gradient down to a norm, without asking the device what it is."""
+    tensors = [g for group in gradients for g in group.values()]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+    torch._foreach_mul_(tensors, (largest / (norm + 1e-6)).clamp(max=1.0))
