@@ -13,11 +13,11 @@ from torch.fx import GraphModule
 from bayesrule import tree, vectors
 from bayesrule.learner import Learner, check_batch
 from bayesrule.matrices import DiagonalMatrix
-from bayesrule.moments.propagate import apart
 from bayesrule.posteriors import Gaussian
 from bayesrule.rules import Conditioning
 from bayesrule.stacked import Stacked
 from bayesrule.types import Batch, Derivatives, Info, Params, State
+from bayesrule.vectors import apart
 
 Tensors = list[Tensor]
 _Parts = tuple[Params, Params, Params, Params]

@@ -71,7 +71,8 @@ class Learner:
     ) -> None:
         self.network = Network(model)
         self.likelihood = _instance(likelihood, Likelihood, "likelihood", "CategoricalLikelihood()")
-        self.family = _instance(posterior, Family, "posterior", "GaussianFamily(Diagonal())")
+        family = _instance(posterior, Family, "posterior", "GaussianFamily(Diagonal())")
+        self.family = family.for_model(model)
         self.expectation = _instance(expectation, Expectation, "expectation", "Draws(1)")
         self.curvature = _instance(curvature, Curvature, "curvature", "PerExample()")
         self.rule = _instance(rule, Rule, "rule", "Natural()")

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bayesrule.kinks import smooth
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     BernoulliLikelihood,
@@ -29,6 +30,9 @@ from bayesrule.types import State
 
 # Methods that are exact for linear models; elsewhere their full matrices are out of place.
 LINEAR = ("newton", "ridge")
+
+# Methods that look at second derivatives, which piecewise-linear activations do not have.
+SMOOTH = ("variational_laplace",)
 
 Method = Callable[..., Learner]
 
@@ -147,7 +151,8 @@ class Recipe:
         """The module: as many outputs as the likelihood needs."""
         outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
         if not self.linear:
-            return mlp(inputs, outputs, self.hidden, seed=self.seed)
+            model = mlp(inputs, outputs, self.hidden, seed=self.seed)
+            return smooth(model) if find(self.method).__name__ in SMOOTH else model
         model = mlp(inputs, outputs, ())
         # Where the loss is convex, zero is the safe start: Newton's steps can overshoot elsewhere.
         for parameter in model.parameters():

@@ -16,13 +16,13 @@ from bayesrule.curvature.innovations import Innovation, innovation
 from bayesrule.learner import Learner
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor
-from bayesrule.moments.propagate import apart
 from bayesrule.network import Inputs, Network, forked_randomness
 from bayesrule.posteriors import Gaussian
 from bayesrule.predict import predict
 from bayesrule.prediction import Prediction
 from bayesrule.rules import Conditioning
 from bayesrule.types import Derivatives, Info, Params, State
+from bayesrule.vectors import apart
 
 
 class Stacked:

@@ -148,6 +148,17 @@ def randn_like(a: Params, generator: Generator) -> Params:
     return {k: part.view(v.shape) for (k, v), part in zip(a.items(), parts, strict=True)}
 
 
+def apart(a: Params) -> Params:
+    """Each with memory of its own: a sum hands one gradient to all its terms."""
+    seen: set[int] = set()
+    for name, value in a.items():
+        place = value.untyped_storage().data_ptr()
+        if place in seen or 0 in value.stride():
+            a[name] = value.clone(memory_format=torch.contiguous_format)
+        seen.add(place)
+    return a
+
+
 def numel(a: Params) -> int:
     """The number of entries."""
     return sum(value.numel() for value in a.values())

@@ -15,6 +15,7 @@ from bayesrule import Learner, Likelihood, State, last_layer, methods, tree
 # Newton's steps are for convex losses, so these methods get a linear model; and full steps may
 # overshoot where probabilities are close to 0 or 1, so their loss falls for certain in short ones.
 CONVEX = {"newton", "ridge"}
+SMOOTH = {"variational_laplace"}
 SHORT = {"learning_rate": 0.3, "rate": 0.3}
 
 
@@ -33,7 +34,8 @@ class Task:
             torch.manual_seed(0)
             if method in CONVEX:
                 return nn.Linear(2, self.outputs)
-            return nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, self.outputs))
+            net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, self.outputs))
+            return br.smooth(net) if method in SMOOTH else net
 
 
 def regression_task() -> Task:

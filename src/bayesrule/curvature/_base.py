@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from bayesrule import vectors
 from bayesrule.expectations import Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure
@@ -100,4 +101,4 @@ def plain_gradient(problem: Problem, params: Params) -> tuple[Tensor, Params, Te
     loss = problem.nll(outputs, problem.y)
     scaled = loss * problem.scale
     found = torch.autograd.grad(scaled, list(leaves.values()), materialize_grads=True)
-    return loss.detach(), dict(zip(leaves, found, strict=True)), outputs
+    return loss.detach(), vectors.apart(dict(zip(leaves, found, strict=True))), outputs

@@ -14,8 +14,8 @@ from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.expectations import Point
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
 from bayesrule.moments import GaussianTensor, Propagation
-from bayesrule.moments.propagate import apart
 from bayesrule.types import Params
+from bayesrule.vectors import apart
 
 
 @dataclass(frozen=True)

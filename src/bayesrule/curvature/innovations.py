@@ -14,9 +14,9 @@ from bayesrule.expectations import Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
 from bayesrule.moments import Activations, Propagation
-from bayesrule.moments.propagate import apart
 from bayesrule.network import Inputs, Network
 from bayesrule.types import Params
+from bayesrule.vectors import apart
 
 
 class Innovation(NamedTuple):

@@ -70,7 +70,7 @@ class SecondOrder(Curvature):
             [torch.full_like(loss, problem.scale), *(weight for _, weight in moving)],
             materialize_grads=True,
         )
-        gradient = dict(zip(leaves, found, strict=True))
+        gradient = vectors.apart(dict(zip(leaves, found, strict=True)))
         curvature = DiagonalMatrix(dict(zip(sharp, squares, strict=True)))
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 

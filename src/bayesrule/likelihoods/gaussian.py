@@ -111,7 +111,9 @@ class GaussianLikelihood(Likelihood):
         """`E[τ]` and `E[log τ]`."""
         if self.noise is not None:
             precision = 1.0 / _noise.variance(self.noise, noise)
-            precision = torch.as_tensor(precision, dtype=outputs.dtype, device=outputs.device)
+            if not isinstance(precision, Tensor):
+                # Written on the device itself: a copy to it cannot be part of a CUDA graph.
+                precision = torch.full((), precision, dtype=outputs.dtype, device=outputs.device)
             return precision, precision.log()
         a, b = noise["a"], noise["b"]
         return a / b, torch.digamma(a) - b.log()

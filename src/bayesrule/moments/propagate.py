@@ -9,6 +9,7 @@ from typing import Any, Never
 import torch
 from torch import Tensor, nn
 
+from bayesrule import vectors
 from bayesrule.moments.tensor import Activations, GaussianTensor, Node, NoRule, Pass, Pull, parts
 from bayesrule.network import Inputs, Network
 from bayesrule.types import Params
@@ -57,12 +58,12 @@ class Propagation:
     def back(self, outputs: GaussianTensor, delta: Tensor, eta: Tensor) -> tuple[Params, Params]:
         """The innovations of all weights, zero for those that the outputs do not depend on."""
         first, second = self.innovations(outputs, delta, eta)
-        return apart(first), apart(second)
+        return vectors.apart(first), vectors.apart(second)
 
     def innovations(
         self, outputs: GaussianTensor, delta: Tensor, eta: Tensor
     ) -> tuple[Params, Params]:
-        """The same, but several weights may share memory: `apart` ends that."""
+        """The same, but several weights may share memory: `vectors.apart` ends that."""
         self.way.back(outputs, delta, eta)
         return self._learned(0), self._learned(1)
 
@@ -143,17 +144,6 @@ def _refuse_inputs(x: Tensor) -> None:
         f"The inputs are not finite in {what} {shown} ({int(bad.sum())} numbers that are NaN or "
         "infinite in all). Fill them in or drop them; only targets may be missing."
     )
-
-
-def apart(values: Params) -> Params:
-    """Each with memory of its own: a sum hands one innovation to all its terms."""
-    seen: set[int] = set()
-    for name, value in values.items():
-        place = value.untyped_storage().data_ptr()
-        if place in seen or 0 in value.stride():
-            values[name] = value.clone(memory_format=torch.contiguous_format)
-        seen.add(place)
-    return values
 
 
 def _layer(trace: TracebackType | None, model: nn.Module) -> str:

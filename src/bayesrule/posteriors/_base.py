@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bayesrule import tree
 from bayesrule.types import Params
@@ -47,3 +47,7 @@ class Family(ABC):
     @abstractmethod
     def init(self, params: Params, *, weight: float, prior_precision: float) -> Posterior:
         """The belief before the first step; `weight` is num_data / temperature."""
+
+    def for_model(self, model: nn.Module) -> Family:
+        """The same choice for one module, whose layers it may have to know."""
+        return self

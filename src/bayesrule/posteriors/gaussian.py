@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bayesrule import tree, vectors
 from bayesrule.matrices import (
@@ -185,6 +185,9 @@ class GaussianFamily(Family):
             raise ValueError(f"The initial curvature must not be negative: {self.curvature}.")
         if self.spread is not None and not isinstance(self.structure, Diagonal):
             raise TypeError(f"FanIn() is for Diagonal(), got {type(self.structure).__name__}().")
+
+    def for_model(self, model: nn.Module) -> GaussianFamily:
+        return replace(self, structure=self.structure.for_model(model))
 
     def first_curvature(self, params: Params, weight: float) -> Matrix:
         """The curvature of the whole data set before any is seen."""

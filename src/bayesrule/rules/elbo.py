@@ -12,13 +12,16 @@ from torch import Tensor
 from torch.optim import Adam, Optimizer
 
 from bayesrule import vectors
-from bayesrule.curvature import Curvature
-from bayesrule.expectations import Expectation
+from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise
+from bayesrule.expectations import Expectation, Layerwise, Moments
 from bayesrule.matrices import Diagonal, Isotropic, Structure
 from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.types import Derivatives, Params
+
+# Estimates that belong to one way of taking the expectation, and that way.
+_PARTNERS: dict[type, type] = {Pathwise: Layerwise, ExpectedLoss: Moments}
 
 
 class Rates(NamedTuple):
@@ -73,6 +76,13 @@ class Elbo(Rule):
         if curvature.needs_draws and not expectation.random:
             raise ValueError(
                 f"{kind}() needs weight draws, got {type(expectation).__name__}(); use Draws(1)."
+            )
+        wanted = _PARTNERS.get(type(curvature), Expectation)
+        partners = [one for one in _PARTNERS.values() if isinstance(expectation, one)]
+        if not isinstance(expectation, wanted) or (partners and wanted is Expectation):
+            raise ValueError(
+                f"{kind}() does not fit {type(expectation).__name__}(): LocalDraws() and Flipout() "
+                "go with Pathwise(), Moments() with ExpectedLoss(), Draws() with Price()."
             )
         if not point and not curvature.gives_curvature:
             raise ValueError(

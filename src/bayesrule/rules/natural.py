@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from bayesrule import vectors
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Dense, Diagonal, DiagonalMatrix, LowRank, Matrix, Structure, Subset
+from bayesrule.matrices import (
+    BlockTridiagonal,
+    Dense,
+    Diagonal,
+    DiagonalMatrix,
+    Kronecker,
+    LowRank,
+    Matrix,
+    Structure,
+    Subset,
+)
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.momentum import Average, HeavyBall
@@ -79,12 +89,13 @@ class Natural(Rule):
                 f"{kind}() may be negative and then has no square root; use SquaredGradient(), "
                 "PerExample(), Fisher() or GGN(), or Natural(square_root=False)."
             )
-        if isinstance(_innermost(family.structure), LowRank) and (
+        structure = _innermost(family.structure)
+        if isinstance(structure, LowRank | Kronecker | BlockTridiagonal) and (
             curvature.needs_draws or isinstance(self.momentum, HeavyBall)
         ):
             raise ValueError(
-                "LowRank() can only be averaged over positive curvature: use PerExample(), "
-                "Fisher() or GGN(), and Average() instead of HeavyBall()."
+                f"{type(structure).__name__}() can only be averaged over positive curvature: use "
+                "PerExample(), Fisher() or GGN(), and Average() instead of HeavyBall()."
             )
 
     def structure(self, family: Family) -> Structure:

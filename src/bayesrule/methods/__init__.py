@@ -1,0 +1,42 @@
+"""The named methods: each is one assignment of parts, as in Table 1 of Khan & Rue (2023).
+
+Every method takes `(model, likelihood, *, num_data, ...)`: its own options and those of `Settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from bayesrule.learner import Learner
+from bayesrule.methods._settings import Rate, Settings
+from bayesrule.methods.closed_form import tagi
+from bayesrule.methods.natural import ivon, laplace, newton, ogn, ridge, vogn
+from bayesrule.methods.points import adam, map, rmsprop, sgd
+from bayesrule.methods.variational import k_tied, mean_field, variational_laplace
+
+METHODS: dict[str, Callable[..., Learner]] = {
+    function.__name__: function
+    for function in (
+        *(sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi),
+        *(mean_field, k_tied, variational_laplace),
+    )
+}
+"""Every named method."""
+
+
+def find(name: str) -> Callable[..., Learner]:
+    """The method of a name; hyphens and underscores are the same.
+
+    >>> find("VOGN").__name__
+    'vogn'
+    """
+    key = name.strip().lower().replace("-", "_")
+    if key not in METHODS:
+        near = get_close_matches(key, METHODS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"Unknown method {name!r}.{hint} Methods: {', '.join(METHODS)}.")
+    return METHODS[key]
+
+
+__all__ = [*METHODS, "METHODS", "Rate", "Settings", "find"]
