@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -86,7 +86,9 @@ class Replayed:
         plan.graph.replay()
         self._count += 1
         own = plan.state
-        new = State(own.posterior, own.rule, own.noise, own.buffers, state.step + 1, state.seed)
+        # A new object: replaying changes scales that the old one has worked something out from.
+        posterior = replace(own.posterior)  # type: ignore[type-var]
+        new = State(posterior, own.rule, own.noise, own.buffers, state.step + 1, state.seed)
         self._last = new
         return new, Info(plan.loss.clone(), self.learner.temperature, self._divergence(new))
 

@@ -14,6 +14,7 @@ from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Diagonal
 from bayesrule.network import Network, num_examples
 from bayesrule.posteriors import MeanField
+from bayesrule.posteriors.factorised import LogSlope
 
 
 class LastStep(nn.Module):
@@ -97,6 +98,7 @@ def slopes_of(problem: Problem, q: MeanField, how: Expectation, curvature: Curva
     for local in each(problem, q, how, curvature):
         assert local.curvature is not None
         bends = local.curvature.diagonal()
-        scales = {name: bends[name] * s * s for name, s in q.std().items()}
+        known = isinstance(local.curvature, LogSlope)
+        scales = {k: bends[k] if known else bends[k] * s * s for k, s in q.std().items()}
         found.append(torch.cat([flat(local.gradient), flat(scales)]))
     return torch.stack(found)

@@ -6,6 +6,7 @@ import fnmatch
 from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -22,6 +23,36 @@ SHARE = 0.05
 _SMALLEST, _LARGEST = 1e-12, 1e6
 
 
+@dataclass(frozen=True)
+class LogSlope(DiagonalMatrix):
+    """`σ² E[∇²ℓ]`: the slope of the expected loss in `log σ`, as the ELBO's gradient needs it."""
+
+    def plus(self, other: DiagonalMatrix) -> LogSlope:
+        return LogSlope(vectors.add(self.values, other.values))
+
+
+class ScaleMatrix(DiagonalMatrix):
+    """The precision `diag(1/σ²)` of known standard deviations, worked out where it is asked for."""
+
+    def __init__(self, std: Params) -> None:
+        self.__dict__["std"] = std
+
+    @cached_property
+    def values(self) -> Params:
+        std = self.__dict__["std"]
+        return vectors.reciprocal(vectors.mul(std, std))
+
+    def inverse_diagonal(self) -> Params:
+        std = self.__dict__["std"]
+        return vectors.mul(std, std)
+
+    def price(self, offset: Params, gradient: Params) -> LogSlope:  # type: ignore[override]
+        return LogSlope(vectors.mul(offset, gradient))
+
+    def price_(self, offset: Params, gradient: Params) -> LogSlope:  # type: ignore[override]
+        return LogSlope(vectors.mul_(offset, gradient))
+
+
 class Factorised(Normal):
     """`q(θ) = Π N(mean, std²)` with `log std` a function of the free parameters `scales`.
 
@@ -31,8 +62,18 @@ class Factorised(Normal):
     scales: Params
 
     @abstractmethod
+    def _std(self) -> Params:
+        """The standard deviations, worked out."""
+
     def std(self) -> Params:
-        """The standard deviations of the weights that have one."""
+        """The standard deviations of the weights that have one; they are not to be changed.
+
+        They are kept until the scales change in their place: a step needs them several times.
+        """
+        versions = tuple(value._version for value in self.scales.values())
+        if self.__dict__.get("_known", (None, {}))[0] != versions:
+            self.__dict__["_known"] = versions, self._std()
+        return dict(self.__dict__["_known"][1])
 
     @abstractmethod
     def pull(self, gradient: Params) -> Params:
@@ -45,7 +86,7 @@ class Factorised(Normal):
     @property
     def precision(self) -> Matrix:  # type: ignore[override]
         std = self.std()
-        inner = DiagonalMatrix(vectors.reciprocal(vectors.mul_(std, std)))
+        inner = ScaleMatrix(std)
         return inner if len(std) == len(self.mean) else SubsetMatrix(inner, tuple(std))
 
     def variance(self) -> Params:
@@ -56,7 +97,7 @@ class Factorised(Normal):
 
     def offset(self, generator: Generator) -> Params:
         std = self.std()
-        noise = vectors.mul_(std, vectors.randn_like(std, generator))
+        noise = vectors.mul_(vectors.randn_like(std, generator), std)
         if len(noise) == len(self.mean):
             return noise
         return {k: noise[k] if k in noise else torch.zeros_like(v) for k, v in self.mean.items()}
@@ -104,7 +145,7 @@ class MeanField(Factorised):
     mean: Params
     scales: Params
 
-    def std(self) -> Params:
+    def _std(self) -> Params:
         return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
 
     def pull(self, gradient: Params) -> Params:

@@ -22,6 +22,7 @@ from bayesrule.posteriors.factorised import (
 from bayesrule.posteriors.gaussian import FanIn
 from bayesrule.types import Params
 
+_LARGE = 1 << 16
 Rank = int | Mapping[str, int | None]
 """The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
 
@@ -43,24 +44,23 @@ class KTied(Factorised):
     mean: Params
     scales: Params
 
-    def std(self) -> Params:
+    def _std(self) -> Params:
         free = self._exponentials()
         names = (name for name in self.mean if name in free or f"{name}.u" in free)
         return {name: free[name] if name in free else self._product(name, free) for name in names}
 
     def pull(self, gradient: Params) -> Params:
         """`∂F/∂log u = ((q/σ) V) ∘ u` and `∂F/∂log v = ((q/σ)ᵀ U) ∘ v` with `q = ∂F/∂log σ`."""
-        free = self._exponentials()
+        free, std = self._exponentials(), self.std()
         pulled: Params = {}
         for name, slope in gradient.items():
             if name in free:
                 pulled[name] = slope
                 continue
             u, v = free[f"{name}.u"], free[f"{name}.v"]
-            ratio = slope.reshape(len(u), len(v)).div_(u @ v.mT)
-            # A few long rows against a large matrix: up to ten times as fast as long columns.
-            right, left = v.mT.contiguous() @ ratio.mT, u.mT.contiguous() @ ratio
-            pulled[f"{name}.u"], pulled[f"{name}.v"] = u.mul_(right.mT), v.mul_(left.mT)
+            ratio = slope.div_(std[name]).reshape(len(u), len(v))
+            right, left = _both_sides(ratio, u, v)
+            pulled[f"{name}.u"], pulled[f"{name}.v"] = u.mul_(right), v.mul_(left)
         return pulled
 
     def _exponentials(self) -> Params:
@@ -68,6 +68,14 @@ class KTied(Factorised):
 
     def _product(self, name: str, free: Params) -> Tensor:
         return (free[f"{name}.u"] @ free[f"{name}.v"].mT).view(self.mean[name].shape)
+
+
+def _both_sides(matrix: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`M V` and `Mᵀ U`."""
+    if matrix.numel() < _LARGE:
+        return matrix @ v, matrix.mT @ u
+    # A few long rows against a large matrix: up to ten times as fast as long columns.
+    return (v.mT.contiguous() @ matrix.mT).mT, (u.mT.contiguous() @ matrix).mT
 
 
 def matrix_shape(weight: Tensor) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,9 @@ from torch.optim import Adam, Optimizer
 from bayesrule import vectors
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise
 from bayesrule.expectations import Expectation, Layerwise, Moments
-from bayesrule.matrices import Diagonal, Isotropic, Structure
+from bayesrule.matrices import Diagonal, Isotropic, Matrix, Structure, SubsetMatrix
 from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
+from bayesrule.posteriors.factorised import LogSlope
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.types import Derivatives, Params
@@ -149,7 +150,8 @@ class Elbo(Rule):
         moved: Memory = {"optimiser": _collected(optimiser, groups)}
         if self.keep_gradients:
             moved["gradients"] = {k: v for k, v in gradients.items() if v}
-        return posterior, moved
+        # A new object: what the old one knew of its scales is no longer true.
+        return replace(posterior), moved  # type: ignore[type-var]
 
     def _optimiser(self, groups: dict[str, Params], rate: float | Tensor) -> Optimizer:
         given = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
@@ -181,10 +183,7 @@ class Elbo(Rule):
         uncertain = {name: gradient[name] for name in std}
         vectors.add_(uncertain, _times({name: mean[name] for name in std}, pull))
         vectors.scale_(gradient, share)
-        assert derivatives.curvature is not None
-        known = derivatives.curvature.diagonal()
-        slope = _shifted({name: known[name] for name in std}, pull)
-        slope = vectors.mul_(slope, vectors.mul_(std, std))
+        slope = _add_squares(_log_slope(derivatives.curvature, std), std, pull)
         slope = vectors.scale_(_shifted(slope, -kl_weight), share)
         return {"mean": gradient, "scales": posterior.pull(slope)}
 
@@ -215,6 +214,25 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
 
 def _times(vector: Params, factor: float | Tensor) -> Params:
     return vectors.scale(vector, factor)  # type: ignore[arg-type]
+
+
+def _log_slope(curvature: Matrix | None, std: Params) -> Params:
+    """`σ² h` for the diagonal h of the curvature; may use it up."""
+    inner = curvature.inner if isinstance(curvature, SubsetMatrix) else curvature
+    assert inner is not None
+    if isinstance(inner, LogSlope):
+        return inner.values
+    known = inner.diagonal()
+    return vectors.mul_(vectors.mul_({name: known[name] for name in std}, std), std)
+
+
+def _add_squares(vector: Params, std: Params, factor: float | Tensor) -> Params:
+    """`vector + factor std²`."""
+    if isinstance(factor, Tensor):
+        return vectors.add_(vector, _times(vectors.mul(std, std), factor))
+    known = [std[name] for name in vector]
+    torch._foreach_addcmul_(list(vector.values()), known, known, factor)
+    return vector
 
 
 def _shifted(vector: Params, value: float | Tensor) -> Params:
