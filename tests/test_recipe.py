@@ -122,7 +122,7 @@ def test_a_method_gets_only_the_options_it_has() -> None:
 
 def _rate(recipe: Recipe) -> schedules.Schedule:
     rule = recipe.learner(2, 1, 12).rule
-    assert isinstance(rule, Natural)
+    assert isinstance(rule, Natural | Elbo)
     assert callable(rule.learning_rate)
     return rule.learning_rate
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Required, TypedDict
 
-from bayesrule.rules import Average, Natural
+from torch.optim import Adam
+
+from bayesrule.rules import Elbo
 from bayesrule.schedules import Schedule
 
 Rate = float | Schedule
@@ -19,12 +22,9 @@ class Settings(TypedDict, total=False):
     shared_draws: bool
 
 
-def adam_steps(learning_rate: Rate, momentum: float, rate: Rate) -> Natural:
+def adam_steps(learning_rate: Rate, momentum: float = 0.9, rate: float = 1e-3) -> Elbo:
     """Adam's steps of the mean; the belief's covariance does not move."""
-    average = Average(momentum)
-    return Natural(
-        learning_rate, rate, average, square_root=True, debias=True, fixed_precision=True
-    )
+    return Elbo(learning_rate, optimiser=partial(Adam, betas=(momentum, 1.0 - rate)))
 
 
 def without_prior(settings: Any) -> Any:

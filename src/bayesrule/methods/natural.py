@@ -6,7 +6,7 @@ from typing import Unpack
 
 from torch import nn
 
-from bayesrule.curvature import GGN, Curvature, Hessian, PerExample, Price, SquaredGradient
+from bayesrule.curvature import GGN, Curvature, Hessian, NoCurvature, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.last_layer import laplace_structure
 from bayesrule.learner import Learner
@@ -158,8 +158,8 @@ def laplace(
         likelihood,
         posterior=GaussianFamily(laplace_structure(model, structure, last_layer, online)),
         expectation=AtMean(),
-        curvature=final if online else SquaredGradient(),
-        rule=Natural(learning_rate, 0.01) if online else adam_steps(learning_rate, 0.9, 1e-3),
+        curvature=final if online else NoCurvature(),
+        rule=Natural(learning_rate, 0.01) if online else adam_steps(learning_rate),
         final_curvature=None if online else final,
         empirical_prior=empirical_prior,
         predictive=Linearised(),

@@ -14,7 +14,7 @@ from torch.optim import Adam, Optimizer
 from bayesrule import vectors
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise
 from bayesrule.expectations import Expectation, Layerwise, Moments
-from bayesrule.matrices import Diagonal, Isotropic, Matrix, Structure, SubsetMatrix
+from bayesrule.matrices import Diagonal, Matrix, Structure, SubsetMatrix
 from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
 from bayesrule.posteriors.factorised import LogSlope
 from bayesrule.rules._base import Memory, Rule
@@ -47,8 +47,8 @@ class Elbo(Rule):
     - `clip`: the largest norm of the whole gradient.
     - `keep_gradients`: the last gradients stay in `state.rule["gradients"]`, for `SignalToNoise`.
 
-    A Gaussian with a fixed covariance, `GaussianFamily(Isotropic())`, has no scales: its mean goes
-    to the most probable weights (MAP).
+    A `GaussianFamily()` keeps its covariance; with `NoCurvature()` at the mean, its mean goes to
+    the most probable weights (MAP).
     """
 
     learning_rate: float | Schedule = 1e-3
@@ -68,11 +68,12 @@ class Elbo(Rule):
 
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
         kind = type(curvature).__name__
-        point = isinstance(family, GaussianFamily) and isinstance(family.structure, Isotropic)
+        point = isinstance(family, GaussianFamily) and not curvature.gives_curvature
         if not point and not isinstance(family, FreeScales):
             raise TypeError(
-                "The ELBO's gradient moves independent Gaussians: use MeanFieldFamily() or "
-                f"KTiedFamily(), or GaussianFamily(Isotropic()) for a point, got {family!r}."
+                "The ELBO's gradient moves the scales of MeanFieldFamily() and KTiedFamily(), and "
+                "the mean alone of a GaussianFamily() with curvature=NoCurvature(), got "
+                f"{family!r} and {kind}()."
             )
         if curvature.needs_draws and not expectation.random:
             raise ValueError(
@@ -156,7 +157,7 @@ class Elbo(Rule):
     def _optimiser(self, groups: dict[str, Params], rate: float | Tensor) -> Optimizer:
         given = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
         own = {}
-        if self.optimiser is Adam:
+        if getattr(self.optimiser, "func", self.optimiser) is Adam:
             # One kernel for all weights; steps that are replayed on a GPU count on the device.
             own = {"fused": True, "capturable": isinstance(rate, Tensor)}
         parts = [{"params": tensors} for tensors in given.values()]
