@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrule import randomness
+from bayesrule.randomness import Generators
 from bayesrule.types import Params
 
 
@@ -27,18 +28,41 @@ def add(a: Params, b: Params, alpha: float = 1.0) -> Params:
     return _named(a, torch._foreach_add(list(a.values()), _values(b, a), alpha=alpha))
 
 
-def shift(a: Params, value: float) -> Params:
-    """`a + value`, elementwise."""
+def shift(a: Params, value: float | Tensor) -> Params:
+    """`a + value`, elementwise; the value is a number, or one for each net."""
+    if _differs(value):
+        return {name: one + over(value, one) for name, one in a.items()}
     return _named(a, torch._foreach_add(list(a.values()), value))
 
 
-def scale(a: Params, factor: float) -> Params:
-    """`factor a`."""
+def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
+    """One number for each net of a stack, (num,), in a shape that goes with the nets' tensors.
+
+    Numbers that all nets share are left as they are.
+    """
+    if isinstance(factor, Tensor) and factor.ndim:
+        return factor.reshape(-1, *[1] * (like.ndim - 1))
+    return factor
+
+
+def _differs(factor: float | Tensor) -> bool:
+    """Whether each net of a stack has a number of its own."""
+    return isinstance(factor, Tensor) and factor.ndim > 0
+
+
+def scale(a: Params, factor: float | Tensor) -> Params:
+    """`factor a`; the factor is a number, or one for each net."""
+    if _differs(factor):
+        return {name: value * over(factor, value) for name, value in a.items()}
     return _named(a, torch._foreach_mul(list(a.values()), factor)) if a else {}
 
 
-def scale_(a: Params, factor: float) -> Params:
-    """`a ← factor a`."""
+def scale_(a: Params, factor: float | Tensor) -> Params:
+    """`a ← factor a`; the factor is a number, or one for each net."""
+    if _differs(factor):
+        for value in a.values():
+            value.mul_(over(factor, value))
+        return a
     torch._foreach_mul_(list(a.values()), factor)
     return a
 
@@ -49,8 +73,12 @@ def add_(a: Params, b: Params, alpha: float = 1.0) -> Params:
     return a
 
 
-def shift_(a: Params, value: float) -> Params:
-    """`a ← a + value`, elementwise."""
+def shift_(a: Params, value: float | Tensor) -> Params:
+    """`a ← a + value`, elementwise; the value is a number, or one for each net."""
+    if _differs(value):
+        for one in a.values():
+            one.add_(over(value, one))
+        return a
     torch._foreach_add_(list(a.values()), value)
     return a
 
@@ -137,12 +165,18 @@ def zeros_like(a: Params) -> Params:
     return {name: torch.zeros_like(value) for name, value in a.items()}
 
 
-def randn_like(a: Params, generator: Generator) -> Params:
+def randn_like(a: Params, generator: Generator | Generators) -> Params:
     """Standard normal draws of the same names, shapes and types."""
     kinds = {(value.dtype, value.device) for value in a.values()}
     if len(kinds) > 1:
         return {name: randn_like({name: value}, generator)[name] for name, value in a.items()}
     ((dtype, device),) = kinds
+    if isinstance(generator, Generators):
+        num = len(next(iter(a.values())))
+        rows = generator.rows(numel(a) // num, dtype)
+        blocks = rows.split([value.numel() // num for value in a.values()], dim=1)
+        # Each weight gets memory of its own, which fused arithmetic wants.
+        return {k: part.reshape(v.shape) for (k, v), part in zip(a.items(), blocks, strict=True)}
     flat = randomness.normal(numel(a), generator, dtype=dtype, device=device)
     parts = flat.split([value.numel() for value in a.values()])
     return {k: part.view(v.shape) for (k, v), part in zip(a.items(), parts, strict=True)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -153,12 +154,38 @@ def test_a_difference_keeps_the_averages_of_one_look() -> None:
 def test_differences_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         SecondOrder(difference=2.0)
+    for share in (0.0, 1.5):
+        with pytest.raises(ValueError, match="at most 1"):
+            SecondOrder(share=share)
     with pytest.raises(ValueError, match="exact=True"):
         SecondOrder(exact=True, difference=0.1)
     net = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Linear(3, 2)).to(DTYPE)
     learner = variational_laplace(net, CategoricalLikelihood(), num_data=9, difference=1e-3)
     with pytest.raises(ValueError, match=r"'1' \(Dropout\) is random"):
         learner.step(learner.init(), (randn(2, 2, seed=1), torch.tensor([0, 1])))
+
+
+@pytest.mark.parametrize("difference", [None, 1e-6])
+def test_a_share_of_the_batch_pays_for_the_whole(difference: float | None) -> None:
+    """Loss of all four examples, price of the first two, twice."""
+    net, x, y = _net(), randn(4, 2, seed=1), torch.tensor([0, 2, 1, 1])
+    likelihood = _Fixed()
+    likelihood.drawn = torch.tensor([1, 2])
+    problem, params, variance = _problem(net, likelihood, x, y), _params(net), _variance(net)
+    precision = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
+    curvature = SecondOrder(difference=difference, share=0.4)
+    found = curvature.local(problem, Point(params, None), Diagonal(), precision)
+    half = replace(problem, x=x[:2], y=y[:2], scale=2.0 * SCALE)
+    priced = _local(half, params, variance, exact=False)
+    assert isinstance(found.curvature, DiagonalMatrix)
+    assert isinstance(priced.curvature, DiagonalMatrix)
+    whole, part = _gradient(net, params, problem, y), _gradient(net, params, half, y[:2])
+    for name in params:
+        price = priced.gradient[name] - 2.0 * SCALE * part[name]
+        wanted = SCALE * whole[name] + price
+        assert_close(found.gradient[name], wanted, rtol=1e-4, atol=1e-5)
+        assert_close(found.curvature.values[name], priced.curvature.values[name])
+    assert_close(found.loss, problem.nll(torch.func.functional_call(net, params, (x,)), y))
 
 
 def _fisher_diagonal(net: nn.Module, params: Params, x: Tensor) -> Params:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from bayesrule import vectors
+from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure
@@ -21,13 +23,15 @@ class Local:
     """Sums over one batch at one point.
 
     `loss` is the negative log-likelihood as it is; gradient, curvature and the noise's statistics
-    are those of `scale` times it.
+    are those of `scale` times it. `weights`, where a rule asks for them, are this point's share of
+    the mean of all points.
     """
 
     loss: Tensor
     gradient: Params
     curvature: Matrix | None
     statistics: Params
+    weights: Params | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,10 @@ class Problem:
 
     `scale` is what one example of the batch stands for: derivatives are of `scale · nll`. It holds
     the `temperature` already, which what is not scaled to the whole data divides by itself.
+    `axes` is how many axes come before those of a weight: one where nets are stacked.
     """
+
+    axes: ClassVar[int] = 0
 
     network: Network
     likelihood: Likelihood
@@ -63,6 +70,18 @@ class Problem:
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)`."""
         return -self.likelihood.log_prob(outputs, targets, self.noise).sum()
+
+    def sample(self, outputs: Tensor) -> Tensor:
+        """Targets drawn from the model."""
+        return self.likelihood.sample(outputs, self.noise, self.generator)
+
+    def fisher_vectors(self, outputs: Tensor) -> Tensor:
+        """Vectors (V, n, *) whose outer products sum to the Fisher information of the outputs."""
+        return self.likelihood.fisher_vectors(outputs, self.noise)
+
+    def record(self, params: Params) -> Recording:
+        """A forward pass with what gradients of single examples need."""
+        return Recording(self, params)
 
     def statistics(self, outputs: Tensor) -> Params:
         """What the likelihood learns from, scaled."""
@@ -100,5 +119,7 @@ def plain_gradient(problem: Problem, params: Params) -> tuple[Tensor, Params, Te
     outputs = problem.forward(leaves)
     loss = problem.nll(outputs, problem.y)
     scaled = loss * problem.scale
-    found = torch.autograd.grad(scaled, list(leaves.values()), materialize_grads=True)
+    # One loss, or one of each net: no net has a part in the loss of another.
+    ones = torch.ones_like(scaled)
+    found = torch.autograd.grad(scaled, list(leaves.values()), ones, materialize_grads=True)
     return loss.detach(), vectors.apart(dict(zip(leaves, found, strict=True))), outputs

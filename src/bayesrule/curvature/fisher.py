@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bayesrule.curvature._base import Curvature, Local, Problem
-from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Point
 from bayesrule.matrices import Matrix, Structure
 
@@ -24,7 +23,7 @@ class _ModelVectors(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
-        recording = Recording(problem, point.params)
+        recording = problem.record(point.params)
         loss, slope = problem.loss(recording.outputs)
         gradient = recording.gradient(slope)
         rows, _ = recording.backward(
@@ -49,8 +48,8 @@ class Fisher(_ModelVectors):
 
     def _score(self, problem: Problem, outputs: Tensor) -> Tensor:
         leaf = outputs.detach().requires_grad_()
-        targets = problem.likelihood.sample(leaf.detach(), problem.noise, problem.generator)
-        (score,) = torch.autograd.grad(problem.nll(leaf, targets), leaf)
+        loss = problem.nll(leaf, problem.sample(leaf.detach()))
+        (score,) = torch.autograd.grad(loss, leaf, torch.ones_like(loss))
         return score * self.samples**-0.5
 
 
@@ -63,4 +62,4 @@ class GGN(_ModelVectors):
     """
 
     def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
-        return problem.likelihood.fisher_vectors(outputs, problem.noise)
+        return problem.fisher_vectors(outputs)

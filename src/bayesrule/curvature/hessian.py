@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,8 @@ class Hessian(Curvature):
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
         leaves = {name: value.detach().requires_grad_() for name, value in point.params.items()}
-        size = sum(value.numel() for value in leaves.values())
+        axes = problem.axes
+        size = sum(math.prod(value.shape[axes:]) for value in leaves.values())
         if size > self.limit:
             raise ValueError(
                 f"The exact Hessian takes a backward pass for each of {size:,} parameters; the "
@@ -36,8 +38,9 @@ class Hessian(Curvature):
         loss = problem.nll(outputs, problem.y)
         wanted = list(leaves.values())
         scaled = loss * problem.scale
-        found = torch.autograd.grad(scaled, wanted, create_graph=True, materialize_grads=True)
-        flat = torch.cat([g.reshape(-1) for g in found])
+        options = {"create_graph": True, "materialize_grads": True}
+        found = torch.autograd.grad(scaled, wanted, torch.ones_like(scaled), **options)
+        flat = torch.cat([g.flatten(start_dim=axes) for g in found], dim=axes)
         matrix = _rows(flat, wanted)
         gradient = {k: g.detach() for k, g in zip(leaves, found, strict=True)}
         curvature = structure.project(0.5 * (matrix + matrix.mT), point.params)
@@ -45,16 +48,18 @@ class Hessian(Curvature):
 
 
 def _rows(gradient: torch.Tensor, wanted: list[torch.Tensor]) -> torch.Tensor:
-    """The derivative of a gradient (P,) in the parameters, (P, P), some rows at a time."""
-    size = len(gradient)
+    """The derivative of a gradient (P,) in the parameters, (P, P), some rows at a time.
+
+    Of nets that are stacked, (num, P), it is (num, P, P).
+    """
+    (*nets, size), blocks = gradient.shape, []
     if not gradient.requires_grad:
-        return gradient.new_zeros(size, size)
-    blocks = []
+        return gradient.new_zeros(*nets, size, size)
     for part in torch.eye(size, dtype=gradient.dtype, device=gradient.device).split(_ROWS):
         found = torch.autograd.grad(
             gradient,
             wanted,
-            part,
+            part.reshape(-1, *[1] * len(nets), size).expand(-1, *gradient.shape),
             retain_graph=True,
             is_grads_batched=True,
             allow_unused=True,
@@ -62,10 +67,15 @@ def _rows(gradient: torch.Tensor, wanted: list[torch.Tensor]) -> torch.Tensor:
         blocks.append(
             torch.cat(
                 [
-                    part.new_zeros(len(part), w.numel()) if rows is None else rows.flatten(1)
+                    _zeros(part, w, len(nets)) if rows is None else rows.flatten(1 + len(nets))
                     for w, rows in zip(wanted, found, strict=True)
                 ],
-                dim=1,
+                dim=-1,
             )
         )
-    return torch.cat(blocks)
+    return torch.cat(blocks).movedim(0, -2)
+
+
+def _zeros(part: torch.Tensor, weight: torch.Tensor, axes: int) -> torch.Tensor:
+    """Rows of a weight that the gradient does not depend on."""
+    return part.new_zeros(len(part), *weight.shape).flatten(1 + axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule import vectors
-from bayesrule.curvature._base import Curvature, Local, Problem
+from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
 from bayesrule.expectations import Point
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
+from bayesrule.network import num_examples, take
 from bayesrule.types import Params
+from bayesrule.vectors import over
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,20 @@ class SecondOrder(Curvature):
     with `ε‖v‖ = difference ‖m‖` and a random sign of ε, which cancels the next order on average. On
     a GPU, where second derivatives of normalising layers are slow, it takes a third of the time. It
     looks at the net twice, so a net with dropout is refused.
+
+    With `share` below 1 the price is taken from so much of each batch, its first examples, which
+    are taken to be in random order. A square of a sum over many examples is no less noisy than one
+    over few, so little is lost: a quarter of the batch makes a step cost half as much. Batch norm
+    then sees a smaller batch where the price is taken.
     """
 
     exact: bool = False
     difference: float | None = None
+    share: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is more than 0 and at most 1, got {self.share}.")
         if self.difference is not None and not 0 < self.difference < 1:
             raise ValueError(f"difference is a share between 0 and 1, got {self.difference}.")
         if self.exact and self.difference is not None:
@@ -48,26 +59,50 @@ class SecondOrder(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
+        num = num_examples(problem.x)
+        some = math.ceil(self.share * num)
+        if some == num:
+            return self._priced(problem, point.params, precision)
+        loss, gradient, outputs = plain_gradient(problem, point.params)
+        first = slice(0, some)
+        part = replace(
+            problem,
+            x=take(problem.x, first),
+            y=problem.y[first],
+            # What this look does to the buffers is forgotten.
+            buffers={k: v.clone() for k, v in problem.buffers.items()},
+            scale=problem.scale * num / some,
+        )
+        priced = self._priced(part, point.params, precision, alone=True)
+        total = vectors.add_(gradient, priced.gradient)
+        return Local(loss, total, priced.curvature, problem.statistics(outputs))
+
+    def _priced(
+        self, problem: Problem, mean: Params, precision: Matrix, *, alone: bool = False
+    ) -> Local:
+        """Loss and price together, or the price `alone`."""
         if self.difference is not None:
-            return self._by_difference(problem, point.params, precision, self.difference)
-        leaves = _leaves(point.params)
+            return self._by_difference(problem, mean, precision, self.difference, alone=alone)
+        leaves = _leaves(mean)
         outputs = problem.forward(leaves)
         loss = problem.nll(outputs, problem.y)
         variance = precision.inverse_diagonal()
         sharp = {name: leaves[name] for name in variance}
         rows = self._rows(problem, outputs, list(sharp.values()))
-        squares = [self._sum_of_squares(row.detach()) * problem.scale for row in rows]
+        scale = problem.scale
+        squares = [self._sum_of_squares(row.detach()) for row in rows]
+        squares = [square * over(scale, square) for square in squares]
         # The price is Σ σ² r² / 2, so its gradient goes back through each row r as σ² r; a row that
         # is the same at all weights, such as the last bias of a linear model, has none.
         moving = [
-            (row, row.detach() * (problem.scale * v))
+            (row, row.detach() * (over(scale, v) * v))
             for row, v in zip(rows, variance.values(), strict=True)
             if row.requires_grad
         ]
         found = torch.autograd.grad(
             [loss, *(row for row, _ in moving)],
             list(leaves.values()),
-            [torch.full_like(loss, problem.scale), *(weight for _, weight in moving)],
+            [torch.zeros_like(loss) + (0.0 if alone else scale), *(w for _, w in moving)],
             materialize_grads=True,
         )
         gradient = vectors.apart(dict(zip(leaves, found, strict=True)))
@@ -75,7 +110,7 @@ class SecondOrder(Curvature):
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
     def _by_difference(
-        self, problem: Problem, mean: Params, precision: Matrix, size: float
+        self, problem: Problem, mean: Params, precision: Matrix, size: float, *, alone: bool
     ) -> Local:
         _refuse_dropout(problem)
         leaves = _leaves(mean)
@@ -84,20 +119,19 @@ class SecondOrder(Curvature):
         outputs = problem.forward(leaves)
         targets = problem.likelihood.sample(outputs.detach(), problem.noise, problem.generator)
         loss = problem.nll(outputs, problem.y)
-        score = _gradient(problem.nll(outputs, targets), leaves, retain_graph=True)
-        gradient = _gradient(loss * problem.scale, leaves)
+        score = _gradient(problem.nll(outputs, targets), leaves, retain_graph=not alone)
         variance = precision.inverse_diagonal()
         direction = {k: v * score[k] for k, v in variance.items()}
-        sign = torch.empty((), device=outputs.device).uniform_(
-            -1.0, 1.0, generator=problem.generator
-        )
         length = torch.sqrt(vectors.dot(mean, mean) / vectors.dot(direction, direction))
-        step = size * length.nan_to_num(0.0, 0.0, 0.0) * sign.sign().to(length.dtype)
+        sign = torch.empty_like(length).uniform_(-1.0, 1.0, generator=problem.generator).sign()
+        step = size * sign * length.nan_to_num(0.0, 0.0, 0.0)
         moved = {k: v + step * direction[k] if k in direction else v for k, v in mean.items()}
-        leaves = _leaves(moved)
-        other = _gradient(again.nll(again.forward(leaves), targets), leaves)
-        share = torch.where(step == 0, 0.0, problem.scale / step)
-        gradient = {k: v + share * (other[k] - score[k]) for k, v in gradient.items()}
+        other = _leaves(moved)
+        other = _gradient(again.nll(again.forward(other), targets), other)
+        weight = torch.where(step == 0, 0.0, problem.scale / step)
+        gradient = vectors.scale_(vectors.add(other, score, alpha=-1.0), weight)
+        if not alone:
+            vectors.add_(gradient, _gradient(loss * problem.scale, leaves))
         squares = {k: score[k].square() * problem.scale for k in variance}
         return Local(loss.detach(), gradient, DiagonalMatrix(squares), problem.statistics(outputs))
 
@@ -108,10 +142,10 @@ class SecondOrder(Curvature):
         """Gradients whose squares are F: of drawn targets, or (rows, *shape) of all outputs."""
         options: dict[str, Any] = {"create_graph": True, "materialize_grads": True}
         if self.exact:
-            given = _each_example(problem.likelihood.fisher_vectors(outputs, problem.noise))
+            given = _each_example(problem.fisher_vectors(outputs))
             return torch.autograd.grad(outputs, leaves, given, is_grads_batched=True, **options)
-        targets = problem.likelihood.sample(outputs.detach(), problem.noise, problem.generator)
-        return torch.autograd.grad(problem.nll(outputs, targets), leaves, **options)
+        loss = problem.nll(outputs, problem.sample(outputs.detach()))
+        return torch.autograd.grad(loss, leaves, torch.ones_like(loss), **options)
 
 
 def _leaves(params: Params) -> Params:

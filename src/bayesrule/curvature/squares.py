@@ -9,7 +9,6 @@ from torch import Tensor
 
 from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
-from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Point
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.types import Derivatives, Params
@@ -81,7 +80,7 @@ class PerExample(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
-        recording = Recording(problem, point.params)
+        recording = problem.record(point.params)
         loss, slope = problem.loss(recording.outputs)
         rows, gradient = recording.backward(slope.unsqueeze(0), gradient=True)
         # The rows carry the scale, so their products carry its square.

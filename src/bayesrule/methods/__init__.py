@@ -12,6 +12,13 @@ from bayesrule.learner import Learner
 from bayesrule.methods._settings import Rate, Settings
 from bayesrule.methods.closed_form import tagi
 from bayesrule.methods.natural import ivon, laplace, newton, ogn, ridge, vogn
+from bayesrule.methods.noisy import (
+    noisy_adam,
+    noisy_ekfac,
+    noisy_full,
+    noisy_kfac,
+    noisy_tridiagonal,
+)
 from bayesrule.methods.points import adam, map, rmsprop, sgd
 from bayesrule.methods.variational import k_tied, mean_field, variational_laplace
 
@@ -20,6 +27,7 @@ METHODS: dict[str, Callable[..., Learner]] = {
     for function in (
         *(sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi),
         *(mean_field, k_tied, variational_laplace),
+        *(noisy_adam, noisy_kfac, noisy_ekfac, noisy_tridiagonal, noisy_full),
     )
 }
 """Every named method."""

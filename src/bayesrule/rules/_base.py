@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+import torch
+
+from bayesrule import tree
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Structure
@@ -16,7 +19,12 @@ Memory = dict[str, Any]
 
 
 class Rule(ABC):
-    """How the belief moves, given derivatives of the loss."""
+    """How the belief moves, given derivatives of the loss.
+
+    - `needs_weights`: derivatives are to hold the weights at which the loss was looked at.
+    """
+
+    needs_weights: bool = False
 
     @abstractmethod
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
@@ -25,6 +33,14 @@ class Rule(ABC):
     @abstractmethod
     def structure(self, family: Family) -> Structure:
         """The structure in which this rule wants its curvature."""
+
+    def curvature_at(self, given: Curvature, step: int) -> Curvature:
+        """What is to be estimated at a step, of what the learner has."""
+        return given
+
+    def copied(self, posterior: Posterior, memory: Memory) -> tuple[Posterior, Memory]:
+        """A belief and a memory of which `step` may use up the tensors."""
+        return tree.map_tensors(posterior, torch.clone), tree.map_tensors(memory, torch.clone)
 
     @abstractmethod
     def init(self, family: Family, params: Params, weight: float) -> Memory:

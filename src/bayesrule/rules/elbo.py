@@ -178,11 +178,11 @@ class Elbo(Rule):
         share, pull = 1.0 / derivatives.weight, kl_weight * prior_precision
         gradient, mean = derivatives.gradient, posterior.mean
         if not isinstance(posterior, Factorised):
-            toward = vectors.add_(gradient, _times(mean, pull))
+            toward = vectors.add_(gradient, vectors.scale(mean, pull))
             return {"mean": vectors.scale_(toward, share), "scales": {}}
         std = posterior.std()
         uncertain = {name: gradient[name] for name in std}
-        vectors.add_(uncertain, _times({name: mean[name] for name in std}, pull))
+        vectors.add_(uncertain, vectors.scale({name: mean[name] for name in std}, pull))
         vectors.scale_(gradient, share)
         slope = _add_squares(_log_slope(derivatives.curvature, std), std, pull)
         slope = vectors.scale_(_shifted(slope, -kl_weight), share)
@@ -213,10 +213,6 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
     return torch.empty_like(like).copy_(gradient)
 
 
-def _times(vector: Params, factor: float | Tensor) -> Params:
-    return vectors.scale(vector, factor)  # type: ignore[arg-type]
-
-
 def _log_slope(curvature: Matrix | None, std: Params) -> Params:
     """`σ² h` for the diagonal h of the curvature; may use it up."""
     inner = curvature.inner if isinstance(curvature, SubsetMatrix) else curvature
@@ -230,7 +226,7 @@ def _log_slope(curvature: Matrix | None, std: Params) -> Params:
 def _add_squares(vector: Params, std: Params, factor: float | Tensor) -> Params:
     """`vector + factor std²`."""
     if isinstance(factor, Tensor):
-        return vectors.add_(vector, _times(vectors.mul(std, std), factor))
+        return vectors.add_(vector, vectors.scale(vectors.mul(std, std), factor))
     known = [std[name] for name in vector]
     torch._foreach_addcmul_(list(vector.values()), known, known, factor)
     return vector

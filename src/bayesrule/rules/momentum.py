@@ -1,4 +1,4 @@
-"""Momentum: an average of gradients, or a heavy ball in natural parameters."""
+"""Momentum: an average of gradients, a velocity, or a heavy ball in natural parameters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ class Average:
     """The exponential average of the loss's gradient, without bias (Adam, IVON).
 
     The prior's gradient is known exactly and stays outside the average.
+    """
+
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_decay(self.decay)
+
+
+@dataclass(frozen=True)
+class Velocity:
+    """`v ← decay v + d` of the preconditioned gradients d (K-FAC).
+
+    A lasting direction is followed `1 / (1 − decay)` times as fast as without.
     """
 
     decay: float = 0.9

@@ -1,0 +1,182 @@
+"""Noisy natural gradients: optimisers whose weight noise is the belief."""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+from torch import nn
+
+from bayesrule.curvature import Curvature, Fisher, SquaredGradient
+from bayesrule.expectations import Draws
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import Likelihood
+from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
+from bayesrule.methods._settings import Rate, Settings
+from bayesrule.posteriors import GaussianFamily
+from bayesrule.rules import Average, Noisy, Velocity
+
+Momentum = float | Average | Velocity | None
+
+
+def noisy_adam(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 1e-2,
+    momentum: Momentum = 0.9,
+    rate: Rate = 1e-3,
+    initial_curvature: float = 0.01,
+    draws: int = 1,
+    damped_root: bool = False,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Noisy Adam: a diagonal Gaussian whose precision is the average of Adam's squared gradients.
+
+    Zhang et al. (2018), algorithm 1. The mean's gradient is divided by `√f + γ`, or by `√(f + γ)`
+    with `damped_root`, γ the prior precision per datum; only the momentum is without bias.
+    """
+    steps = _average(momentum)
+    rule = Noisy(learning_rate, rate, steps, square_root=True, damped_root=damped_root)
+    family, curvature = GaussianFamily(Diagonal(), initial_curvature), SquaredGradient()
+    return _learner(model, likelihood, family, rule, curvature, draws, settings)
+
+
+def noisy_kfac(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.1,
+    momentum: Momentum = 0.9,
+    rate: Rate = 0.05,
+    initial_curvature: float = 1.0,
+    draws: int = 1,
+    damping: float = 0.0,
+    kl_clip: float = math.inf,
+    stats_every: int = 10,
+    inverse_every: int = 100,
+    curvature: Curvature | None = None,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Noisy K-FAC: a matrix Gaussian for each layer, from its inputs and its output gradients.
+
+    Zhang et al. (2018), algorithm 2, with the Fisher information of targets drawn from the model.
+    For small nets `stats_every=1, inverse_every=1` costs little and learns faster.
+    """
+    clips, every = (damping, kl_clip), (stats_every, inverse_every)
+    rule = _rule(learning_rate, rate, momentum, clips, every)
+    family = GaussianFamily(Kronecker(), initial_curvature)
+    return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
+
+
+def noisy_ekfac(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.1,
+    momentum: Momentum = 0.9,
+    rate: Rate = 0.05,
+    initial_curvature: float = 1.0,
+    draws: int = 1,
+    damping: float = 0.0,
+    kl_clip: float = math.inf,
+    stats_every: int = 10,
+    inverse_every: int = 100,
+    curvature: Curvature | None = None,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Noisy EK-FAC: noisy K-FAC with the curvature's own diagonal in the factors' eigenbases."""
+    clips, every = (damping, kl_clip), (stats_every, inverse_every)
+    rule = _rule(learning_rate, rate, momentum, clips, every)
+    family = GaussianFamily(Kronecker(corrected=True), initial_curvature)
+    return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
+
+
+def noisy_tridiagonal(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.1,
+    momentum: Momentum = 0.9,
+    rate: Rate = 0.05,
+    initial_curvature: float = 1.0,
+    draws: int = 1,
+    damping: float = 0.0,
+    kl_clip: float = math.inf,
+    stats_every: int = 10,
+    inverse_every: int = 100,
+    curvature: Curvature | None = None,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Noisy K-FAC for chains of layers, with the weights of neighbouring layers correlated."""
+    clips, every = (damping, kl_clip), (stats_every, inverse_every)
+    rule = _rule(learning_rate, rate, momentum, clips, every)
+    family = GaussianFamily(BlockTridiagonal(), initial_curvature)
+    return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
+
+
+def noisy_full(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate = 0.1,
+    momentum: Momentum = 0.9,
+    rate: Rate = 0.05,
+    initial_curvature: float = 1.0,
+    draws: int = 1,
+    damping: float = 0.0,
+    kl_clip: float = math.inf,
+    stats_every: int = 1,
+    inverse_every: int = 1,
+    curvature: Curvature | None = None,
+    **settings: Unpack[Settings],
+) -> Learner:
+    """Noisy natural gradient with a full covariance, for nets of some thousand weights."""
+    clips, every = (damping, kl_clip), (stats_every, inverse_every)
+    rule = _rule(learning_rate, rate, momentum, clips, every)
+    family = GaussianFamily(Dense(), initial_curvature)
+    return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
+
+
+def _average(momentum: Momentum) -> Average | Velocity | None:
+    """A number is the decay of an average."""
+    return momentum if isinstance(momentum, Average | Velocity | None) else Average(momentum)
+
+
+def _rule(
+    learning_rate: Rate,
+    rate: Rate,
+    momentum: Momentum,
+    clips: tuple[float, float],
+    every: tuple[int, int],
+) -> Noisy:
+    return Noisy(
+        learning_rate,
+        rate,
+        _average(momentum),
+        damping=clips[0],
+        kl_clip=clips[1],
+        stats_every=every[0],
+        inverse_every=every[1],
+    )
+
+
+def _learner(
+    model: nn.Module,
+    likelihood: Likelihood,
+    family: GaussianFamily,
+    rule: Noisy,
+    curvature: Curvature,
+    draws: int,
+    settings: Settings,
+) -> Learner:
+    return Learner(
+        model,
+        likelihood,
+        posterior=family,
+        expectation=Draws(draws),
+        curvature=curvature,
+        rule=rule,
+        predictive=Draws(32),
+        **settings,
+    )
