@@ -7,13 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bayesrule.bench.tied import ratio_summary, summary, truncated_summary
+from bayesrule.bench.variational import chosen
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 # What a step may cost at most, as a multiple of an Adam step.
 BARS = {
-    "mlp": {"map": 1.3, "ogn": 1.8, "ivon": 1.8, "vogn": 2.3},
-    "cnn": {"ivon": 1.15, "vogn": 2.0},
+    "mlp": {"map": 1.3, "ogn": 1.8, "ivon": 1.8, "vogn": 2.3, "mean_field": 2.5},
+    "cnn": {"ivon": 1.15, "vogn": 2.0, "mean_field": 1.4},
 }
+# The same as a multiple of a step of map, and methods that may cost what another one does.
+BARS_OF_MAP = {"softplus": {"variational_laplace": 2.75}}
+BARS_OF_OTHERS = {"k_tied": "mean_field"}
+TIED = ("mnist", "cifar10", "imdb")
+VARIATIONAL = ("fashion", "cifar10")
 
 
 def speed(result: dict[str, Any]) -> str:
@@ -28,20 +36,29 @@ def speed(result: dict[str, Any]) -> str:
         "|---|" + "---|" * len(cases),
     ]
     for name in names:
-        cells = []
-        for case in cases:
-            ratio, bar = (
-                case["multiple_of_adam"].get(name),
-                BARS.get(case["case"], {}).get(name),
-            )
-            shown = "–" if ratio is None else f"{ratio:.2f}"
-            cells.append(f"{shown} (target {bar})" if bar is not None else shown)
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | " + " | ".join(_cost(case, name) for case in cases) + " |")
     lines += [
         "",
         f"`{result['command']}`, torch {result['versions']['torch']}, {result['machine']}.",
     ]
     return "\n".join(lines)
+
+
+def _cost(case: dict[str, Any], name: str) -> str:
+    """What a step costs in a case, and what it may cost at most."""
+    ratio = case["multiple_of_adam"].get(name)
+    if ratio is None:
+        return "–"
+    bar = BARS.get(case["case"], {}).get(name)
+    if bar is not None:
+        return f"{ratio:.2f} (target {bar})"
+    bar, of_map = BARS_OF_MAP.get(case["case"], {}).get(name), case.get("multiple_of_map", {})
+    if bar is not None and name in of_map:
+        return f"{ratio:.2f} ({of_map[name]:.2f} × map, target {bar})"
+    other = BARS_OF_OTHERS.get(name)
+    if other in case["multiple_of_adam"]:
+        return f"{ratio:.2f} (target: that of {other})"
+    return f"{ratio:.2f}"
 
 
 def uci(result: dict[str, Any]) -> str:
@@ -134,11 +151,94 @@ def tagi_speed(*results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", "; ".join(commands) + "."])
 
 
+def variational(results: list[dict[str, Any]]) -> str:
+    """The table of methods at the temperature that held-out training images chose."""
+    held = results[0]["held_out"]
+    lines = [
+        "Posteriors by the ELBO's gradient on images, one seed; NLL, accuracy and calibration "
+        f"error on the test images, at the temperature with the least NLL on {held} held-out "
+        "training images, and in brackets what Unlu & Aitchison (2021) report.",
+        "",
+        "| net | prediction | temperature | NLL | accuracy | ECE |",
+        "|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        for one in chosen(result["results"]):
+            name, test = f"{one['method']}, {one['way']}", one["test"]
+            papers = result["published"].get(name, (None, None, None))
+            cells = [
+                _in_brackets(f"{test['nll']:.3f}", papers[0]),
+                _in_brackets(f"{test['accuracy']:.1f} %", papers[1]),
+                _in_brackets(f"{test['ece']:.3f}", papers[2]),
+            ]
+            row = [result["title"], name, f"{one['temperature']:g}", *cells]
+            lines.append("| " + " | ".join(row) + " |")
+    return "\n".join([*lines, "", _commands(results)])
+
+
+def tied(results: list[dict[str, Any]]) -> str:
+    """The table of mean-field and k-tied posteriors."""
+    lines = [
+        "The k-tied Normal beside mean-field, means over seeds; predictions average "
+        f"{results[0]['draws']} draws, ± is over the test data, in brackets what Swiatkowski et "
+        "al. (2020) report (parameters in thousands); SNR is the median signal-to-noise ratio of "
+        "the gradients in the scales, at the first step where it was measured.",
+        "",
+        "| net | posterior | −ELBO | NLL | accuracy | parameters | SNR |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        ratios: dict[str, str] = {}
+        for method, step, median, *_ in ratio_summary(result):
+            ratios.setdefault(method, f"{median:,.1f} (step {step})")
+        for method, own in summary(result).items():
+            papers = result["published"].get(method, (None,) * 4)
+            row = [
+                result["title"],
+                method,
+                _in_brackets(f"{own['negative_elbo']:.3f}", papers[0]),
+                _in_brackets(f"{own['nll']:.3f} ± {own['nll_error']:.3f}", papers[1]),
+                _in_brackets(f"{own['accuracy']:.2f} %", papers[2]),
+                _in_brackets(f"{own['parameters']:,}", papers[3]),
+                ratios.get(method, "–"),
+            ]
+            lines.append("| " + " | ".join(row) + " |")
+    return "\n".join([*lines, "", *_truncations(results), _commands(results)])
+
+
+def _truncations(results: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each net on mean-field cut to a rank after training."""
+    found = []
+    for result in results:
+        cut = truncated_summary(result)
+        if cut:
+            whole, shown = cut.pop("all"), [f"{v['nll']:.3f} (rank {k})" for k, v in cut.items()]
+            found.append(
+                f"{result['title']}: the standard deviations of mean-field cut to a low rank after "
+                f"training have an NLL of {', '.join(shown)}, where all of them have "
+                f"{whole['nll']:.3f}."
+            )
+    return [*found, ""] if found else []
+
+
+def _in_brackets(own: str, paper: float | None) -> str:
+    return own if paper is None else f"{own} ({paper:g})"
+
+
+def _commands(results: list[dict[str, Any]]) -> str:
+    return "; ".join(f"`{one['command']}`, {one['machine']}" for one in results) + "."
+
+
+def kept(kind: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The results of a kind that there are, such as `tied_mnist.json`."""
+    files = [RESULTS / f"{kind}_{name}.json" for name in names]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
+
+
 def image_results() -> list[dict[str, Any]]:
     """The results of `bayesrule bench images`, as they are kept."""
     order = ("mnist_fnn", "mnist_cnn", "fashion_cnn", "cifar10")
-    files = [RESULTS / f"images_{name}.json" for name in order]
-    return [json.loads(file.read_text()) for file in files if file.is_file()]
+    return kept("images", order)
 
 
 def _beside(result: dict[str, Any], name: str, sign: float) -> str:
@@ -170,6 +270,10 @@ def main() -> int:
         results = [json.loads((RESULTS / file).read_text()) for file in files]
         text = replace_between(text, marker, table(*results))
     text = replace_between(text, "images", images(image_results()))
+    for marker, names, rows in (("variational", VARIATIONAL, variational), ("tied", TIED, tied)):
+        # These run for hours on a GPU; their tables are there once their results are.
+        if found := kept(marker, names):
+            text = replace_between(text, marker, rows(found))
     readme.write_text(text)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,36 @@ def test_ratios_are_medians_of_ratios_within_a_round() -> None:
     assert summary["milliseconds"]["vogn"] == 4000.0
 
 
+def test_ratios_to_map_where_it_is_timed() -> None:
+    times = {"adam (torch)": [1.0, 1.0], "map": [2.0, 4.0], "variational_laplace": [5.0, 10.0]}
+    summary = speed._summary(times)
+    assert summary["multiple_of_map"] == {
+        "adam (torch)": pytest.approx(0.375),
+        "map": 1.0,
+        "variational_laplace": 2.5,
+    }
+    assert "multiple_of_map" not in speed._summary({"adam (torch)": [1.0]})
+
+
+def test_a_case_has_methods_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    smooth = nn.Sequential(nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, 10))
+    case = speed.Case(
+        "smooth", "Smooth", lambda: smooth, (6, 4), 1, methods=("map", "variational_laplace")
+    )
+    monkeypatch.setitem(speed.CASES, "smooth", case)
+    (result,) = speed.run(["smooth"], rounds=1)["results"]
+    assert list(result["multiple_of_map"]) == ["adam (torch)", "map", "variational_laplace"]
+    (result,) = speed.run(["smooth"], ["mean_field"], rounds=1)["results"]
+    assert list(result["multiple_of_adam"]) == ["adam (torch)", "mean_field"]
+
+
+def test_large_nets_are_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = replace(speed.CASES["net"], large=True)
+    monkeypatch.setitem(speed.CASES, "large", large)
+    assert speed.default_cases("cpu") == ["net", "deep"]
+    assert speed.default_cases("cuda:0") == ["net", "deep", "large"]
+
+
 def test_every_contender_has_its_turn_in_each_round() -> None:
     turns: list[str] = []
     contenders: dict[str, speed.Step] = {
@@ -76,6 +107,11 @@ def test_the_command_prints_a_table_and_keeps_json(
     kept = json.loads(file.read_text())
     assert kept["command"] == f"bayesrule {' '.join(words)} --out {file}"
     assert kept["rounds"] == 1
+    assert "multiple_of_map" not in kept["results"][0]
+    assert cli.main(["bench", "speed", "--methods", "map", "--rounds", "1"]) == 0
+    said = capsys.readouterr()
+    assert "A deeper net" in said.out, "all nets that are not large"
+    assert "× map" in said.out
     assert cli.main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["case"] == "net"
 
@@ -115,8 +151,10 @@ def test_a_method_that_does_not_fit_a_net_does_not_stop_the_others(
 
 
 def test_the_nets_have_the_sizes_they_say() -> None:
-    mlp = models.benchmark_mlp()
+    mlp, smooth = models.benchmark_mlp(), speed._softplus_mlp()
     assert sum(p.numel() for p in mlp.parameters()) == 478_410
+    assert sum(p.numel() for p in smooth.parameters()) == 478_410
+    assert sum(isinstance(module, nn.Softplus) for module in smooth.modules()) == 2
     net = models.resnet18(4, classes=7, channels=1)
     assert net(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
     assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == 20

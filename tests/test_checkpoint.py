@@ -185,7 +185,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ),
         (
             lambda: bayesrule.rmsprop(net(), GaussianLikelihood(), num_data=12),
-            "it also holds 'rule/gradient",
+            "it also holds 'rule/optimiser",
         ),
     ],
     ids=["width", "type", "structure", "noise", "method"],

@@ -12,6 +12,7 @@ import torch
 from rank_work import (
     FITS,
     LOW_RANK,
+    OTHER_BASES,
     SAME_AS_ALONE,
     Found,
     Ranks,
@@ -65,10 +66,17 @@ def test_ranks_find_what_one_process_finds(name: str, ranks: Ranks, alone: Found
         assert_close(found[name], alone[name])
 
 
-@pytest.mark.parametrize("name", [*SAME_AS_ALONE, *LOW_RANK, "own draws"])
+@pytest.mark.parametrize("name", [*SAME_AS_ALONE, *OTHER_BASES, *LOW_RANK, "own draws"])
 def test_all_ranks_hold_the_identical_belief(name: str, ranks: Ranks) -> None:
     for found in ranks.found[1:]:
         assert_identical(found[name], ranks.found[0][name])
+
+
+@pytest.mark.parametrize("name", OTHER_BASES)
+def test_eigenvectors_round_to_others_but_close_ones(name: str, ranks: Ranks, alone: Found) -> None:
+    for found in ranks.found:
+        for key, value in alone[name].items():
+            torch.testing.assert_close(found[name][key], value, rtol=1e-6, atol=1e-6)
 
 
 def precision(found: Found) -> LowRankMatrix:

@@ -7,11 +7,14 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
+import bayesrule as br
 from bayesrule import moments
+from bayesrule.models import mlp
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -39,12 +42,61 @@ def test_snippets_on_tagi_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"learner", "state", "p", "log1p"} <= set(names)
 
 
+def test_snippets_on_variational_posteriors_run() -> None:
+    names: dict[str, Any] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for block in _blocks((ROOT / "docs" / "variational.md").read_text()):
+            exec(compile(block, "variational.md", "exec"), names)
+    run, tied = names["run"], names["tied"]
+    layers = [(32, 4), (3, 32)]
+    means = sum(m * n + m for m, n in layers)
+    assert run.state.posterior.num_parameters == 2 * means
+    assert tied.posterior.num_parameters == means + sum(2 * (m + n) + m for m, n in layers)
+    assert names["spectrum"].explained[0] > 0.9
+    assert names["measure"].steps == 10
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
 def test_links_point_to_files_that_exist(document: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
     local = [link for link in links if "://" not in link]
     assert local
     assert [link for link in local if not (ROOT / link).is_file()] == []
+
+
+def _noise(expectation: br.Expectation) -> tuple[float, float]:
+    """The mean standard deviation of gradients in the scales and in the means, over draws."""
+    inputs = torch.randn(128, 20, generator=torch.Generator().manual_seed(0))
+    batch = inputs, torch.arange(128) % 3
+    options: dict[str, Any] = {"spread": 0.2, "keep_gradients": True, "expectation": expectation}
+    net = mlp(20, 3, hidden=(50,))
+    learner = br.mean_field(net, br.CategoricalLikelihood(), num_data=1000, **options)
+    kept = [learner.step(learner.init(seed), batch)[0].rule["gradients"] for seed in range(80)]
+    flat = [
+        torch.stack([torch.cat([g.flatten() for g in one[kind].values()]) for one in kept])
+        for kind in ("scales", "mean")
+    ]
+    return float(flat[0].std(0).mean()), float(flat[1].std(0).mean())
+
+
+def test_the_noise_of_gradients_is_as_the_page_says() -> None:
+    scales, means = _noise(br.Draws(1))
+    for expectation, share_of_scales, share_of_means in (
+        (br.LocalDraws(), 0.14, 0.32),
+        (br.Flipout(), 0.69, 0.63),
+        (br.Draws(2), 0.70, 0.70),
+        (br.Draws(2, antithetic=True), 0.80, 0.54),
+    ):
+        found = _noise(expectation)
+        assert found[0] / scales == pytest.approx(share_of_scales, rel=0.1)
+        assert found[1] / means == pytest.approx(share_of_means, rel=0.1)
+
+
+def test_links_of_the_page_on_variational_posteriors_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "docs" / "variational.md").read_text())
+    assert links
+    assert [link for link in links if not (ROOT / "docs" / link).is_file()] == []
 
 
 def _tables() -> ModuleType:
@@ -67,3 +119,13 @@ def test_the_tables_of_tagi_are_those_of_the_committed_results() -> None:
     assert tables.tagi_speed(*(json.loads(file.read_text()) for file in files)) in README
     assert len(tables.image_results()) >= 3
     assert tables.images(tables.image_results()) in README
+
+
+@pytest.mark.parametrize(("kind", "order"), [("variational", "VARIATIONAL"), ("tied", "TIED")])
+def test_tables_of_variational_posteriors_are_there_once_their_results_are(
+    kind: str, order: str
+) -> None:
+    tables = _tables()
+    found = tables.kept(kind, getattr(tables, order))
+    assert (f"<!-- {kind}:begin -->" in README) == bool(found)
+    assert not found or getattr(tables, kind)(found) in README

@@ -6,11 +6,14 @@ import importlib.util
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-def test_one_dimension_draws_four_panels() -> None:
-    spec = importlib.util.spec_from_file_location("one", EXAMPLES / "one_dimension.py")
+@pytest.mark.parametrize("name", ["one_dimension", "variational"])
+def test_beliefs_about_one_curve_are_drawn_in_four_panels(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -79,7 +79,7 @@ def test_fit_draws_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = lambda *_: time.sleep(0.11)  # noqa: E731
     fit(learner, (x, x), epochs=2, batch_size=4, validation=(x, x), callback=wait)
     shown = terminal.getvalue()
-    assert "Isotropic × SquaredGradient" in shown
+    assert "Isotropic × NoCurvature" in shown
     assert re.search(r"3/4 .*step/s, loss=\d.*, validation=-\d", shown)
 
 

@@ -166,10 +166,25 @@ def test_fewer_data_are_filled_up_with_missing_targets() -> None:
 class TestRefusals:
     """What cannot be stacked is said by name."""
 
-    def test_learners_with_randomness(self) -> None:
-        learner = br.vogn(mlp(3, 1), br.GaussianLikelihood(noise=0.3), num_data=30)
-        with pytest.raises(TypeError, match="as that of tagi is; got a learner with the rule Natu"):
+    def test_learners_whose_nets_cannot_step_together(self) -> None:
+        learner = br.noisy_kfac(mlp(3, 1), br.GaussianLikelihood(noise=0.3), num_data=30)
+        with pytest.raises(TypeError, match="there is a covariance of the structure Kronecker"):
             Stacked(learner, 2)
+        with pytest.raises(TypeError, match="made of a Learner, got Linear"):
+            Stacked(nn.Linear(3, 1), 2)  # type: ignore[arg-type]
+
+    def test_numbers_of_data_that_do_not_fit(self) -> None:
+        with pytest.raises(ValueError, match=r"2 nets have as many positive num_data, got \[30\]"):
+            Stacked(learner_of(), 2, num_data=[30])
+        with pytest.raises(ValueError, match="same num_data, since one example alone"):
+            Stacked(learner_of(), 2, num_data=[30, 31])
+        with pytest.raises(ValueError, match="The learner has num_data=30, got 31"):
+            Stacked(learner_of(), 2, num_data=[31, 31])
+
+    def test_sizes_of_batches_in_closed_form(self) -> None:
+        stack = Stacked(learner_of(), NUM)
+        with pytest.raises(ValueError, match="filled up with NaN targets, not by sizes"):
+            stack.step(stack.init(), batch(0), sizes=[6, 5, 6, 6])
 
     def test_no_nets(self) -> None:
         with pytest.raises(ValueError, match="at least one net, got 0"):

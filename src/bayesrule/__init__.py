@@ -51,6 +51,7 @@ from bayesrule.likelihoods import (
     RemaxLikelihood,
     SoftmaxLikelihood,
 )
+from bayesrule.many import fit_many
 from bayesrule.matrices import (
     BlockTridiagonal,
     Dense,
@@ -72,6 +73,11 @@ from bayesrule.methods import (
     map,
     mean_field,
     newton,
+    noisy_adam,
+    noisy_ekfac,
+    noisy_full,
+    noisy_kfac,
+    noisy_tridiagonal,
     ogn,
     ridge,
     rmsprop,
@@ -92,10 +98,13 @@ from bayesrule.posteriors import (
     MeanField,
     MeanFieldFamily,
     Posterior,
+    Rotated,
+    RotatedFamily,
 )
 from bayesrule.predict import Linearised, MonteCarlo, Probit, elbo, predict
 from bayesrule.prediction import Prediction
-from bayesrule.rules import Average, Conditioning, Elbo, HeavyBall, Natural, Rule
+from bayesrule.replayed import Replayed
+from bayesrule.rules import Average, Conditioning, Elbo, HeavyBall, Natural, Noisy, Rule, Velocity
 from bayesrule.sequences import Online, Smoothed, rts_smoother
 from bayesrule.signal import SignalToNoise
 from bayesrule.spectra import Spectrum, compress, compressed_parameters, spectrum
@@ -110,25 +119,26 @@ __all__ = [
     "AtMean", "Average", "BlockTridiagonal", "Conditioning", "Dense", "Diagonal", "Draws", "Elbo",
     "ExpectedLoss", "FanIn", "Fisher", "Flipout", "GGN", "GaussianFamily", "HeavyBall", "Hessian",
     "Innovations", "Isotropic", "KTiedFamily", "Kronecker", "LocalDraws", "LowRank",
-    "MeanFieldFamily", "Moments", "Natural", "NoCurvature", "Pathwise", "PerExample", "Price",
-    "SecondOrder", "SquaredGradient", "Subset",
+    "MeanFieldFamily", "Moments", "Natural", "NoCurvature", "Noisy", "Pathwise", "PerExample",
+    "Price", "RotatedFamily", "SecondOrder", "SquaredGradient", "Subset", "Velocity",
     # contracts
     "Batch", "Curvature", "Derivatives", "Expectation", "Factorised", "Family", "Gaussian", "Info",
-    "KTied", "Likelihood", "Matrix", "MeanField", "Params", "Posterior", "Rule", "State",
+    "KTied", "Likelihood", "Matrix", "MeanField", "Params", "Posterior", "Rotated", "Rule", "State",
     "Structure",
     # likelihoods
     "BernoulliLikelihood", "CategoricalLikelihood", "GaussianLikelihood",
     "HeteroscedasticLikelihood", "HierarchicalLikelihood", "OneHotLikelihood", "PoissonLikelihood",
     "RemaxLikelihood", "SoftmaxLikelihood",
     # learners and methods
-    "Learner", "METHODS", "adam", "ivon", "k_tied", "laplace", "map", "mean_field", "newton", "ogn",
-    "ridge", "rmsprop", "sgd", "tagi", "variational_laplace", "vogn",
+    "Learner", "METHODS", "adam", "ivon", "k_tied", "laplace", "map", "mean_field", "newton",
+    "noisy_adam", "noisy_ekfac", "noisy_full", "noisy_kfac", "noisy_tridiagonal", "ogn", "ridge",
+    "rmsprop", "sgd", "tagi", "variational_laplace", "vogn",
     # the reference posterior
     "Samples", "hmc",
     # training and prediction
-    "Fused", "Linearised", "MonteCarlo", "Online", "Prediction", "Probit", "Run", "Smoothed",
-    "Stacked", "TrainingError", "elbo", "fit", "keep_memory", "load_run", "predict", "rts_smoother",
-    "smooth", "uncertain",
+    "Fused", "Linearised", "MonteCarlo", "Online", "Prediction", "Probit", "Replayed", "Run",
+    "Smoothed", "Stacked", "TrainingError", "elbo", "fit", "fit_many", "keep_memory", "load_run",
+    "predict", "rts_smoother", "smooth", "uncertain",
     # looking into a belief
     "SignalToNoise", "Spectrum", "compress", "compressed_parameters", "spectrum",
     # what is not a weight

@@ -6,23 +6,22 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import distributed, evidence, seeds, tree, vectors
+from bayesrule import distributed, evidence, seeds, vectors
 from bayesrule.curvature import Curvature, Local, Problem
+from bayesrule.curvature.rows import refuse_recurrent
 from bayesrule.expectations import AtMean, Expectation, Moments, Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure, Subset
 from bayesrule.moments import Propagation
 from bayesrule.network import Inputs, Network, forked_randomness, num_examples
-from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
+from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior, Rotated
 from bayesrule.rules import Rule
 from bayesrule.types import Batch, Derivatives, Info, Params, State
-
-T = TypeVar("T")
 
 # Streams of randomness within one step.
 _TARGETS, _MODULE, _DRAWS = 0, 1, 2
@@ -84,6 +83,9 @@ class Learner:
         self.empirical_prior = empirical_prior
         self.shared_draws = shared_draws
         self.rule.check(self.family, self.expectation, self.curvature)
+        for part in (self.curvature, self.final_curvature):
+            if part is not None and part.needs_rows:
+                refuse_recurrent(self.network, part)
         # A structure that is too large for the module is refused here, not at the first step.
         self.family.init(
             self.network.params(), weight=self.weight, prior_precision=self.prior_precision
@@ -121,13 +123,13 @@ class Learner:
         time; `info.kl` is then to be read before the next step.
         """
         x, y = batch
-        size = check_batch(x, y)
-        device = next(iter(state.posterior.mean.values())).device
+        size, device = check_batch(x, y), state.posterior.device
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         problem = self._problem(state, buffers, x, y, size, device)
         with forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))):
             draws = seeds.generator(device, state.seed, state.step, self._stream(_DRAWS))
-            local = distributed.sum_over_ranks(self.local(problem, state.posterior, draws))
+            local = self.local(problem, state.posterior, draws, state.step)
+            local = distributed.sum_over_ranks(local)
         return self.absorb(state, local, problem.scale, buffers, donate=donate)
 
     def absorb(
@@ -137,10 +139,10 @@ class Learner:
 
         `scale` is what one example of it stands for, see `Problem`.
         """
-        derivatives = self.derivatives(local, scale)
+        derivatives = self.derivatives(local, scale, state.step)
         # A rule owns what it is given.
         given = state.posterior, state.rule
-        belief, memory = given if donate else (_copy(part) for part in given)
+        belief, memory = given if donate else self.rule.copied(*given)
         posterior, memory = self.rule.step(
             belief, derivatives, self.prior_precision, memory, state.step
         )
@@ -149,16 +151,19 @@ class Learner:
         new = State(posterior, memory, noise, buffers, state.step + 1, state.seed)
         return new, Info(derivatives.loss, self.temperature, self.divergence(posterior))
 
-    def derivatives(self, local: Local, scale: float) -> Derivatives:
+    def derivatives(self, local: Local, scale: float, step: int = 0) -> Derivatives:
         """Estimates over the whole data set from sums over a batch."""
-        share = scale * self.temperature
+        loss = local.loss * (scale * self.temperature)
         count = round(self.weight / (scale * self.expectation.num))
-        found = Derivatives(local.loss * share, local.gradient, local.curvature, self.weight, count)
-        return self.curvature.complete(found, self.rule.structure(self.family))
+        found = Derivatives(
+            loss, local.gradient, local.curvature, self.weight, count, local.weights
+        )
+        curvature = self.rule.curvature_at(self.curvature, step)
+        return curvature.complete(found, self.rule.structure(self.family))
 
     def divergence(self, posterior: Posterior) -> Callable[[], Tensor]:
         """The KL from the prior, for somebody who may ask for it later."""
-        witness = next(iter(posterior.mean.values()))
+        witness = posterior.witness
         version = witness._version
 
         def kl() -> Tensor:
@@ -183,7 +188,7 @@ class Learner:
             seen += check_batch(x, y)
         if total is None:
             raise ValueError("There are no batches to take the curvature of.")
-        device = next(iter(state.posterior.mean.values())).device
+        device = state.posterior.device
         whole: Matrix = distributed.sum_over_ranks(total)
         count = distributed.count_over_ranks(seen, device)
         mean, curvature = state.posterior.mean, whole.times(self.weight / count)
@@ -207,7 +212,7 @@ class Learner:
         for name in names:
             buffers[name].zero_()
         belief = state.posterior.mean, state.posterior.variance()
-        device = next(iter(state.posterior.mean.values())).device
+        device = state.posterior.device
         with (
             forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))),
             self.network.equal_averages(),
@@ -250,14 +255,24 @@ class Learner:
         problem = Problem(self.network, self.likelihood, state.noise, buffers, x, y, generator)
         return dataclasses.replace(problem, scale=scale, temperature=self.temperature)
 
-    def local(self, problem: Problem, posterior: Posterior, generator: Generator) -> Local:
+    def local(
+        self, problem: Problem, posterior: Posterior, generator: Generator, step: int = 0
+    ) -> Local:
         """Sums over the batch and over the points of the expectation."""
         structure = self.rule.structure(self.family)
+        curvature = self.rule.curvature_at(self.curvature, step)
         precision: Any = getattr(posterior, "precision", None)
         total: Local | None = None
-        for point in self.expectation.points(posterior, generator):
-            local = self.curvature.local(problem, point, structure, precision)
-            total = local if total is None else _add(total, local)
+        rotation = posterior.rotation if isinstance(posterior, Rotated) else None
+        belief = posterior.inner if isinstance(posterior, Rotated) else posterior
+        for point in self.expectation.points(belief, generator):
+            point = dataclasses.replace(point, rotation=rotation)
+            local = curvature.local(problem, point, structure, precision)
+            if self.rule.needs_weights:
+                parts = self.expectation.num * distributed.world_size()
+                weights = point.params if parts == 1 else vectors.scale(point.params, 1.0 / parts)
+                local = dataclasses.replace(local, weights=weights)
+            total = local if total is None else total.plus(local)
         assert total is not None
         return total
 
@@ -266,7 +281,7 @@ class Learner:
     ) -> Matrix:
         assert self.final_curvature is not None
         assert isinstance(state.posterior, Gaussian)
-        device = next(iter(state.posterior.mean.values())).device
+        device = state.posterior.device
         generator = seeds.generator(device, state.seed, state.step + seen, self._stream(_TARGETS))
         problem = Problem(
             self.network,
@@ -282,17 +297,6 @@ class Learner:
         local = self.final_curvature.local(problem, point, structure, state.posterior.precision)
         assert local.curvature is not None
         return local.curvature
-
-
-def _copy(part: T) -> T:
-    return tree.map_tensors(part, torch.clone)
-
-
-def _add(a: Local, b: Local) -> Local:
-    both = a.curvature is not None and b.curvature is not None
-    curvature = a.curvature.plus(b.curvature) if both else None  # type: ignore[union-attr, arg-type]
-    statistics = {k: v + b.statistics[k] for k, v in a.statistics.items()}
-    return Local(a.loss + b.loss, vectors.add(a.gradient, b.gradient), curvature, statistics)
 
 
 def check_batch(x: Inputs, y: Tensor) -> int:
@@ -320,7 +324,7 @@ def _final(curvature: Curvature | None) -> Curvature | None:
     if part.needs_draws or not part.gives_curvature or not part.additive:
         raise ValueError(
             "The final curvature is summed over the data at the mean: use GGN(), Fisher(), "
-            f"PerExample() or Hessian(), got {part!r}."
+            f"PerExample() or Hessian(), got {type(part).__name__}()."
         )
     return part
 

@@ -105,7 +105,7 @@ def as_inputs(x: Any, state: State) -> Inputs:
 
 
 def _as_tensor(x: Any, state: State) -> Tensor:
-    like = next(iter(state.posterior.mean.values()))
+    like = state.posterior.witness
     if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
         x = x.copy()  # torch can only share memory that it may write to, in increasing order
     tensor = torch.as_tensor(x, device=like.device)
@@ -123,8 +123,7 @@ def outputs_at(
     batch_size: int = 4096,
 ) -> Tensor:
     """The network's outputs at each point of an expectation, (K, n, *)."""
-    device = next(iter(state.posterior.mean.values())).device
-    generator = seeds.generator(device, seed, 0)
+    generator = seeds.generator(state.posterior.device, seed, 0)
     starts = range(0, num_examples(x), batch_size)
     outputs = []
     for point in how.points(state.posterior, generator):

@@ -1,6 +1,9 @@
-"""Normal numbers in bulk."""
+"""Normal numbers: in bulk, and for many nets at once as each has them alone."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,3 +30,49 @@ def normal(size: int, generator: Generator, *, dtype: torch.dtype, device: torch
     # Each integer becomes a number in its own place: no second array is touched.
     grid = bits.view(dtype)[:size].copy_(whole)
     return torch.add(_MIDDLE, grid, alpha=2.0**-23, out=grid).erfinv_().mul_(2.0**0.5)
+
+
+def normal_like(x: Tensor, generator: Generator | Generators) -> Tensor:
+    """Standard normal numbers in the shape of x."""
+    if isinstance(generator, Generators):
+        return generator.like(x)
+    return torch.empty_like(x).normal_(generator=generator)
+
+
+class Generators:
+    """A generator for each net of a stack: every net gets the numbers that it would get alone.
+
+    `keys` gives their seeds, when a number is first asked for. `own` (num, n) tells the examples of
+    each net from those that only fill up, for which no numbers are drawn.
+    """
+
+    def __init__(
+        self, device: torch.device, keys: Callable[[], Sequence[int]], own: Tensor | None = None
+    ) -> None:
+        self._device, self._keys, self._own = device, keys, own
+
+    @cached_property
+    def _each(self) -> list[Generator]:
+        return [Generator(self._device).manual_seed(key) for key in self._keys()]
+
+    def rows(self, size: int, dtype: torch.dtype) -> Tensor:
+        """`size` numbers for each net, (num, size)."""
+        place = {"dtype": dtype, "device": self._device}
+        found = torch.empty(len(self._each), size, **place)  # type: ignore[call-overload]
+        for row, generator in zip(found.unbind(), self._each, strict=True):
+            if size < _BULK:
+                row.normal_(generator=generator)
+            else:
+                row.copy_(normal(size, generator, dtype=dtype, device=self._device))
+        return found
+
+    def like(self, x: Tensor) -> Tensor:
+        """Numbers in the shape of x, (num · n, *), the examples of one net after another's."""
+        num, each = len(self._each), x[0].numel()
+        if self._own is None:
+            return self.rows(x.numel() // num, x.dtype).view(x.shape)
+        found = x.new_zeros(num, len(x) // num, each)
+        for row, own, generator in zip(found, self._own, self._each, strict=True):
+            count = int(own.sum())
+            row[own] = row.new_empty(count, each).normal_(generator=generator)
+        return found.view(x.shape)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesrule import tree, vectors
 from bayesrule.curvature.innovations import Innovation, innovation
 from bayesrule.learner import Learner
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor
-from bayesrule.network import Inputs, Network, forked_randomness
+from bayesrule.network import Inputs
 from bayesrule.posteriors import Gaussian
 from bayesrule.predict import predict
 from bayesrule.prediction import Prediction
 from bayesrule.rules import Conditioning
+from bayesrule.stackable import obstacle, ragged_obstacle
+from bayesrule.stacked_states import initialised, single, together
+from bayesrule.stacked_steps import GradientSteps, shared_noise
 from bayesrule.types import Derivatives, Info, Params, State
 from bayesrule.vectors import apart
 
@@ -28,12 +29,18 @@ from bayesrule.vectors import apart
 class Stacked:
     """`num` nets of one learner, as if each had its own `learner.step`, at little over one's price.
 
-    A stacked state is a State whose tensors have the nets along their first axis. Data that differ
-    in number are filled up with NaN targets, which say nothing. The learner must have no
-    randomness: `tagi` has none.
+    A stacked state is a State whose tensors, and seeds, have the nets along their first axis. Each
+    net has its own data and its own random numbers: those that it would have alone, except for what
+    the module itself draws (dropout), which has the same distribution. Rows whose targets are all
+    NaN fill up a batch and say nothing; on a GPU, where looking for them would make it wait, give
+    `sizes` to `step` instead. `num_data` may differ from net to net.
 
-    >>> from bayesrule import GaussianLikelihood, tagi
-    >>> learner = tagi(nn.Linear(3, 1), GaussianLikelihood(noise=0.1), num_data=100)
+    Nets of linear layers and activations are run by batched products, others by `torch.vmap`. For
+    what cannot be stepped together, `stackable.obstacle(learner)` says why.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, vogn
+    >>> learner = vogn(nn.Linear(3, 1), GaussianLikelihood(noise=0.1), num_data=100)
     >>> stack = Stacked(learner, 20)
     >>> state = stack.init(range(20))
     >>> state, info = stack.step(state, (torch.zeros(20, 10, 3), torch.zeros(20, 10, 1)))
@@ -41,17 +48,35 @@ class Stacked:
     (torch.Size([20]), 20)
     """
 
-    def __init__(self, learner: Learner, num: int) -> None:
-        if not isinstance(learner, Learner) or not isinstance(learner.rule, Conditioning):
-            rule = type(getattr(learner, "rule", learner)).__name__
+    def __init__(
+        self, learner: Learner, num: int, *, num_data: Sequence[float] | None = None
+    ) -> None:
+        if not isinstance(learner, Learner):
+            raise TypeError(f"A stack is made of a Learner, got {type(learner).__name__}.")
+        problem = obstacle(learner)
+        if problem is not None:
             raise TypeError(
-                "Nets are stacked where a step is closed-form arithmetic without randomness, as "
-                f"that of tagi is; got a learner with the rule {rule}. Run others one by one, or "
-                "with joblib (docs/clusters.md)."
+                f"Nets are stepped together where no net looks at another; here there is {problem}."
+                " fit_many trains such nets one by one; joblib does on many cores "
+                "(docs/clusters.md)."
             )
         if num < 1:
             raise ValueError(f"A stack has at least one net, got {num}.")
         self.learner, self.num = learner, int(num)
+        self.num_data = self._sizes_of_data(num_data)
+        closed_form = type(learner.rule) is Conditioning
+        self._steps = None if closed_form else GradientSteps(learner, self.num_data)
+
+    def _sizes_of_data(self, given: Sequence[float] | None) -> list[float]:
+        each = [self.learner.num_data] * self.num if given is None else list(given)
+        if len(each) != self.num or not min(each) > 0:
+            raise ValueError(f"{self.num} nets have as many positive num_data, got {each}.")
+        problem = ragged_obstacle(self.learner)
+        if len(set(each)) > 1 and problem is not None:
+            raise ValueError(f"All nets need the same num_data, since {problem}; got {each}.")
+        if type(self.learner.rule) is Conditioning and each[0] != self.learner.num_data:
+            raise ValueError(f"The learner has num_data={self.learner.num_data}, got {each[0]}.")
+        return each
 
     def init(self, seeds: int | Sequence[int] = 0) -> State:
         """The first state; each net is initialised anew by its module's own way under its seed.
@@ -61,17 +86,21 @@ class Stacked:
         numbers = list(range(seeds, seeds + self.num) if isinstance(seeds, int) else seeds)
         if len(numbers) != self.num:
             raise ValueError(f"There are {self.num} nets but {len(numbers)} seeds.")
-        first = self.learner.init(numbers[0])
-        states = []
-        for seed in numbers:
-            network = _initialised(self.learner.model, seed)
-            posterior = self.learner.family.init(
-                network.params(),
-                weight=self.learner.weight,
-                prior_precision=self.learner.prior_precision,
-            )
-            states.append(replace(first, posterior=posterior, buffers=network.buffers()))
-        return self.stack(states)
+        pairs = zip(numbers, self.num_data, strict=True)
+        return self.stack([self._first(seed, size) for seed, size in pairs])
+
+    def _first(self, seed: int, num_data: float) -> State:
+        learner, network = self.learner, initialised(self.learner.model, seed)
+        params, weight = network.params(), num_data / self.learner.temperature
+        prior = learner.prior_precision
+        return State(
+            posterior=learner.family.init(params, weight=weight, prior_precision=prior),
+            rule=learner.rule.init(learner.family, params, weight),
+            noise=learner.likelihood.init(next(iter(params.values()))),
+            buffers=network.buffers(),
+            step=0,
+            seed=int(seed),
+        )
 
     def stack(self, states: Sequence[State]) -> State:
         """One state from those of single nets that have taken the same number of steps."""
@@ -81,18 +110,11 @@ class Stacked:
                 f"A stack of {self.num} takes as many states of one step, got {len(states)} of the "
                 f"steps {steps}."
             )
-        known = [dict(tree.leaves(state)) for state in states]
-
-        def stacked(name: str, old: Any) -> Any:
-            if not isinstance(old, Tensor):
-                return old
-            return torch.stack([one[name] for one in known])  # type: ignore[misc]
-
-        return tree.rebuild(states[0], stacked)
+        return together(states)
 
     def unstack(self, state: State) -> list[State]:
         """Ordinary states, one for each net, for `br.predict` and `learner.step`."""
-        return [_one(state, i) for i in range(self.num)]
+        return [single(state, i) for i in range(self.num)]
 
     def predict(self, state: State, x: Any, **options: Any) -> list[Prediction]:
         """What each net says of its own inputs x (num, n, *); `options` are those of `br.predict`.
@@ -104,29 +126,64 @@ class Stacked:
         pairs = zip(self.unstack(state), x, strict=True)
         return [predict(self.learner, *pair, **options) for pair in pairs]
 
-    @torch.no_grad()
     def step(
-        self, state: State, batch: tuple[Inputs, Tensor], *, donate: bool = False
+        self,
+        state: State,
+        batch: tuple[Inputs, Tensor],
+        *,
+        sizes: Sequence[int] | None = None,
+        donate: bool = False,
     ) -> tuple[State, Info]:
         """The next state from x (num, n, *) and y (num, n, *); `info.loss` holds one of each net.
 
-        With `donate` the caller gives the old state up and its memory is used again.
+        `sizes` says how many of its n examples are each net's own; what comes after them only fills
+        up, whatever it is. With `donate` the caller gives the old state up and its memory is used
+        again.
         """
         x, y = batch
         size = self.size(x, y)
+        if self._steps is None:
+            if sizes is not None and set(sizes) != {size}:
+                raise ValueError("Batches of tagi are filled up with NaN targets, not by sizes.")
+            return self._conditioned(state, x, y, size, donate)
+        own = self._steps.own(y, sizes)
+        new, loss = self._steps.step(state, x, y, own, donate)
+        return new, Info(loss, self.learner.temperature, self._divergence(new))
+
+    def _divergence(self, state: State) -> Callable[[], Tensor]:
+        """The KL of each net from the prior, for somebody who may ask for it later."""
+        witness = next(iter(state.posterior.mean.values()))
+        version = witness._version
+
+        def kl() -> Tensor:
+            if witness._version != version:
+                raise RuntimeError(
+                    "This state was given up to a later step (donate=True); read info.kl and "
+                    "info.elbo before it."
+                )
+            return self.kl(state)
+
+        return kl
+
+    # Steps in closed form.
+
+    @torch.no_grad()
+    def _conditioned(
+        self, state: State, x: Inputs, y: Tensor, size: int, donate: bool
+    ) -> tuple[State, Info]:
         assert isinstance(state.posterior, Gaussian)
         given = state.posterior.mean, state.posterior.precision.inverse_diagonal()
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         found, buffers = torch.vmap(self.local)(*given, state.noise, buffers, x, y)
         if y.device.type == "cpu" and not found.sound.all():
-            self._explain(state, batch, found.sound)
+            self._explain(state, (x, y), found.sound)
         return self._absorb(state, found, buffers, size, donate)
 
     def local(
         self, mean: Params, variance: Params, noise: Params, buffers: Params, x: Inputs, y: Tensor
     ) -> tuple[Innovation, Params]:
-        """What a batch says of one net, and its buffers afterwards."""
-        learner = self.learner
+        """What a batch says of one net of `tagi`, and its buffers afterwards."""
+        learner: Any = self.learner
         found = innovation(
             learner.network,
             learner.likelihood,
@@ -155,16 +212,14 @@ class Stacked:
         )
         noise = self.learned(state.noise, found.statistics, learner.weight / size)
         new = State(posterior, {}, noise, buffers, state.step + 1, state.seed)
-        return new, Info(loss, learner.temperature, lambda: self.kl(new))
+        return new, Info(loss, learner.temperature, self._divergence(new))
 
     def learned(self, noise: Params, statistics: Params, scale: float) -> Params:
         """What the likelihoods have learned."""
         update = partial(self.learner.likelihood.update, weight=self.learner.weight)
         if statistics:
             return torch.vmap(update)(noise, vectors.scale(statistics, scale))
-        # What does not learn from data, such as a schedule, is the same for all nets.
-        moved = update({name: value[0] for name, value in noise.items()}, {})
-        return {name: value.expand(self.num).clone() for name, value in moved.items()}
+        return shared_noise(self.learner, noise)
 
     def kl(self, state: State) -> Tensor:
         """`KL(q ‖ prior)` of each net, (num,)."""
@@ -191,27 +246,6 @@ class Stacked:
         x, y = batch
         own = tuple(part[which] for part in x) if isinstance(x, tuple) else x[which]
         try:
-            self.learner.step(_one(state, which), (own, y[which]))  # type: ignore[arg-type]
+            self.learner.step(single(state, which), (own, y[which]))  # type: ignore[arg-type]
         except (ValueError, FloatingPointError) as problem:
             raise type(problem)(f"Net {which}: {problem}") from problem
-
-
-def _one(state: State, which: int) -> State:
-    return tree.map_tensors(state, lambda value: value[which].clone())
-
-
-def _initialised(model: nn.Module, seed: int) -> Network:
-    """A copy of a module, initialised as its layers do it."""
-    fresh = copy.deepcopy(model)
-    device = next(fresh.parameters()).device
-    with forked_randomness(device, seed), torch.no_grad():
-        for name, module in fresh.named_modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
-            elif any(True for _ in module.parameters(recurse=False)):
-                raise TypeError(
-                    f"Layer {name!r} ({type(module).__name__}) has weights but no "
-                    "reset_parameters, so it cannot be started anew. Make the nets yourself and "
-                    "stack their states: stack.stack([learner.init() for learner in learners])."
-                )
-    return Network(fresh)

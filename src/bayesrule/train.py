@@ -197,7 +197,7 @@ class _Loop:
 
     def placed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Batches on the weights' device, floating inputs in the weights' type."""
-        device = next(iter(self.state.posterior.mean.values())).device
+        device = self.state.posterior.device
         for x, y in batches:
             yield as_inputs(x, self.state), torch.as_tensor(y, device=device)  # type: ignore[misc]
 

@@ -39,7 +39,8 @@ class Derivatives:
 
     `loss` is the negative log-likelihood summed over the data; `gradient` and `curvature` are those
     of `loss / temperature`; `weight = num_data / temperature` is the number of data they stand for,
-    `count` the number of examples that they were computed from.
+    `count` the number of examples that they were computed from. `weights` is the mean of the
+    weights at which the loss was looked at, for rules that ask for it.
     """
 
     loss: Tensor
@@ -47,6 +48,7 @@ class Derivatives:
     curvature: Matrix | None
     weight: float
     count: int = 1
+    weights: Params | None = None
 
 
 @dataclass(frozen=True)

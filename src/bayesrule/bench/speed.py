@@ -13,27 +13,40 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bayesrule.bench.graphs import Step, graphed
 from bayesrule.bench.models import benchmark_mlp, resnet18
+from bayesrule.bench.precision import fast_math
+from bayesrule.bench.trials import usable
 from bayesrule.data.errors import nearest
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import find
+from bayesrule.models import mlp
 from bayesrule.network import forked_randomness
 from bayesrule.provenance import machine, versions
+from bayesrule.replayed import Replayed
+from bayesrule.rules import Elbo
 
-Step = Callable[[], object]
-
-METHODS = ("map", "ogn", "ivon", "vogn")
+METHODS = ("map", "ogn", "ivon", "vogn", "mean_field", "k_tied")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A net and a batch to time steps on."""
+    """A net and a batch to time steps on.
+
+    `methods` are timed there where nobody says which; a `large` net is left out on a CPU.
+    """
 
     name: str
     title: str
     model: Callable[[], nn.Module]
     inputs: tuple[int, ...]
     steps: int
+    methods: tuple[str, ...] = METHODS
+    large: bool = False
+
+
+def _softplus_mlp() -> nn.Module:
+    return mlp(784, 10, hidden=(400, 400), activation=nn.Softplus)
 
 
 CASES = {
@@ -41,47 +54,64 @@ CASES = {
     "cnn": Case(
         "cnn", "ResNet-18 layout, width 16, batch 32", lambda: resnet18(16), (32, 3, 32, 32), 2
     ),
+    # Variational Laplace differentiates twice, which piecewise-linear activations do not survive.
+    "softplus": Case(
+        *("softplus", "MLP 784-400-400-10, softplus, batch 128", _softplus_mlp, (128, 784), 20),
+        methods=("map", "mean_field", "variational_laplace"),
+    ),
+    "resnet18": Case(
+        *("resnet18", "ResNet-18, batch 128", resnet18, (128, 3, 32, 32), 10),
+        methods=("map", "mean_field", "k_tied"),
+        large=True,
+    ),
 }
 
 
-def check(cases: Sequence[str], methods: Sequence[str], device: str) -> None:
+def default_cases(device: str) -> list[str]:
+    """What is timed where nobody says: all nets on a GPU, those that are not large on a CPU."""
+    return [name for name, case in CASES.items() if device.startswith("cuda") or not case.large]
+
+
+def check(cases: Sequence[str], methods: Sequence[str] | None, device: str) -> None:
     """Refuses what there is not, before the first step is timed."""
     for name in cases:
         if name not in CASES:
             raise ValueError(
                 f"Unknown case {name!r}.{nearest(name, CASES)} Cases: {', '.join(CASES)}."
             )
-    for name in methods:
+    for name in methods or ():
         find(name)
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as problem:
-        reason = str(problem).partition("\n")[0]
-        raise ValueError(f"The device {device!r} cannot be used here: {reason}") from problem
+    usable(device)
 
 
 def run(
     cases: Sequence[str],
-    methods: Sequence[str],
+    methods: Sequence[str] | None = None,
     *,
     rounds: int = 15,
     device: str = "cpu",
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Times all contenders in turn, round after round; a ratio is taken within each round."""
+    """Times all contenders in turn, round after round; a ratio is taken within each round.
+
+    Without `methods`, those of each case. On a GPU the images are channels last and products in
+    TF32; Adam's step is a CUDA graph, and so are those of methods that follow the ELBO's gradient.
+    """
     check(cases, methods, device)
     found = []
-    for name in cases:
-        case = CASES[name]
-        contenders, missing = _contenders(case, methods, torch.device(device), seed)
-        progress(f"{case.title}: {', '.join(contenders)}")
-        times = _interleaved(contenders, case.steps, rounds, torch.device(device))
-        found.append({"case": name, "title": case.title, "missing": missing, **_summary(times)})
+    with fast_math(device) as precision:
+        for name in cases:
+            case, place = CASES[name], torch.device(device)
+            contenders, missing = _contenders(case, methods or case.methods, place, seed)
+            progress(f"{case.title}: {', '.join(contenders)}")
+            times = _interleaved(contenders, case.steps, rounds, place)
+            found.append({"case": name, "title": case.title, "missing": missing, **_summary(times)})
     return {
         "benchmark": "speed",
         "rounds": rounds,
         "device": device,
+        "precision": precision,
         "seed": seed,
         "results": found,
         "versions": versions(),
@@ -97,6 +127,9 @@ def _contenders(
     y = torch.randint(0, 10, case.inputs[:1], generator=generator).to(device)
     with forked_randomness(torch.device("cpu"), seed):
         model = case.model().to(device)
+    if x.is_cuda and x.ndim == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     steps: dict[str, Step] = {"adam (torch)": _torch_adam(copy.deepcopy(model), x, y)}
     missing: dict[str, str] = {}
     for name in methods:
@@ -115,25 +148,27 @@ def _contenders(
 
 
 def _torch_adam(model: nn.Module, x: Tensor, y: Tensor) -> Step:
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), capturable=x.is_cuda)
 
     def step() -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
         optimizer.step()
 
-    return step
+    return graphed(step) if x.is_cuda else step
 
 
 class _learner:
-    """Steps of a learner of ours."""
+    """Steps of a learner of ours, replayed on a GPU where they can be."""
 
     def __init__(self, method: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
-        self._learner = find(method)(model, CategoricalLikelihood(), num_data=60_000)
-        self._state, self._batch = self._learner.init(), (x, y)
+        learner = find(method)(model, CategoricalLikelihood(), num_data=60_000)
+        replayed = x.is_cuda and isinstance(learner.rule, Elbo)
+        self._step = Replayed(learner).step if replayed else learner.step
+        self._state, self._batch = learner.init(), (x, y)
 
     def __call__(self) -> None:
-        self._state, _ = self._learner.step(self._state, self._batch, donate=True)
+        self._state, _ = self._step(self._state, self._batch, donate=True)
 
 
 def _ivon_opt(model: nn.Module, x: Tensor, y: Tensor) -> Step:
@@ -192,11 +227,18 @@ def _wait(device: torch.device) -> None:
 
 
 def _summary(times: dict[str, list[float]]) -> dict[str, Any]:
-    base = times["adam (torch)"]
-    return {
+    found: dict[str, Any] = {
         "milliseconds": {k: 1e3 * statistics.median(v) for k, v in times.items()},
-        "multiple_of_adam": {
-            name: statistics.median(a / b for a, b in zip(values, base, strict=True))
-            for name, values in times.items()
-        },
+        "multiple_of_adam": _ratios(times, "adam (torch)"),
+    }
+    if "map" in times:
+        found["multiple_of_map"] = _ratios(times, "map")
+    return found
+
+
+def _ratios(times: dict[str, list[float]], base: str) -> dict[str, float]:
+    """Medians over rounds of the ratio to a base in the same round."""
+    return {
+        name: statistics.median(a / b for a, b in zip(values, times[base], strict=True))
+        for name, values in times.items()
     }

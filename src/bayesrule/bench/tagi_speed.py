@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bayesrule.bench.graphs import Step, graphed
 from bayesrule.bench.models import lenet_valid, resnet18
 from bayesrule.bench.precision import fast_math
 from bayesrule.data.errors import nearest
@@ -27,7 +28,6 @@ from bayesrule.models import mlp
 from bayesrule.provenance import machine, versions
 from bayesrule.stacked import Stacked
 
-Step = Callable[[], object]
 STACK = 20
 
 
@@ -162,27 +162,7 @@ def _sgd(case: Case, x: Tensor, y: Tensor) -> Step:
         loss(model(x), y).backward()
         optimiser.step()
 
-    return _graphed(step) if x.is_cuda else step
-
-
-def _graphed(step: Step) -> Step:
-    """The step as a CUDA graph, as compiled TAGI steps are."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replay() -> None:
-        # The step is named here so that its tensors live as long as the graph does.
-        assert step is not None
-        graph.replay()
-
-    return replay
+    return graphed(step) if x.is_cuda else step
 
 
 def _tagi(case: Case, x: Tensor, y: Tensor, *, compiled: bool) -> Step:

@@ -6,21 +6,18 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bayesrule import schedules
-from bayesrule.bench.images import split
-from bayesrule.bench.models import review_lstm, tied_cnn, tied_mlp
 from bayesrule.bench.precision import fast_math
-from bayesrule.bench.reviews import reviews
-from bayesrule.data import cifar10, mnist
+from bayesrule.bench.thumbnails import thumbnail
+from bayesrule.bench.tied_tasks import TASKS, Data, Task
+from bayesrule.bench.trials import enough, usable
 from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
-from bayesrule.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from bayesrule.methods import k_tied, mean_field
 from bayesrule.predict import outputs_at
 from bayesrule.provenance import machine, versions
@@ -29,44 +26,8 @@ from bayesrule.signal import SignalToNoise
 from bayesrule.spectra import compress, spectrum
 from bayesrule.types import State
 
-DRAWS = 100
+DRAWS, MARKS = 100, (1000, 5000, 9000)
 Figures = dict[str, float]
-Data = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Task:
-    """A net of the paper; `tied` names the weights that are tied, `known` the point estimates.
-
-    `published` has −ELBO, NLL, accuracy and thousands of parameters by method.
-    """
-
-    title: str
-    data: Callable[[str, int | None], Data]
-    model: Callable[[], nn.Module]
-    likelihood: Likelihood
-    tied: tuple[str, ...]
-    measured: str
-    epochs: int
-    prior_precision: float
-    published: dict[str, tuple[float, float, float, float]]
-    known: tuple[str, ...] = ()
-    batch_size: int = 1024
-    learning_rate: float = 1e-4
-    scale_multiplier: float = 10.0
-    spread: float = 0.03
-
-
-def _mnist(device: str, num: int | None) -> Data:
-    found = mnist().floats()
-    parts = found.x_train[:num], found.y_train[:num], found.x_test, found.y_test
-    x, y, x_test, y_test = (part.to(device) for part in parts)
-    return x, y, x_test, y_test
-
-
-def _cifar(device: str, num: int | None) -> Data:
-    x, y, x_test, y_test = split(cifar10(), device, 0, num)
-    return x, y, x_test, y_test
 
 
 def he(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -77,62 +38,6 @@ def he(model: nn.Module, seed: int = 0) -> nn.Module:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
             nn.init.zeros_(layer.bias)
     return model
-
-
-def _reviews(device: str, num: int | None) -> Data:
-    x, y, x_test, y_test = reviews(device=device)
-    return x[:num], y[:num], x_test[:num], y_test[:num]
-
-
-TASKS = {
-    "mnist-tied": Task(
-        "MNIST, 784-400-400-10",
-        _mnist,
-        tied_mlp,
-        CategoricalLikelihood(),
-        ("1.weight", "3.weight", "5.weight"),
-        "3.weight*",
-        300,
-        100.0,
-        {
-            "mean_field": (0.501, 0.133, 96.8, 957),
-            "1-tied": (0.539, 0.155, 96.1, 482),
-            "2-tied": (0.520, 0.129, 96.8, 484),
-            "3-tied": (0.497, 0.120, 96.9, 486),
-        },
-    ),
-    "cifar10-tied": Task(
-        "CIFAR-10, 5×5×32, 5×5×64, 512",
-        _cifar,
-        lambda: tied_cnn(classes=10),
-        CategoricalLikelihood(),
-        ("7.weight", "9.weight"),
-        "7.weight*",
-        100,
-        100.0,
-        {},
-        batch_size=512,
-    ),
-    "imdb-tied": Task(
-        "IMDB, LSTM 128",
-        _reviews,
-        review_lstm,
-        BernoulliLikelihood(),
-        ("1.weight_ih_l0", "1.weight_hh_l0"),
-        "1.weight_hh_l0*",
-        15,
-        100.0,
-        {
-            "mean_field": (0.538, 0.478, 79.5, 2823),
-            "1-tied": (0.592, 0.512, 77.6, 2693),
-            "2-tied": (0.560, 0.484, 78.2, 2694),
-            "3-tied": (0.550, 0.491, 78.8, 2695),
-        },
-        known=("0.weight", "1.bias_ih_l0", "2.weight", "2.bias"),
-        batch_size=128,
-        learning_rate=1e-3,
-    ),
-}
 
 
 def learner(task: Task, rank: int, num_data: int, steps: int, device: str, seed: int) -> Learner:
@@ -161,7 +66,7 @@ def train(
     *,
     epochs: int | None = None,
     seed: int = 0,
-    marks: Sequence[int] = (1000, 5000, 9000),
+    marks: Sequence[int] = MARKS,
 ) -> tuple[Learner, State, dict[str, Any]]:
     """Trains one posterior; signal-to-noise ratios and −ELBO at the marked steps, and the curve."""
     x, y, x_test, y_test = data
@@ -234,6 +139,31 @@ def _right(means: Tensor, y: Tensor) -> Tensor:
     return means.argmax(-1) == y
 
 
+def facts(
+    name: str,
+    *,
+    device: str = "cpu",
+    epochs: int | None = None,
+    num: int | None = None,
+    marks: Sequence[int] = MARKS,
+) -> dict[str, Any]:
+    """What all trials of a run have in common."""
+    task = TASKS[name]
+    return {
+        "task": name,
+        "epochs": epochs or task.epochs,
+        "num": num,
+        "batch_size": task.batch_size,
+        "learning_rate": task.learning_rate,
+        "scale_multiplier": task.scale_multiplier,
+        "spread": task.spread,
+        "prior_precision": task.prior_precision,
+        "marks": list(marks),
+        "draws": DRAWS,
+        "device": device,
+    }
+
+
 def run(
     name: str,
     *,
@@ -242,46 +172,59 @@ def run(
     device: str = "cpu",
     epochs: int | None = None,
     num: int | None = None,
-    marks: Sequence[int] = (1000, 5000, 9000),
+    marks: Sequence[int] = MARKS,
+    previous: dict[str, Any] | None = None,
     show: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
-    """Every rank (0 is mean-field) for every seed: scores, ratios, curves and truncations."""
-    task = TASKS[name]
+    """Every rank (0 is mean-field) for every seed: scores, ratios, curves and truncations.
+
+    Trials that `previous`, an earlier result, has already are not run again; without any that is
+    missing it is given back as it is.
+    """
+    results = list(previous["results"]) if previous else []
+    done = {(one["rank"], one["seed"]) for one in results}
+    wanted = [(rank, seed) for seed in seeds for rank in ranks]
+    missing = [one for one in wanted if one not in done]
+    if previous and not missing:
+        return previous
+    usable(device)
+    task, common = TASKS[name], facts(name, device=device, epochs=epochs, num=num, marks=marks)
     data = task.data(device, num)
-    results: list[dict[str, Any]] = []
-    result = {
-        "task": name,
+    enough(len(data[1]), task.batch_size)
+    result = document(common, len(data[1]), results)
+    with fast_math(device) as precision:
+        result["precision"] = precision
+        for count, (rank, seed) in enumerate(missing, len(wanted) - len(missing) + 1):
+            results.append(_one(task, rank, seed, data, epochs, marks))
+            show(f"[{count}/{len(wanted)}] {_line(results[-1])}")
+            keep(result)
+    return result
+
+
+def document(
+    common: dict[str, Any], num_data: int, results: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The result as it is kept; `common` are its `facts`."""
+    task = TASKS[common["task"]]
+    return {
+        **common,
         "title": task.title,
-        "epochs": epochs or task.epochs,
-        "batch_size": task.batch_size,
-        "learning_rate": task.learning_rate,
-        "scale_multiplier": task.scale_multiplier,
-        "spread": task.spread,
-        "prior_precision": task.prior_precision,
-        "draws": DRAWS,
-        "device": device,
+        "num_data": num_data,
         "published": {k: list(v) for k, v in task.published.items()},
         "results": results,
         "versions": versions(),
         "machine": machine(),
     }
-    with fast_math(device) as precision:
-        result["precision"] = precision
-        for seed in seeds:
-            for rank in ranks:
-                results.append(_one(task, rank, seed, data, epochs, marks))
-                test = results[-1]["test"]
-                show(
-                    f"{results[-1]['method']}, seed {seed}: NLL {test['nll']:.4f}, "
-                    f"{test['accuracy']:.2f} %, SNR {_medians(results[-1])}"
-                )
-                keep(result)
-    return result
 
 
-def _medians(one: dict[str, Any]) -> str:
-    return ", ".join(f"{found['median']:.1f} at {step}" for step, found in one["snr"].items())
+def _line(one: dict[str, Any]) -> str:
+    test, ratios = one["test"], [(step, each["median"]) for step, each in one["snr"].items()]
+    measured = "".join(f", SNR {ratio:.1f} at step {step}" for step, ratio in ratios)
+    return (
+        f"{one['method']}, seed {one['seed']}: NLL {test['nll']:.4f}, {test['accuracy']:.2f} %"
+        f"{measured}, {one['seconds']:.0f} s"
+    )
 
 
 def _one(
@@ -301,11 +244,10 @@ def _one(
     }
     if rank == 0:
         result["truncated"] = truncated(made, state, x_test, y_test)
-        result["explained"] = {
-            name: [float(share) for share in one.explained[:5]]
-            for name, one in spectrum(state.posterior).items()
-            if name in task.tied
-        }
+        spectra = {k: v for k, v in spectrum(state.posterior).items() if k in task.tied}
+        result["explained"] = {k: v.explained[:5].tolist() for k, v in spectra.items()}
+        pictured = task.measured.rstrip("*")
+        result["deviations"] = {"name": pictured, **thumbnail(spectra[pictured].std)}
     return result
 
 
@@ -323,3 +265,30 @@ def summary(result: dict[str, Any]) -> dict[str, dict[str, float]]:
         means = {name: statistics.mean(row["test"][name] for row in rows) for name in names}
         found[method] = {**means, "parameters": rows[0]["parameters"]}
     return found
+
+
+def ratio_summary(result: dict[str, Any]) -> list[tuple[str, int, float, float, float]]:
+    """Method, step, median and mean signal-to-noise ratio and −ELBO there, means over seeds."""
+    rows: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+    for one in result["results"]:
+        bounds = {int(step): value for step, value in one["negative_elbo"].items()}
+        for step, ratio in one["snr"].items():
+            figures = ratio["median"], ratio["mean"], bounds[int(step)]
+            rows.setdefault((one["method"], int(step)), []).append(figures)
+    return [
+        (method, step, *(statistics.mean(column) for column in zip(*figures, strict=True)))
+        for (method, step), figures in rows.items()
+    ]
+
+
+def truncated_summary(result: dict[str, Any]) -> dict[str, Figures]:
+    """Scores of mean-field as it is ("all") and cut to ranks after training, means over seeds."""
+    whole = [one for one in result["results"] if "truncated" in one]
+    found: dict[str, list[Figures]] = {"all": [one["test"] for one in whole]} if whole else {}
+    for one in whole:
+        for rank, figures in one["truncated"].items():
+            found.setdefault(rank, []).append(figures)
+    return {
+        rank: {name: statistics.mean(row[name] for row in rows) for name in ("nll", "accuracy")}
+        for rank, rows in found.items()
+    }

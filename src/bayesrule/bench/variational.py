@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from bayesrule import metrics, schedules
+from bayesrule import metrics, schedules, vectors
 from bayesrule.bench.images import shifted_and_mirrored, split
-from bayesrule.bench.models import preact_resnet18
 from bayesrule.bench.precision import fast_math
-from bayesrule.curvature import NoCurvature
-from bayesrule.data import cifar10, fashion_mnist
-from bayesrule.data.images import Images
+from bayesrule.bench.trials import enough, usable
+from bayesrule.bench.variational_tasks import TASKS, Task
+from bayesrule.curvature import Problem, SecondOrder
+from bayesrule.data.errors import nearest
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
-from bayesrule.matrices import Isotropic
-from bayesrule.methods import mean_field, variational_laplace
-from bayesrule.posteriors import GaussianFamily
+from bayesrule.methods import map, mean_field, variational_laplace
 from bayesrule.predict import How, predict
 from bayesrule.provenance import machine, versions
 from bayesrule.replayed import Replayed
-from bayesrule.rules import Elbo
 from bayesrule.types import State
 
 Figures = dict[str, float]
+HELD_OUT, MULTIPLIER = 5000, 10.0
 
 
-def point(
-    model: nn.Module, likelihood: CategoricalLikelihood, *, learning_rate: Any, **settings: Any
-) -> Learner:
-    """The most probable weights by the same rule: a belief without variance."""
-    settings.pop("scale_multiplier", None)
-    return Learner(
-        model,
-        likelihood,
-        posterior=GaussianFamily(Isotropic()),
-        expectation=AtMean(),
-        curvature=NoCurvature(),
-        rule=Elbo(learning_rate),
-        **settings,
-    )
+def point(*given: Any, scale_multiplier: float, **options: Any) -> Learner:
+    """The most probable weights: the same rule on a belief that has no scales."""
+    return map(*given, **options)
 
 
 METHODS: dict[str, Callable[..., Learner]] = {
@@ -65,63 +53,38 @@ EXTRA: dict[str, dict[str, Any]] = {"variational_laplace": {"difference": 3e-4}}
 
 
 @dataclass(frozen=True)
-class Task:
-    """A net on a set of images, and how every method is trained on it.
-
-    `published` has the paper's figures by method and way of predicting: NLL, accuracy in percent
-    and calibration error.
-    """
-
-    title: str
-    data: Callable[[], Images]
-    model: Callable[[], nn.Module]
-    epochs: int
-    learning_rate: float
-    prior_precision: float
-    batch_size: int = 128
-    augmented: bool = True
-    published: dict[str, tuple[float, float, float]] = field(default_factory=dict)
-
-
-TASKS = {
-    "fashion-preact": Task(
-        "Fashion-MNIST, PreactResNet-18 with softplus",
-        fashion_mnist,
-        lambda: preact_resnet18(channels=1),
-        epochs=30,
-        learning_rate=1e-3,
-        prior_precision=100.0,
-        published={
-            "variational_laplace, mean": (0.16, 94.6, 0.010),
-            "mean_field, mean": (0.23, 94.0, 0.034),
-            "mean_field, 10 draws": (0.29, 93.6, 0.016),
-            "map, mean": (0.29, 93.6, 0.096),
-        },
-    ),
-    "cifar10-preact": Task(
-        "CIFAR-10, PreactResNet-18 with softplus",
-        cifar10,
-        preact_resnet18,
-        epochs=50,
-        learning_rate=1e-3,
-        prior_precision=100.0,
-        published={
-            "variational_laplace, mean": (0.23, 92.4, 0.017),
-            "mean_field, mean": (0.37, 91.1, 0.053),
-            "mean_field, 10 draws": (0.35, 90.2, 0.044),
-            "map, mean": (0.43, 90.8, 0.058),
-        },
-    ),
-}
-
-
-@dataclass(frozen=True)
 class Trial:
     """One method at one temperature."""
 
     method: str
     temperature: float = 1.0
-    scale_multiplier: float = 10.0
+    scale_multiplier: float = MULTIPLIER
+
+    def __str__(self) -> str:
+        more = "" if self.method == "map" else f", scales × {self.scale_multiplier:g}"
+        return f"{self.method}, temperature {self.temperature:g}{more}"
+
+
+def every_trial(
+    methods: Sequence[str], temperatures: Sequence[float], multipliers: Sequence[float]
+) -> list[Trial]:
+    """Each method at each temperature and multiplier; map has no scales to multiply anything for.
+
+    >>> len(every_trial(["map", "mean_field"], [1.0, 0.1], [3.0, 10.0]))
+    6
+    """
+    for name in methods:
+        if name not in METHODS:
+            raise ValueError(
+                f"Unknown method {name!r}.{nearest(name, METHODS)} Methods: {', '.join(METHODS)}."
+            )
+    found = [
+        Trial(method, temperature, MULTIPLIER if method == "map" else multiplier)
+        for method in methods
+        for temperature in temperatures
+        for multiplier in multipliers
+    ]
+    return list(dict.fromkeys(found))
 
 
 def train(
@@ -162,9 +125,27 @@ def train(
             total += info.loss
         loss = float(total) / len(batches) / len(y)
         figures = {"epoch": epoch + 1, "loss": loss, "elbo": float(info.elbo) / len(y)}
-        history.append({**figures, "seconds": time.perf_counter() - begun})
+        figures["kl"] = float(info.kl) / len(y)
+        figures["seconds"] = time.perf_counter() - begun
+        few = order[: 5 * task.batch_size]
+        history.append({**figures, **_price(learner, state, images[few], y[few])})
         show(history[-1])
     return learner, state, history
+
+
+def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -> Figures:
+    """`½ Σ σ² F` per datum over some batches: `info.loss`, taken at the mean, leaves it out."""
+    if not isinstance(learner.curvature, SecondOrder):
+        return {}
+    generators = [Generator(x.device).manual_seed(state.step + k) for k in range(2)]
+    variance, total = state.posterior.variance(), 0.0
+    for part in zip(x.chunk(num), y.chunk(num), strict=True):
+        buffers = {name: value.clone() for name, value in state.buffers.items()}
+        given = learner.network, learner.likelihood, state.noise, buffers, *part, generators[0]
+        local = learner.local(Problem(*given, scale=1.0 / len(y)), state.posterior, generators[1])
+        assert local.curvature is not None
+        total += 0.5 * float(vectors.dot(local.curvature.diagonal(), variance))
+    return {"price": total}
 
 
 def scores(
@@ -184,6 +165,30 @@ def scores(
     }
 
 
+def facts(
+    name: str,
+    *,
+    device: str = "cpu",
+    epochs: int | None = None,
+    num: int | None = None,
+    held_out: int = HELD_OUT,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What all trials of a run have in common."""
+    task = TASKS[name]
+    return {
+        "task": name,
+        "epochs": epochs or task.epochs,
+        "learning_rate": task.learning_rate,
+        "prior_precision": task.prior_precision,
+        "batch_size": task.batch_size,
+        "num": num,
+        "held_out": held_out,
+        "seed": seed,
+        "device": device,
+    }
+
+
 def run(
     name: str,
     trials: Sequence[Trial],
@@ -191,30 +196,33 @@ def run(
     device: str = "cpu",
     epochs: int | None = None,
     num: int | None = None,
-    held_out: int = 5000,
+    held_out: int = HELD_OUT,
     seed: int = 0,
+    previous: dict[str, Any] | None = None,
     show: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
     """Trains every trial on all but the last `held_out` training images; scores those and the test.
 
-    The temperature of a method is to be chosen by what it does on the held-out images.
+    The temperature of a method is chosen by what it does on the held-out images: `chosen`. Trials
+    that `previous`, an earlier result, has already are not run again; without any that is missing
+    it is given back as it is.
     """
+    results = list(previous["results"]) if previous else []
+    done = {Trial(*(one[key] for key in Trial.__dataclass_fields__)) for one in results}
+    missing = [trial for trial in trials if trial not in done]
+    if previous and not missing:
+        return previous
+    usable(device)
     task = TASKS[name]
     x, y, x_held, y_held = split(task.data(), device, held_out, num)
+    enough(len(y), task.batch_size)
     _, _, x_test, y_test = split(task.data(), device, 0, num)
-    results: list[dict[str, Any]] = []
+    parts = {"held_out": (x_held, y_held), "test": (x_test, y_test)}
     result = {
-        "task": name,
+        **facts(name, device=device, epochs=epochs, num=num, held_out=held_out, seed=seed),
         "title": task.title,
-        "epochs": epochs or task.epochs,
-        "learning_rate": task.learning_rate,
-        "prior_precision": task.prior_precision,
-        "batch_size": task.batch_size,
         "num_data": len(y),
-        "held_out": held_out,
-        "seed": seed,
-        "device": device,
         "published": {k: list(v) for k, v in task.published.items()},
         "results": results,
         "versions": versions(),
@@ -222,18 +230,50 @@ def run(
     }
     with fast_math(device) as precision:
         result["precision"] = precision
-        for trial in trials:
-            show(f"{trial.method}, temperature {trial.temperature:g}")
-            learner, state, history = train(task, trial, (x, y), epochs=epochs, seed=seed)
-            for way, how in WAYS[trial.method].items():
-                found = {
-                    **vars(trial),
-                    "way": way,
-                    "held_out": scores(learner, state, x_held, y_held, how),
-                    "test": scores(learner, state, x_test, y_test, how),
-                    "history": history,
-                }
-                results.append(found)
-                show(f"  {way}: {found['held_out']}")
+        for number, trial in enumerate(missing, len(trials) - len(missing) + 1):
+            show(f"[{number}/{len(trials)}] {trial}")
+            learned = train(task, trial, (x, y), epochs=epochs, seed=seed, show=_epoch(show))
+            results += _scored(trial, *learned, parts, show)
             keep(result)
     return result
+
+
+def _epoch(show: Callable[[str], None]) -> Callable[[Figures], None]:
+    def line(figures: Figures) -> None:
+        show(
+            f"  epoch {figures['epoch']:.0f}: loss {figures['loss']:.4f} and KL "
+            f"{figures['kl']:.4f} per image, {figures['seconds']:.1f} s"
+        )
+
+    return line
+
+
+def _scored(
+    trial: Trial,
+    learner: Learner,
+    state: State,
+    history: list[Figures],
+    parts: dict[str, tuple[Tensor, Tensor]],
+    show: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """The results of a trial, one for each way of predicting."""
+    found = []
+    for way, how in WAYS[trial.method].items():
+        scored = {name: scores(learner, state, *part, how) for name, part in parts.items()}
+        found.append({**vars(trial), "way": way, **scored, "history": history})
+        held = scored["held_out"]
+        show(f"  {way}: NLL {held['nll']:.4f}, {held['accuracy']:.2f} % of held-out images")
+    return found
+
+
+def chosen(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each method and way of predicting, the trial of least NLL on the held-out images."""
+
+    def nll(one: dict[str, Any]) -> float:
+        value = float(one["held_out"]["nll"])
+        return math.inf if math.isnan(value) else value
+
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in results:
+        rows.setdefault((one["method"], one["way"]), []).append(one)
+    return [min(group, key=nll) for group in rows.values()]

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bayesrule.bench import speed, uci
-from bayesrule.commands import bench_active, bench_tagi, faults, numbers, options, text
+from bayesrule.commands import (
+    bench_active,
+    bench_images,
+    bench_tagi,
+    faults,
+    numbers,
+    options,
+    text,
+)
 from bayesrule.commands.kept import kept
 
 
@@ -27,7 +35,8 @@ def add(commands: Any) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="WHAT")
     _add_speed(kinds)
     _add_uci(kinds)
-    bench_tagi.add_images(kinds)
+    bench_images.add(kinds)
+    bench_images.add_text(kinds)
     bench_tagi.add_speed(kinds)
     bench_active.add(kinds)
 
@@ -48,16 +57,15 @@ def _add_speed(kinds: Any) -> None:
     fast.add_argument(
         "--cases",
         type=numbers.names,
-        default=",".join(speed.CASES),
         metavar="A,B",
-        help=f"nets (default: {','.join(speed.CASES)})",
+        help=f"nets (default: {','.join(speed.default_cases('cpu'))}, and on cuda all of "
+        f"{','.join(speed.CASES)})",
     )
     fast.add_argument(
         "--methods",
         type=numbers.names,
-        default=",".join(speed.METHODS),
         metavar="A,B,C",
-        help=f"(default: {','.join(speed.METHODS)})",
+        help=f"(default: {','.join(speed.METHODS)}; variational_laplace on softplus)",
     )
     fast.add_argument(
         "--rounds", type=numbers.whole(), default=15, metavar="N", help="(default: 15)"
@@ -71,12 +79,13 @@ def _add_speed(kinds: Any) -> None:
 
 def run_speed(args: argparse.Namespace) -> int:
     """Times steps and prints a table for each net."""
+    cases = args.cases or speed.default_cases(args.device)
     with faults.of_the_call():
-        speed.check(args.cases, args.methods, args.device)
+        speed.check(cases, args.methods, args.device)
     if args.out:
         options.writable(Path(args.out).parent)
     found = speed.run(
-        args.cases,
+        cases,
         args.methods,
         rounds=args.rounds,
         device=args.device,
@@ -87,11 +96,13 @@ def run_speed(args: argparse.Namespace) -> int:
         return 0
     for result in found["results"]:
         print(f"\n{result['title']}")
+        columns = {"× Adam": "multiple_of_adam", "× map": "multiple_of_map"}
+        columns = {head: name for head, name in columns.items() if name in result}
         rows = [
-            [name, f"{result['milliseconds'][name]:.2f}", f"{ratio:.2f}"]
-            for name, ratio in result["multiple_of_adam"].items()
+            [name, f"{each:.2f}", *(f"{result[column][name]:.2f}" for column in columns.values())]
+            for name, each in result["milliseconds"].items()
         ]
-        print(text.table(["step of", "ms", "× Adam"], rows))
+        print(text.table(["step of", "ms", *columns], rows))
         for name, why in result["missing"].items():
             print(f"({name} did not run: {why})")
     print(f"\n{found['machine']}; medians of {args.rounds} rounds.")

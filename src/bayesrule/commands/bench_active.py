@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bayesrule.bench import active
-from bayesrule.checkpoint import write_atomically
 from bayesrule.commands import faults, numbers, options, text
-from bayesrule.commands.kept import kept
+from bayesrule.commands.kept import keeper, kept
 
 # Which columns stand beside ours: R for random rows, A for those of the largest variance.
 _LETTERS = {"random": "R", "variance": "A"}
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         num=args.trials,
         plan=plan,
         known=active.read(Path(args.out), plan) if args.out else (),
-        keep=_keeper(args),
+        keep=keeper(args),
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if kept(args, found):
@@ -89,17 +87,6 @@ def run(args: argparse.Namespace) -> int:
         "those of the largest variance; Zhang et al. (2018), Table 2."
     )
     return 0
-
-
-def _keeper(args: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
-    """Writes the result so far, if it is to be kept at all."""
-
-    def keep(found: dict[str, Any]) -> None:
-        if args.out:
-            document = {**found, "command": options.command(args)}
-            write_atomically(Path(args.out), (options.as_json(document) + "\n").encode())
-
-    return keep
 
 
 def _show(method: str, results: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`bayesrule bench images` and `bayesrule bench tagi`: TAGI on images, and its speed."""
+"""TAGI's part of `bayesrule bench images`, and `bayesrule bench tagi`: its speed."""
 
 from __future__ import annotations
 
@@ -13,43 +13,6 @@ from bayesrule.commands import faults, numbers, options, text
 from bayesrule.commands.kept import kept
 
 
-def add_images(kinds: Any) -> None:
-    """The grammar of `bench images`."""
-    parser = options.add_command(
-        kinds,
-        "images",
-        help="TAGI on MNIST, Fashion-MNIST and CIFAR-10",
-        description="Trains one net by TAGI and shows error, negative log-likelihood and "
-        "calibration on the test images after each epoch. --held-out scores the last training "
-        "images instead, for choosing settings. MNIST takes minutes on a CPU; ResNet-18 wants a "
-        "GPU, where steps are compiled.",
-        examples="""
-            bayesrule bench images mnist-fnn
-            bayesrule bench images mnist-cnn --epochs 1 --out mnist.json
-            bayesrule bench images cifar10-resnet18 --device cuda --every 5
-        """,
-    )
-    parser.add_argument("task", choices=list(images.TASKS), metavar="TASK", help=_tasks())
-    for name, what in (
-        ("epochs", "how many (default: the task's own)"),
-        ("every", "score each N epochs (default: 1)"),
-        ("held-out", "so many training images stand in for the test images"),
-        ("num", "learn from the first N images only"),
-    ):
-        parser.add_argument(f"--{name}", type=numbers.whole(), metavar="N", help=what)
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
-    parser.add_argument("--fused", action="store_true", help="compile the step on a CPU too")
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
-    parser.add_argument("--save", metavar="FILE", help="keep the trained state (safetensors)")
-    options.add_seed(parser, "of first weights and the order of data (default: 0)")
-    options.add_json(parser)
-    parser.set_defaults(run=run_images, interrupted="Nothing was written.")
-
-
-def _tasks() -> str:
-    return "; ".join(f"{name}: {task.title}" for name, task in images.TASKS.items())
-
-
 def run_images(args: argparse.Namespace) -> int:
     """Trains and prints a row for each epoch that is scored."""
     for path in (args.out, args.save):
@@ -59,7 +22,7 @@ def run_images(args: argparse.Namespace) -> int:
         args.task,
         device=args.device,
         epochs=args.epochs,
-        seed=args.seed,
+        seed=args.seed or 0,
         fused=args.fused or None,
         every=args.every or 1,
         held_out=args.held_out or 0,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
@@ -65,6 +68,19 @@ def names(text: str) -> list[str]:
     if not found:
         raise ArgumentTypeError(f"takes names with commas between them, got '{text}'")
     return found
+
+
+def several(read: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """Numbers between commas, each read by itself and given once.
+
+    >>> several(positive)("1, 0.1,1")
+    [1.0, 0.1]
+    """
+
+    def each(text: str) -> list[T]:
+        return list(dict.fromkeys(read(part) for part in names(text)))
+
+    return each
 
 
 def units(text: str) -> tuple[int, ...]:

@@ -12,8 +12,10 @@ from torch import Generator, Tensor
 from bayesrule import vectors
 from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Point
+from bayesrule.expectations.rotated_weight import pulled, turned
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure
+from bayesrule.matrices.rotation import Rotation
 from bayesrule.network import Inputs, Network
 from bayesrule.types import Derivatives, Params
 
@@ -32,6 +34,18 @@ class Local:
     curvature: Matrix | None
     statistics: Params
     weights: Params | None = None
+
+    def plus(self, other: Local) -> Local:
+        """The sums of both."""
+        curvature = self.curvature
+        if curvature is not None and other.curvature is not None:
+            curvature = curvature.plus(other.curvature)
+        weights = self.weights
+        if weights is not None and other.weights is not None:
+            weights = vectors.add(weights, other.weights)
+        statistics = {k: v + other.statistics[k] for k, v in self.statistics.items()}
+        gradient = vectors.add(self.gradient, other.gradient)
+        return Local(self.loss + other.loss, gradient, curvature, statistics, weights)
 
 
 @dataclass(frozen=True)
@@ -79,9 +93,9 @@ class Problem:
         """Vectors (V, n, *) whose outer products sum to the Fisher information of the outputs."""
         return self.likelihood.fisher_vectors(outputs, self.noise)
 
-    def record(self, params: Params) -> Recording:
+    def record(self, params: Params, rotation: Rotation | None = None) -> Recording:
         """A forward pass with what gradients of single examples need."""
-        return Recording(self, params)
+        return Recording(self, params, rotation)
 
     def statistics(self, outputs: Tensor) -> Params:
         """What the likelihood learns from, scaled."""
@@ -95,12 +109,16 @@ class Curvature(ABC):
     - `needs_draws`: it cannot be taken at the mean.
     - `gives_curvature`: False where there are gradients only.
     - `additive`: `local` alone gives it, summed over examples, so batches can be added up.
+    - `needs_rows`: it looks at the gradients of single examples.
+    - `takes_rotations`: weights may be given as seen in other bases.
     """
 
     needs_draws: bool = False
     gives_curvature: bool = True
     may_be_negative: bool = False
     additive: bool = True
+    needs_rows: bool = False
+    takes_rotations: bool = False
 
     @abstractmethod
     def local(
@@ -113,13 +131,18 @@ class Curvature(ABC):
         return derivatives
 
 
-def plain_gradient(problem: Problem, params: Params) -> tuple[Tensor, Params, Tensor]:
-    """Loss, gradient and outputs at the given weights: one forward and one backward pass."""
+def plain_gradient(
+    problem: Problem, params: Params, rotation: Rotation | None = None
+) -> tuple[Tensor, Params, Tensor]:
+    """Loss, gradient and outputs at the given weights: one forward and one backward pass.
+
+    With a rotation the weights are given as seen in its bases, and so is the gradient.
+    """
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    outputs = problem.forward(leaves)
+    weights = leaves if rotation is None else turned(rotation, leaves)
+    outputs = problem.forward(weights)
     loss = problem.nll(outputs, problem.y)
     scaled = loss * problem.scale
     # One loss, or one of each net: no net has a part in the loss of another.
-    ones = torch.ones_like(scaled)
-    found = torch.autograd.grad(scaled, list(leaves.values()), ones, materialize_grads=True)
-    return loss.detach(), vectors.apart(dict(zip(leaves, found, strict=True))), outputs
+    found = pulled(scaled, torch.ones_like(scaled), leaves, weights)
+    return loss.detach(), vectors.apart(found), outputs

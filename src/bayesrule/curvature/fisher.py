@@ -16,6 +16,9 @@ from bayesrule.matrices import Matrix, Structure
 class _ModelVectors(Curvature):
     """Curvature from vectors that the model itself gives, whatever the targets are."""
 
+    needs_rows = True
+    takes_rotations = True
+
     @abstractmethod
     def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
         """What is backpropagated from the outputs, (V, n, *)."""
@@ -23,7 +26,9 @@ class _ModelVectors(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
-        recording = problem.record(point.params)
+        # Only where there is one: stacked nets are recorded in another way.
+        turned = () if point.rotation is None else (point.rotation,)
+        recording = problem.record(point.params, *turned)
         loss, slope = problem.loss(recording.outputs)
         gradient = recording.gradient(slope)
         rows, _ = recording.backward(

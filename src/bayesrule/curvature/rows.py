@@ -12,13 +12,26 @@ import warnings
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from bayesrule.curvature.example_rows import ExampleRows
 from bayesrule.curvature.recorder import Recorder
+from bayesrule.expectations.rotated_weight import pulled, turned
+from bayesrule.matrices.rotation import Rotation
 from bayesrule.network import Inputs, Network, Understood, forked_randomness, num_examples, take
 from bayesrule.types import Params
+
+
+def refuse_recurrent(network: Network, whose: object) -> None:
+    """A ValueError for a module whose own loop hides the examples."""
+    for name, module in network.model.named_modules():
+        if isinstance(module, nn.RNNBase) and any(v.requires_grad for v in module.parameters()):
+            raise ValueError(
+                f"{type(whose).__name__}() needs the gradients of single examples, which {name!r} "
+                f"({type(module).__name__}) hides. Use noisy_adam, ivon or mean_field, which do "
+                "without, build the layer from cells (LSTMCell), or freeze it."
+            )
 
 
 class Forward(Protocol):
@@ -43,11 +56,13 @@ class Forward(Protocol):
 class Recording:
     """One forward pass with what is needed to take gradients of single examples from it.
 
-    `loose` names the parameters whose rows take a pass for each example, which is slower.
+    `loose` names the parameters whose rows take a pass for each example, which is slower. With a
+    `rotation` the weights are given as seen in its bases, and so is `gradient`; rows are not.
     """
 
-    def __init__(self, forward: Forward, params: Params) -> None:
-        self.params = {name: value.detach().requires_grad_() for name, value in params.items()}
+    def __init__(self, forward: Forward, params: Params, rotation: Rotation | None = None) -> None:
+        self._leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        self.params = self._leaves if rotation is None else turned(rotation, self._leaves)
         self._network, self._training, self._x = forward.network, forward.training, forward.x
         # The module may move its statistics in place; single examples see those from before.
         self._before = {name: value.clone() for name, value in forward.buffers.items()}
@@ -101,11 +116,7 @@ class Recording:
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradient for one vector (n, *) backpropagated from the outputs."""
-        wanted = list(self.params.values())
-        found = torch.autograd.grad(
-            self.outputs, wanted, vector, retain_graph=True, materialize_grads=True
-        )
-        return dict(zip(self.params, found, strict=True))
+        return pulled(self.outputs, vector, self._leaves, self.params, retain_graph=True)
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[ExampleRows, Params]:
         """Backpropagates each of `vectors` (V, n, *) from the outputs.

@@ -19,11 +19,12 @@ class NoCurvature(Curvature):
     """Gradients only."""
 
     gives_curvature = False
+    takes_rotations = True
 
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
-        loss, gradient, outputs = plain_gradient(problem, point.params)
+        loss, gradient, outputs = plain_gradient(problem, point.params, point.rotation)
         return Local(loss, gradient, None, problem.statistics(outputs))
 
 
@@ -53,8 +54,12 @@ class SquaredGradient(Curvature):
     """`N ĝ²`, the square of the batch-mean gradient: cheap, and what RMSprop and Adam use.
 
     It falls with the batch size where the squares of single examples would not; Khan & Rue (2023),
-    sec. 4.2.
+    sec. 4.2. With `of_sums` it is `N B ĝ²` for B examples, which does not: where the gradients of
+    single examples are independent and zero on average, as they are about the optimum, that is
+    what their squares are on average.
     """
+
+    of_sums: bool = False
 
     additive = False
 
@@ -65,7 +70,8 @@ class SquaredGradient(Curvature):
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
         # The square is taken of the whole gradient: after the sum over draws and machines.
-        row = _OneRow(derivatives.gradient, derivatives.weight**-0.5)
+        share = derivatives.count if self.of_sums else 1
+        row = _OneRow(derivatives.gradient, (share / derivatives.weight) ** 0.5)
         return dataclasses.replace(derivatives, curvature=structure.contract(row))
 
 
@@ -76,6 +82,8 @@ class PerExample(Curvature):
     Where batch norm in training mode couples examples, row i is the gradient through the
     activations of example i, as in Osawa et al. (2019).
     """
+
+    needs_rows = True
 
     def local(
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Generator
 
+from bayesrule.matrices.rotation import Rotation
 from bayesrule.moments import Activations
 from bayesrule.posteriors import Posterior
 from bayesrule.types import Params
@@ -19,12 +20,14 @@ class Point:
 
     The offset belongs to whoever gets the point, who may use its memory again. With `activations`
     the point stands for the whole belief, whose moments are to be carried through the network. The
-    weights of a `Layerwise` expectation are drawn when they are used, so they have no offset.
+    weights of a `Layerwise` expectation are drawn when they are used, so they have no offset. With
+    a `rotation` the weights are given as seen in its bases, and so is their gradient wanted.
     """
 
     params: Params
     offset: Params | None
     activations: Activations | None = None
+    rotation: Rotation | None = None
 
 
 class Expectation(ABC):

@@ -228,7 +228,7 @@ class DrawnWeight(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        if function in _FACTS:
+        if function in FACTS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **named)
         if function in _LAYERS:
@@ -254,7 +254,7 @@ class DrawnWeight(Tensor):
 
 
 # What can be asked of a weight without looking at its values.
-_FACTS = {
+FACTS = {
     getattr(Tensor, name).__get__
     for name in ("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps", "is_nested",
                  "is_sparse", "is_quantized", "layout", "requires_grad", "is_leaf")

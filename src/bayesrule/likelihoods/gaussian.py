@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.distributions import Normal
 
+from bayesrule import randomness
 from bayesrule.likelihoods import _noise
 from bayesrule.likelihoods._base import (
     Conditioned,
@@ -82,7 +83,7 @@ class GaussianLikelihood(Likelihood):
             return self._counted(noise, statistics)
         b = self.rate + 0.5 * statistics["squares"]
         old = noise["a"]
-        a = torch.full_like(old, self.shape + 0.5 * weight)
+        a = torch.zeros_like(old) + (self.shape + 0.5 * weight)
         # At the prior there is nothing to average yet, so the conjugate answer is taken at once.
         rate = torch.full_like(old, self.averaging).masked_fill(old == self.shape, 1.0)
         return {"a": old.lerp(a, rate), "b": noise["b"].expand_as(b).lerp(b, rate)}
@@ -137,7 +138,7 @@ class GaussianLikelihood(Likelihood):
 
     def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
         scale = self.distribution(outputs, noise).scale
-        return outputs + scale * torch.empty_like(outputs).normal_(generator=generator)
+        return outputs + scale * randomness.normal_like(outputs, generator)
 
     def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
         precision, _ = self._precision(outputs, noise)

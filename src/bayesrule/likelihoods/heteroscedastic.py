@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.distributions import Normal
 
+from bayesrule import randomness
 from bayesrule.likelihoods._base import (
     Conditioned,
     Likelihood,
@@ -56,7 +57,7 @@ class HeteroscedasticLikelihood(Likelihood):
 
     def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
         mean, log_variance = self._split(outputs)
-        white = torch.empty_like(mean).normal_(generator=generator)
+        white = randomness.normal_like(mean, generator)
         return mean + torch.exp(0.5 * log_variance) * white
 
     def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:

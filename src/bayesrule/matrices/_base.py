@@ -88,8 +88,8 @@ class Matrix(ABC):
         return self.solve(vector)
 
     def descend_(self, point: Params, gradient: Params, rate: float) -> Params:
-        """`x − rate S⁻¹ g`; may use up x and g."""
-        return vectors.add_(point, self.solve_(gradient), alpha=-rate)
+        """`x − rate S⁻¹ g`; may use up x."""
+        return vectors.add_(point, self.solve(gradient), alpha=-rate)
 
     def lerp_(self, target: Self, rate: float) -> Self:
         """`(1 − rate) F + rate T`; may use up F."""

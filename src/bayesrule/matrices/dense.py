@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from bayesrule import vectors
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.types import Params, Rows
@@ -27,14 +28,18 @@ def flatten(params: Params, shapes: Shapes, leading: int = 0) -> Tensor:
 
 
 def unflatten(vector: Tensor, shapes: Shapes) -> Params:
-    """One vector (P,) back into named tensors."""
-    parts = vector.split([math.prod(shape) for shape in shapes.values()])
-    return {k: p.reshape(shape) for (k, shape), p in zip(shapes.items(), parts, strict=True)}
+    """One vector (*leading axes, P) back into named tensors."""
+    parts = vector.split([math.prod(shape) for shape in shapes.values()], dim=-1)
+    each, axes = zip(shapes.items(), parts, strict=True), vector.shape[:-1]
+    return {k: part.reshape(*axes, *shape) for (k, shape), part in each}
 
 
 @dataclass(frozen=True)
 class DenseMatrix(Matrix):
-    """A full symmetric matrix, (P, P), over the parameters flattened in their order."""
+    """A full symmetric matrix, (P, P), over the parameters flattened in their order.
+
+    Those of several nets may be stacked along a first axis, (num, P, P).
+    """
 
     values: Tensor
     shapes: Shapes
@@ -51,13 +56,14 @@ class DenseMatrix(Matrix):
         return factor
 
     def _flat(self, vector: Params) -> Tensor:
-        return flatten(vector, self.shapes)
+        return flatten(vector, self.shapes, leading=self.values.ndim - 2)
 
     def _with(self, values: Tensor) -> DenseMatrix:
         return DenseMatrix(values, self.shapes)
 
     def matmul(self, vector: Params) -> Params:
-        return unflatten(self.values @ self._flat(vector), self.shapes)
+        column = self._flat(vector).unsqueeze(-1)
+        return unflatten((self.values @ column).squeeze(-1), self.shapes)
 
     def solve(self, vector: Params) -> Params:
         column = self._flat(vector).unsqueeze(-1)
@@ -70,13 +76,13 @@ class DenseMatrix(Matrix):
         return unflatten(draw.squeeze(-1), self.shapes)
 
     def logdet(self) -> Tensor:
-        return 2.0 * self.cholesky.diagonal().log().sum()
+        return 2.0 * _diagonal(self.cholesky).log().sum(-1)
 
     def diagonal(self) -> Params:
-        return unflatten(self.values.diagonal(), self.shapes)
+        return unflatten(_diagonal(self.values), self.shapes)
 
     def inverse_diagonal(self) -> Params:
-        return unflatten(torch.cholesky_inverse(self.cholesky).diagonal(), self.shapes)
+        return unflatten(_diagonal(torch.cholesky_inverse(self.cholesky)), self.shapes)
 
     def trace_solve(self, other: Matrix) -> Tensor:
         if isinstance(other, DenseMatrix):
@@ -93,11 +99,12 @@ class DenseMatrix(Matrix):
         return self._with(self.values + other.values)
 
     def times(self, factor: float) -> DenseMatrix:
-        return self._with(self.values * factor)
+        return self._with(self.values * vectors.over(factor, self.values))
 
     def damped(self, damping: float) -> DenseMatrix:
         values = self.values.clone()
-        values.diagonal().add_(damping)
+        diagonal = _diagonal(values)
+        diagonal.add_(vectors.over(damping, diagonal))
         return self._with(values)
 
     def lerp(self, target: DenseMatrix, rate: float) -> DenseMatrix:
@@ -133,10 +140,15 @@ class Dense(Structure):
         return DenseMatrix(scale * eye, shapes_of(params))
 
     def contract(self, rows: Rows) -> DenseMatrix:
-        table = rows.per_example()
-        shapes = shapes_of(table, leading=2)
-        flat = flatten(table, shapes, leading=2).flatten(end_dim=1)
+        # Rows of stacked nets have one more axis in front.
+        table, axes = rows.per_example(), getattr(rows, "axes", 0)
+        shapes = shapes_of(table, leading=axes + 2)
+        flat = flatten(table, shapes, leading=axes + 2).flatten(axes, axes + 1)
         return DenseMatrix(flat.mT @ flat, shapes)
 
     def project(self, matrix: Tensor, params: Params) -> DenseMatrix:
-        return DenseMatrix(matrix, shapes_of(params))
+        return DenseMatrix(matrix, shapes_of(params, leading=matrix.ndim - 2))
+
+
+def _diagonal(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1)

@@ -117,20 +117,25 @@ class IsotropicMatrix(Matrix):
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def _full(self, value: Tensor) -> Params:
-        return {name: value.expand(shape) for name, shape in self.shapes.items()}
+        # The nets of a stack, where there are several, stay in front.
+        nets = value.shape
+        return {
+            name: value.reshape(*nets, *[1] * len(shape)).expand(*nets, *shape)
+            for name, shape in self.shapes.items()
+        }
 
     def _with(self, value: Tensor) -> IsotropicMatrix:
         return IsotropicMatrix(value, self.shapes)
 
     def matmul(self, vector: Params) -> Params:
-        return {name: v * self.value for name, v in vector.items()}
+        return vectors.scale(vector, self.value)
 
     def solve(self, vector: Params) -> Params:
-        return {name: v / self.value for name, v in vector.items()}
+        return {name: v / vectors.over(self.value, v) for name, v in vector.items()}
 
     def inv_sqrt(self, noise: Params) -> Params:
         root = self.value.sqrt()
-        return {name: v / root for name, v in noise.items()}
+        return {name: v / vectors.over(root, v) for name, v in noise.items()}
 
     def logdet(self) -> Tensor:
         return self.size * self.value.log()

@@ -168,6 +168,12 @@ def inverse_root(matrix: Tensor, whose: str) -> Tensor:
 def eigen(matrix: Tensor, whose: str) -> tuple[Tensor, Tensor]:
     """Eigenvalues, at least zero, and eigenvectors of a factor."""
     _refuse_not_finite(matrix, whose)
+    values = matrix.diagonal()
+    if torch.equal(matrix, torch.diag(values)):
+        # As every factor is to begin with.
+        return values.clamp_min(0.0), torch.eye(
+            len(matrix), dtype=matrix.dtype, device=matrix.device
+        )
     values, directions = torch.linalg.eigh(matrix)
     # Laid out by rows, as a file has them: products round by the layout.
     return values.clamp_min(0.0), directions.contiguous()

@@ -115,6 +115,10 @@ class KroneckerMatrix(Matrix):
     def retract(self, target: KroneckerMatrix, rate: float, damping: float) -> KroneckerMatrix:
         return self._map(lambda a, b: a.retract(b, rate, damping), target)
 
+    def spectral(self) -> KroneckerMatrix:
+        """The same matrix, with each layer diagonal in the eigenbases of its factors."""
+        return replace(self, layers={k: layer.spectral() for k, layer in self.layers.items()})
+
     def price(self, offset: Params, gradient: Params) -> KroneckerMatrix:
         return self._map(lambda a, _: a.price(offset, gradient), self)
 

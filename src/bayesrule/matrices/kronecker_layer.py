@@ -41,6 +41,10 @@ class LayerMatrix(Matrix):
     def logdet(self) -> Tensor: ...
 
     @abstractmethod
+    def spectral(self) -> CorrectedLayer:
+        """The same matrix, as one that is diagonal in the eigenbases of the factors."""
+
+    @abstractmethod
     def combined(self, factors: Factors, parts: list[tuple[Self, float]]) -> Self:
         """The matrix with new factors that is the sum of the given multiples."""
 
@@ -129,8 +133,23 @@ class FactoredLayer(LayerMatrix):
         outputs, inputs = self.damped_factors
         return torch.outer(quadratic(left, outputs), quadratic(right, inputs))
 
+    @cached_property
+    def eigen(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Eigenvalues and eigenvectors of S, then those of A; damping leaves them as they are."""
+        outputs, inputs = self.factors.output, self.factors.mean_input
+        return *eigen(outputs, self.whose), *eigen(inputs, self.whose)
+
+    def spectral(self) -> CorrectedLayer:
+        outputs, left, inputs, right = self.eigen
+        more, less = self.factors.shares()
+        values = torch.outer(outputs + less, inputs + more)
+        return CorrectedLayer.diagonal_in(self, left, right, values)
+
     def damped(self, damping: float) -> FactoredLayer:
-        return replace(self, factors=self.factors.damped(damping))
+        new = replace(self, factors=self.factors.damped(damping))
+        if "eigen" in vars(self):
+            vars(new)["eigen"] = self.eigen
+        return new
 
     def combined(self, factors: Factors, parts: list[tuple[FactoredLayer, float]]) -> FactoredLayer:
         return replace(self, factors=factors)
@@ -153,6 +172,10 @@ class SpectralLayer(LayerMatrix):
     def root(self) -> Root:
         left, right, _ = self.spectrum
         return Root(left, right, 1.0 / floored(self._values, self.whose))
+
+    def spectral(self) -> CorrectedLayer:
+        left, right, _ = self.spectrum
+        return CorrectedLayer.diagonal_in(self, left, right, self._values)
 
     def apply(self, x: Tensor) -> Tensor:
         left, right, _ = self.spectrum
@@ -213,6 +236,14 @@ class CorrectedLayer(SpectralLayer):
         like = factors.output
         left, right = (torch.eye(n, dtype=like.dtype, device=like.device) for n in place.size)
         return cls(place, factors, left, right, like.new_full(place.size, scale))
+
+    @classmethod
+    def diagonal_in(
+        cls, layer: LayerMatrix, left: Tensor, right: Tensor, values: Tensor
+    ) -> CorrectedLayer:
+        """A layer with these values in the given bases, all damping among them."""
+        bare = replace(layer.factors, damping=torch.zeros_like(layer.factors.damping))
+        return cls(layer.place, bare, left, right, floored(values, layer.whose))
 
     @property
     def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
 from bayesrule.methods._settings import Rate, Settings
-from bayesrule.posteriors import GaussianFamily
+from bayesrule.posteriors import GaussianFamily, RotatedFamily
 from bayesrule.rules import Average, Noisy, Velocity
 
 Momentum = float | Average | Velocity | None
@@ -23,36 +23,40 @@ def noisy_adam(
     model: nn.Module,
     likelihood: Likelihood,
     *,
-    learning_rate: Rate = 1e-2,
+    learning_rate: Rate = 0.03,
     momentum: Momentum = 0.9,
     rate: Rate = 1e-3,
-    initial_curvature: float = 0.01,
+    initial_curvature: float = 1.0,
     draws: int = 1,
     damped_root: bool = False,
+    curvature: Curvature | None = None,
     **settings: Unpack[Settings],
 ) -> Learner:
     """Noisy Adam: a diagonal Gaussian whose precision is the average of Adam's squared gradients.
 
     Zhang et al. (2018), algorithm 1. The mean's gradient is divided by `√f + γ`, or by `√(f + γ)`
-    with `damped_root`, γ the prior precision per datum; only the momentum is without bias.
+    with `damped_root`, γ the prior precision per datum; only the momentum is without bias. Squares
+    are those of the sum over a batch, per example, so that the belief does not depend on the size
+    of batches; `curvature=SquaredGradient()` takes those of the mean, which Adam has.
     """
     steps = _average(momentum)
     rule = Noisy(learning_rate, rate, steps, square_root=True, damped_root=damped_root)
-    family, curvature = GaussianFamily(Diagonal(), initial_curvature), SquaredGradient()
-    return _learner(model, likelihood, family, rule, curvature, draws, settings)
+    family = GaussianFamily(Diagonal(), initial_curvature)
+    squares = curvature or SquaredGradient(of_sums=True)
+    return _learner(model, likelihood, family, rule, squares, draws, settings)
 
 
 def noisy_kfac(
     model: nn.Module,
     likelihood: Likelihood,
     *,
-    learning_rate: Rate = 0.1,
+    learning_rate: Rate = 0.05,
     momentum: Momentum = 0.9,
     rate: Rate = 0.05,
     initial_curvature: float = 1.0,
     draws: int = 1,
     damping: float = 0.0,
-    kl_clip: float = math.inf,
+    kl_clip: float = 1e-3,
     stats_every: int = 10,
     inverse_every: int = 100,
     curvature: Curvature | None = None,
@@ -65,21 +69,22 @@ def noisy_kfac(
     """
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
-    family = GaussianFamily(Kronecker(), initial_curvature)
-    return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
+    found = curvature or Fisher()
+    family = _kronecker(Kronecker(), initial_curvature, inverse_every, found)
+    return _learner(model, likelihood, family, rule, found, draws, settings)
 
 
 def noisy_ekfac(
     model: nn.Module,
     likelihood: Likelihood,
     *,
-    learning_rate: Rate = 0.1,
+    learning_rate: Rate = 0.05,
     momentum: Momentum = 0.9,
     rate: Rate = 0.05,
     initial_curvature: float = 1.0,
     draws: int = 1,
     damping: float = 0.0,
-    kl_clip: float = math.inf,
+    kl_clip: float = 1e-3,
     stats_every: int = 10,
     inverse_every: int = 100,
     curvature: Curvature | None = None,
@@ -88,21 +93,22 @@ def noisy_ekfac(
     """Noisy EK-FAC: noisy K-FAC with the curvature's own diagonal in the factors' eigenbases."""
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
-    family = GaussianFamily(Kronecker(corrected=True), initial_curvature)
-    return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
+    found = curvature or Fisher()
+    family = _kronecker(Kronecker(corrected=True), initial_curvature, inverse_every, found)
+    return _learner(model, likelihood, family, rule, found, draws, settings)
 
 
 def noisy_tridiagonal(
     model: nn.Module,
     likelihood: Likelihood,
     *,
-    learning_rate: Rate = 0.1,
+    learning_rate: Rate = 0.05,
     momentum: Momentum = 0.9,
     rate: Rate = 0.05,
     initial_curvature: float = 1.0,
     draws: int = 1,
     damping: float = 0.0,
-    kl_clip: float = math.inf,
+    kl_clip: float = 1e-3,
     stats_every: int = 10,
     inverse_every: int = 100,
     curvature: Curvature | None = None,
@@ -119,7 +125,7 @@ def noisy_full(
     model: nn.Module,
     likelihood: Likelihood,
     *,
-    learning_rate: Rate = 0.1,
+    learning_rate: Rate = 0.05,
     momentum: Momentum = 0.9,
     rate: Rate = 0.05,
     initial_curvature: float = 1.0,
@@ -136,6 +142,14 @@ def noisy_full(
     rule = _rule(learning_rate, rate, momentum, clips, every)
     family = GaussianFamily(Dense(), initial_curvature)
     return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
+
+
+def _kronecker(
+    structure: Kronecker, first: float, inverse_every: int, curvature: Curvature
+) -> GaussianFamily:
+    """In the factors' eigenbases, where these are kept for a while and the curvature allows it."""
+    kept = inverse_every > 1 and curvature.takes_rotations
+    return RotatedFamily(structure, first) if kept else GaussianFamily(structure, first)
 
 
 def _average(momentum: Momentum) -> Average | Velocity | None:

@@ -3,6 +3,7 @@
 from bayesrule.posteriors._base import Family, Posterior
 from bayesrule.posteriors.factorised import Factorised, FreeScales, MeanField, MeanFieldFamily
 from bayesrule.posteriors.gaussian import FanIn, Gaussian, GaussianFamily, Normal
+from bayesrule.posteriors.rotated import Rotated, RotatedFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 
 __all__ = [
@@ -19,4 +20,6 @@ __all__ = [
     "Normal",
     "Posterior",
     "Rank",
+    "Rotated",
+    "RotatedFamily",
 ]

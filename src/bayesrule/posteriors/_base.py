@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Generator, Tensor, nn
 
 from bayesrule import tree
@@ -35,6 +36,16 @@ class Posterior(ABC):
     @abstractmethod
     def entropy(self) -> Tensor:
         """`−E_q[log q]` in nats."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the belief's tensors are."""
+        return self.witness.device
+
+    @property
+    def witness(self) -> Tensor:
+        """One of the belief's own tensors."""
+        return next(v for _, v in tree.leaves(self) if isinstance(v, Tensor))
 
     def state_dict(self) -> Params:
         """All tensors of the belief, by slash-separated names."""

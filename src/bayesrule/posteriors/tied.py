@@ -58,7 +58,7 @@ class KTied(Factorised):
                 pulled[name] = slope
                 continue
             u, v = free[f"{name}.u"], free[f"{name}.v"]
-            ratio = slope.div_(std[name]).reshape(len(u), len(v))
+            ratio = slope.div_(std[name]).reshape(*u.shape[:-1], v.shape[-2])
             right, left = _both_sides(ratio, u, v)
             pulled[f"{name}.u"], pulled[f"{name}.v"] = u.mul_(right), v.mul_(left)
         return pulled

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from bayesrule import tree, vectors
 from bayesrule.curvature import Curvature, NoCurvature
 from bayesrule.expectations import AtMean, Draws, Expectation
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
-from bayesrule.posteriors import Family, Gaussian, GaussianFamily
+from bayesrule.matrices.rotation import Rotation
+from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Rotated, RotatedFamily
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.momentum import Average, Velocity
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.types import Derivatives, Params
+
+Belief = Gaussian | Rotated
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,12 @@ class Noisy(Rule):
                 f"{type(family.structure).__name__}()."
             )
 
+        if isinstance(family, RotatedFamily) and not curvature.takes_rotations:
+            raise ValueError(
+                f"{kind}() looks at the weights as they are: use GaussianFamily() instead of "
+                "RotatedFamily(), or Fisher() or GGN()."
+            )
+
     def structure(self, family: Family) -> Structure:
         assert isinstance(family, GaussianFamily)
         return family.structure
@@ -100,20 +111,21 @@ class Noisy(Rule):
     def curvature_at(self, given: Curvature, step: int) -> Curvature:
         return NoCurvature() if step % self.stats_every else given
 
-    def copied(self, posterior: Gaussian, memory: Memory) -> tuple[Gaussian, Memory]:  # type: ignore[override]
+    def copied(self, posterior: Belief, memory: Memory) -> tuple[Belief, Memory]:  # type: ignore[override]
         # A step changes no precision in place, so its roots can be kept.
-        mean = {name: value.clone() for name, value in posterior.mean.items()}
+        mean = {name: value.clone() for name, value in _seen(posterior).mean.items()}
         shared = {k: v for k, v in memory.items() if k == "preconditioner"}
-        return replace(posterior, mean=mean), tree.map_tensors(memory, torch.clone) | shared
+        return _moved(posterior, mean), tree.map_tensors(memory, torch.clone) | shared
 
     def init(self, family: Family, params: Params, weight: float) -> Memory:
         assert isinstance(family, GaussianFamily)
         memory: Memory = {"curvature": family.first_curvature(params, weight)}
+        first = _seen(family.init(params, weight=weight, prior_precision=1.0))
         if self.momentum is not None:
-            memory["momentum"] = vectors.zeros_like(params)
+            memory["momentum"] = vectors.zeros_like(first.mean)
         if self._damped_apart:
             # A place to load one into; the first step makes it.
-            memory["preconditioner"] = family.first_curvature(params, weight)
+            memory["preconditioner"] = first.precision
         return memory
 
     @property
@@ -123,27 +135,49 @@ class Noisy(Rule):
 
     def step(
         self,
-        posterior: Gaussian,
+        posterior: Belief,
         derivatives: Derivatives,
         prior_precision: float,
         memory: Memory,
         step: int,
-    ) -> tuple[Gaussian, Memory]:
+    ) -> tuple[Belief, Memory]:
         memory, weight = dict(memory), derivatives.weight
         if derivatives.curvature is not None:
             rate = as_schedule(self.rate)(step)
             memory["curvature"] = memory["curvature"].lerp_(derivatives.curvature, rate)
-        precision = posterior.precision
-        if step % self.inverse_every == 0:
-            precision = memory["curvature"].damped(prior_precision)
-            if self._damped_apart:
-                memory["preconditioner"] = precision.damped(weight * self.damping)
-        where = derivatives.weights if self.prior_at_draws else posterior.mean
+        where = derivatives.weights if self.prior_at_draws else _seen(posterior).mean
         assert where is not None
         gradient = vectors.add(derivatives.gradient, where, alpha=prior_precision)
-        divisor = self._divisor(precision, prior_precision, weight, memory)
-        direction, rate = self._direction(divisor, gradient, weight, memory, step)
-        return Gaussian(vectors.add_(posterior.mean, direction, alpha=-rate), precision), memory
+        if step % self.inverse_every == 0:
+            posterior, gradient = self._follow(posterior, gradient, prior_precision, weight, memory)
+        seen = _seen(posterior)
+        divisor = self._divisor(seen.precision, prior_precision, weight, memory)
+        mean = self._descended(seen.mean, divisor, gradient, weight, memory, step)
+        return _moved(posterior, mean), memory
+
+    def _follow(
+        self,
+        posterior: Belief,
+        gradient: Params,
+        prior_precision: float,
+        weight: float,
+        memory: Memory,
+    ) -> tuple[Belief, Params]:
+        """The belief whose precision follows the average curvature, and the gradient beside it."""
+        precision = memory["curvature"].damped(prior_precision)
+        if isinstance(posterior, Gaussian):
+            if self._damped_apart:
+                memory["preconditioner"] = precision.damped(weight * self.damping)
+            return Gaussian(posterior.mean, precision), gradient
+        new = Rotated.of(posterior.mean, _of_first_rank(precision.spectral()))
+        if self._damped_apart:
+            # Damping leaves the bases as they are, and those just found are kept.
+            damped = _of_first_rank(precision.damped(weight * self.damping).spectral())
+            memory["preconditioner"] = DiagonalMatrix(Rotation.of(damped).values())
+        old, into = posterior.rotation, new.rotation
+        if self.momentum is not None:
+            memory["momentum"] = into.into(old.back(memory["momentum"]))
+        return new, into.into(old.back(gradient))
 
     def _divisor(
         self, precision: Matrix, prior_precision: float, weight: float, memory: Memory
@@ -158,26 +192,50 @@ class Noisy(Rule):
         root = vectors.scale_(vectors.sqrt(inside), weight**0.5)
         return DiagonalMatrix(root if self.damped_root else vectors.shift_(root, more))
 
-    def _direction(
-        self, divisor: Matrix, gradient: Params, weight: float, memory: Memory, step: int
-    ) -> tuple[Params, float]:
-        """Where the mean goes, as a new vector times a number; `memory` moves."""
-        rate, seen = as_schedule(self.learning_rate)(step), 1.0
+    def _descended(
+        self,
+        mean: Params,
+        divisor: Matrix,
+        gradient: Params,
+        weight: float,
+        memory: Memory,
+        step: int,
+    ) -> Params:
+        """The mean after the step; it is used up, and `memory` moves."""
+        rate = as_schedule(self.learning_rate)(step)
         if isinstance(self.momentum, Average):
             decay = self.momentum.decay
             gradient = vectors.lerp_(memory["momentum"], gradient, 1.0 - decay)
-            # The average began at zero: without bias it is larger by 1 / seen.
-            seen = 1.0 - decay ** (step + 1)
+            # The average began at zero: without bias it is larger.
+            rate = rate / (1.0 - decay ** (step + 1))
+        if math.isinf(self.kl_clip) and not isinstance(self.momentum, Velocity):
+            return divisor.descend_(mean, gradient, rate)
         direction = divisor.solve(gradient)
-        rate = rate / seen
-        if math.isfinite(self.kl_clip):
+        if not math.isinf(self.kl_clip):
             moved = vectors.dot(gradient, direction) * (rate**2 / weight)
-            vectors.scale_(direction, _at_most_one(self.kl_clip / moved))
+            vectors.scale_(direction, (self.kl_clip / moved).sqrt().clamp_max(1.0))
         if isinstance(self.momentum, Velocity):
             velocity = vectors.scale_(memory["momentum"], self.momentum.decay)
             direction = vectors.add_(velocity, direction)
-        return direction, rate
+        return vectors.add_(mean, direction, alpha=-rate)
 
 
-def _at_most_one(square: Tensor) -> Tensor:
-    return square.sqrt().clamp_max(1.0)
+def _seen(posterior: Belief) -> Gaussian:
+    """The belief in the coordinates in which it moves."""
+    return posterior.inner if isinstance(posterior, Rotated) else posterior
+
+
+def _moved(posterior: Belief, mean: Params) -> Belief:
+    """The belief with another mean, given in the coordinates in which it moves."""
+    if isinstance(posterior, Rotated):
+        return replace(posterior, rotated=mean)
+    return replace(posterior, mean=mean)
+
+
+def _of_first_rank(matrix: T) -> T:
+    """The matrix as the first machine has it: eigenvectors are not the same on all of them."""
+    if distributed.is_available() and distributed.is_initialized():
+        for _, value in tree.leaves(matrix):
+            assert isinstance(value, Tensor)
+            distributed.broadcast(value, src=0)
+    return matrix

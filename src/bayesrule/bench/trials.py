@@ -1,0 +1,71 @@
+"""What benchmarks share: going on from a file, enough data to learn from, a device that is here."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayesrule.checkpoint import CheckpointError
+from bayesrule.data.errors import DataError
+
+
+def read(file: Path, facts: dict[str, Any]) -> dict[str, Any] | None:
+    """The document in a file, None where there is no file.
+
+    `facts` are what all its trials have in common; a file whose own are others is refused, so that
+    results of two settings are never mixed.
+    """
+    if not file.exists():
+        return None
+    try:
+        found = json.loads(file.read_text())
+        task, results = found["task"], found["results"]
+    except (ValueError, KeyError, TypeError) as problem:
+        raise _refused(file, "holds no result of this benchmark") from problem
+    if not isinstance(results, list):
+        raise _refused(file, f"holds no list of results but {type(results).__name__}")
+    if task != facts["task"]:
+        raise _refused(file, f"holds results of {task}, not of {facts['task']}")
+    for name, mine in json.loads(json.dumps(facts)).items():
+        if name in found and found[name] != mine:
+            raise _refused(
+                file, f"has trials with {name}={found[name]}, these are to have {name}={mine}"
+            )
+    return {**found, "results": _numbers(results)}
+
+
+def _numbers(value: Any) -> Any:
+    """What json cannot say and is kept as null: numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: _numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    return math.nan if value is None else value
+
+
+def _refused(file: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"'{file}' {why}, so it is left as it is. Choose another file with --out."
+    )
+
+
+def enough(num_data: int, batch_size: int) -> None:
+    """Refuses data that do not fill one batch."""
+    if num_data < batch_size:
+        raise DataError(
+            f"This task learns from batches of {batch_size}, but only {num_data} examples are left "
+            "to learn from; take more of them (--num), or hold out fewer."
+        )
+
+
+def usable(device: str) -> None:
+    """Refuses a device that is not here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        reason = str(problem).partition("\n")[0]
+        raise DataError(f"The device {device!r} cannot be used here: {reason}") from problem

@@ -1,0 +1,183 @@
+"""`bayesrule bench images` and `text`: posteriors by the ELBO's gradient, beside the papers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from bayesrule.bench import pictures, tied, variational
+from bayesrule.bench.trials import read
+from bayesrule.commands import faults, options, text
+from bayesrule.commands.kept import keeper
+
+
+def run_elbo(args: argparse.Namespace) -> int:
+    """Trains methods at temperatures and prints the best of each, then all of them."""
+    methods = [name.lower().replace("-", "_") for name in args.methods or variational.METHODS]
+    with faults.of_the_call():
+        trials = variational.every_trial(
+            methods, args.temperatures or (1.0, 0.1), args.multipliers or (variational.MULTIPLIER,)
+        )
+    settings = {
+        **_settings(args),
+        "held_out": args.held_out or variational.HELD_OUT,
+        "seed": args.seed or 0,
+    }
+    found = variational.run(
+        args.task,
+        trials,
+        **settings,
+        previous=_previous(args, variational.facts(args.task, **settings)),
+        show=_say,
+        keep=keeper(args),
+    )
+    _draw(args, pictures.of_variational(found))
+    if args.json:
+        print(options.as_json(found))
+        return 0
+    _show_chosen(found)
+    _show_all(found)
+    return 0
+
+
+def run_tied(args: argparse.Namespace) -> int:
+    """Trains ranks for seeds and prints their means, the ratios and the truncations."""
+    settings = {**_settings(args), "marks": tuple(args.marks or tied.MARKS)}
+    found = tied.run(
+        args.task,
+        ranks=args.ranks or (0, 2, 3),
+        seeds=args.seeds or (0, 1, 2),
+        **settings,
+        previous=_previous(args, tied.facts(args.task, **settings)),
+        show=_say,
+        keep=keeper(args),
+    )
+    _draw(args, pictures.of_tied(found))
+    if args.json:
+        print(options.as_json(found))
+        return 0
+    _show_ranks(found)
+    _show_ratios(found)
+    _show_truncated(found)
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {"device": args.device, "epochs": args.epochs, "num": args.num}
+
+
+def _previous(args: argparse.Namespace, facts: dict[str, Any]) -> dict[str, Any] | None:
+    """What --out has already, once it is known that everything can be written."""
+    if args.pictures:
+        options.writable(Path(args.pictures))
+    if not args.out:
+        return None
+    options.writable(Path(args.out).parent)
+    found = read(Path(args.out), facts)
+    if found:
+        _say(f"{len(found['results'])} results are there already")
+    return found
+
+
+def _draw(args: argparse.Namespace, drawn: dict[str, str]) -> None:
+    if args.pictures:
+        for file in pictures.write(Path(args.pictures), args.task, drawn):
+            _say(f"drawn: {file}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show_chosen(found: dict[str, Any]) -> None:
+    rows = []
+    for one in variational.chosen(found["results"]):
+        name, test = f"{one['method']}, {one['way']}", one["test"]
+        published = found["published"].get(name, (None, None, None))
+        figures = zip(("nll", "accuracy", "ece"), (3, 1, 3), published, strict=True)
+        pairs = [_pair(test[key], paper, digits) for key, digits, paper in figures]
+        rows.append([name, *_setting(one), *(cell for pair in pairs for cell in pair)])
+    head = ["prediction", "T", "×", "NLL", "paper", "accuracy %", "paper", "ECE", "paper"]
+    print(f"\n{found['title']}: test images")
+    print(text.table(head, rows))
+    print(
+        f"T, the temperature, and ×, the multiplier of the scales' learning rate, are those of the "
+        f"least NLL on {found['held_out']} held-out training images. The paper's figures, Unlu & "
+        "Aitchison (2021), Table 1, are the best of all temperatures on the test images."
+    )
+
+
+def _show_all(found: dict[str, Any]) -> None:
+    rows = [
+        [
+            f"{one['method']}, {one['way']}",
+            *_setting(one),
+            *(_figure(one["held_out"][key], digits) for key, digits in (("nll", 4), ("ece", 3))),
+            *(_figure(one["test"][key], digits) for key, digits in (("nll", 4), ("accuracy", 2))),
+        ]
+        for one in found["results"]
+    ]
+    head = ["prediction", "T", "×", "NLL, held out", "ECE, held out", "NLL, test", "accuracy %"]
+    print("\nAll settings")
+    print(text.table(head, rows))
+    print(f"\n{found['machine']}; {found['epochs']} epochs, seed {found['seed']}.")
+
+
+def _show_ranks(found: dict[str, Any]) -> None:
+    rows = []
+    for method, own in tied.summary(found).items():
+        published = found["published"].get(method, (None,) * 4)
+        bound = _pair(own["negative_elbo"], published[0], 3)
+        nll = [text.with_error(own["nll"], own["nll_error"]), _paper(published[1])]
+        right = _pair(own["accuracy"], published[2], 2)
+        size = _pair(own["parameters"] / 1000, published[3], 0)
+        rows.append([method, *bound, *nll, *right, *size])
+    columns = ("−ELBO", "NLL", "accuracy %", "parameters / 1000")
+    head = ["posterior", *(name for column in columns for name in (column, "paper"))]
+    seeds = sorted({one["seed"] for one in found["results"]})
+    print(f"\n{found['title']}: test data, means over seeds {', '.join(map(str, seeds))}")
+    print(text.table(head, rows))
+    print(
+        f"Predictions average {found['draws']} draws; ± is over the test data. Swiatkowski et al. "
+        f"(2020). {found['machine']}; {found['epochs']} epochs."
+    )
+
+
+def _show_ratios(found: dict[str, Any]) -> None:
+    rows = tied.ratio_summary(found)
+    if rows:
+        head = ["posterior", "step", "SNR, median", "SNR, mean", "−ELBO"]
+        print("\nSignal-to-noise ratio of the gradients in the scales, means over seeds")
+        cells = [[m, str(step), *(text.figure(v) for v in values)] for m, step, *values in rows]
+        print(text.table(head, cells))
+
+
+def _show_truncated(found: dict[str, Any]) -> None:
+    cut = tied.truncated_summary(found)
+    if cut:
+        print("\nMean-field with its standard deviations cut to a rank after training")
+        rows = [
+            [name, _figure(own["nll"], 3), _figure(own["accuracy"], 2)] for name, own in cut.items()
+        ]
+        print(text.table(["rank", "NLL", "accuracy %"], rows))
+
+
+def _pair(own: float, paper: float | None, digits: int) -> list[str]:
+    """Our figure and the paper's."""
+    return [_figure(own, digits), _paper(paper)]
+
+
+def _paper(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
+
+
+def _setting(one: dict[str, Any]) -> list[str]:
+    """Temperature and multiplier; map has no scales."""
+    multiplier = "" if one["method"] == "map" else f"{one['scale_multiplier']:g}"
+    return [f"{one['temperature']:g}", multiplier]
+
+
+def _figure(value: float, digits: int) -> str:
+    return "–" if value != value else f"{value:.{digits}f}"

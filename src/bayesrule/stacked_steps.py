@@ -1,0 +1,172 @@
+"""Steps of many nets along their gradients, taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrule import seeds, vectors
+from bayesrule.curvature import Local
+from bayesrule.curvature.stacked import StackedProblem
+from bayesrule.curvature.stacked_layers import Chain
+from bayesrule.learner import Learner
+from bayesrule.network import Inputs, forked_randomness
+from bayesrule.randomness import Generators
+from bayesrule.stackable import ragged_obstacle
+from bayesrule.stacked_states import seeds_of
+from bayesrule.types import Derivatives, Params, State
+
+# Streams of randomness within one step, those of `Learner.step`.
+_TARGETS, _MODULE, _DRAWS = 0, 1, 2
+
+
+class GradientSteps:
+    """`Learner.step` of every net of a stack; each has its own number of data, `num_data`."""
+
+    def __init__(self, learner: Learner, num_data: Sequence[float]) -> None:
+        self.learner, self.num_data = learner, list(num_data)
+        self._chain = Chain.of(learner.network)
+
+    def step(
+        self, state: State, x: Inputs, y: Tensor, own: Tensor | None, donate: bool
+    ) -> tuple[State, Tensor]:
+        """The next state and each net's loss; `own` (num, n) marks what does not only fill up."""
+        if own is not None:
+            x, y = _filled(x, own), _filled(y, own)
+        like = next(iter(state.posterior.mean.values()))
+        weight = self._weight(like)
+        problem = self._problem(state, x, y, own, weight)
+        draws: Any = self._generators(state, like.device, _DRAWS)
+        with self._module_randomness(problem, state):
+            local = self.learner.local(problem, state.posterior, draws, state.step)
+        return self._absorbed(state, local, problem, weight, donate)
+
+    def _weight(self, like: Tensor) -> float | Tensor:
+        """`num_data / temperature`: a number, or one for each net, (num,)."""
+        if len(set(self.num_data)) == 1:
+            return self.num_data[0] / self.learner.temperature
+        return like.new_tensor(self.num_data) / self.learner.temperature
+
+    def _problem(
+        self, state: State, x: Inputs, y: Tensor, own: Tensor | None, weight: Any
+    ) -> StackedProblem:
+        """The batches and, in this one place, what each of their examples stands for."""
+        learner, chain = self.learner, self._chain
+        like = next(iter(state.posterior.mean.values()))
+        count = y.shape[1] if own is None else own.sum(1).to(like.dtype)
+        return StackedProblem(
+            learner.network,
+            learner.likelihood,
+            state.noise,
+            {name: value.clone() for name, value in state.buffers.items()},
+            x,
+            y,
+            self._generators(state, like.device, _TARGETS, own),  # type: ignore[arg-type]
+            scale=weight / (count * learner.expectation.num),
+            temperature=learner.temperature,
+            own=own,
+            chain=chain if chain is not None and chain.takes(x) else None,
+        )
+
+    def _absorbed(
+        self, state: State, local: Local, problem: StackedProblem, weight: Any, donate: bool
+    ) -> tuple[State, Tensor]:
+        """`Learner.absorb`: rules treat every number alone, and nets are more of them."""
+        learner, rule = self.learner, self.learner.rule
+        loss = local.loss * (problem.scale * learner.temperature)
+        own = problem.own
+        size: Any = problem.y.shape[1] if own is None else own.sum(1).to(loss.dtype)
+        found = Derivatives(loss, local.gradient, local.curvature, weight, size, local.weights)
+        curvature = rule.curvature_at(learner.curvature, state.step)
+        found = curvature.complete(found, rule.structure(learner.family))
+        given = state.posterior, state.rule
+        belief, memory = given if donate else rule.copied(*given)
+        posterior, memory = rule.step(belief, found, learner.prior_precision, memory, state.step)
+        noise = self._noise(state.noise, local.statistics, weight)
+        new = State(posterior, memory, noise, problem.buffers, state.step + 1, state.seed)
+        return new, loss
+
+    def _noise(self, noise: Params, statistics: Params, weight: float | Tensor) -> Params:
+        """What the likelihoods have learned from statistics (num, *outputs)."""
+        if not statistics:
+            return shared_noise(self.learner, noise)
+        like = next(iter(statistics.values()))
+        wide = {
+            name: value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))
+            for name, value in noise.items()
+        }
+        own: Any = vectors.over(weight, like)
+        found = self.learner.likelihood.update(wide, statistics, own)
+        # The shape of the Gamma distribution is one for all outputs of a net.
+        return {**found, "a": found["a"].reshape(-1)}
+
+    def own(self, y: Tensor, sizes: Sequence[int] | None) -> Tensor | None:
+        """The examples (num, n) that are each net's own; None where all are."""
+        found = _missing(y) if sizes is None else _first(sizes, *y.shape[:2])
+        problem = None if found is None else ragged_obstacle(self.learner)
+        if problem is not None:
+            raise ValueError(f"Batches that differ in size cannot be stacked, since {problem}.")
+        return None if found is None else found.to(y.device)
+
+    def _generators(
+        self, state: State, device: torch.device, stream: int, own: Tensor | None = None
+    ) -> Generators:
+        def keys() -> list[int]:
+            return [seeds.key(seed, state.step, stream) for seed in seeds_of(state)]
+
+        return Generators(device, keys, own)
+
+    def _module_randomness(
+        self, problem: StackedProblem, state: State
+    ) -> AbstractContextManager[None]:
+        if problem.chain is not None:
+            return nullcontext()  # It draws nothing.
+        key = seeds.key(seeds_of(state)[0], state.step, _MODULE)
+        return forked_randomness(problem.y.device, key)
+
+
+def shared_noise(learner: Learner, noise: Params) -> Params:
+    """The next noise where it does not depend on data, such as a schedule's."""
+    if not noise:
+        return {}
+    num = len(next(iter(noise.values())))
+    first = {name: value[0] for name, value in noise.items()}
+    moved = learner.likelihood.update(first, {}, learner.weight)
+    return {name: value.expand(num).clone() for name, value in moved.items()}
+
+
+def _first(sizes: Sequence[int], num: int, most: int) -> Tensor | None:
+    """The first examples of each net, as many as it says."""
+    given = [int(size) for size in sizes]
+    if len(given) != num or min(given) < 1 or max(given) > most:
+        raise ValueError(f"{num} nets have as many sizes from 1 to {most}, got {given}.")
+    if min(given) == most:
+        return None
+    return torch.arange(most) < torch.tensor(given).unsqueeze(1)
+
+
+def _missing(y: Tensor) -> Tensor | None:
+    """The examples that have a target; None where all have, and where asking takes long."""
+    if not y.is_floating_point() or y.device.type != "cpu" or not y.isnan().any():
+        return None
+    found = ~y.isnan().reshape(*y.shape[:2], -1).all(2)
+    empty = (~found.any(1)).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(
+            f"Net {empty[0]} has no target in this batch: all of them are NaN. Batches of a stack "
+            "hold at least one example of each net."
+        )
+    return found
+
+
+def _filled(part: Any, own: Tensor) -> Any:
+    """Examples that are not a net's own become copies of its first, whatever they were."""
+    if isinstance(part, tuple):
+        return tuple(_filled(one, own) for one in part)
+    first = own.int().argmax(1)
+    rows = part[torch.arange(len(part), device=part.device), first].unsqueeze(1)
+    return torch.where(own.reshape(*own.shape, *[1] * (part.ndim - 2)), part, rows)

@@ -1,0 +1,54 @@
+"""Tiny tasks that stand in for the papers' nets."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, nn
+
+from bayesrule.bench.tied_tasks import Data
+from bayesrule.bench.tied_tasks import Task as TiedTask
+from bayesrule.bench.variational_tasks import Task
+from bayesrule.data.images import Images
+from bayesrule.likelihoods import CategoricalLikelihood
+from bayesrule.models import mlp
+from bayesrule.network import forked_randomness
+
+
+def stripes() -> Images:
+    """Small images with a bright column that tells the class."""
+    generator = Generator().manual_seed(0)
+    y = torch.randint(0, 3, (400,), generator=generator)
+    x = 0.3 * torch.randn(400, 1, 6, 6, generator=generator)
+    x[torch.arange(400), 0, :, 2 * y] += 1.0
+    return Images("stripes", x[:300], y[:300], x[300:], y[300:], ("a", "b", "c"))
+
+
+def _net() -> nn.Module:
+    with forked_randomness(torch.device("cpu"), 0):
+        convolution = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Softplus())
+        return nn.Sequential(*convolution, nn.Flatten(), nn.Linear(48, 3))
+
+
+def preact() -> Task:
+    """A convolution with batch norm on stripes, in place of a residual net."""
+    published = {"map, mean": (0.5, 90.0, 0.1), "mean_field, 10 draws": (0.4, 91.0, 0.05)}
+    return Task("Stripes", stripes, _net, 2, 1e-2, 10.0, 25, False, published)
+
+
+def _rows(device: str, num: int | None) -> Data:
+    found = stripes().floats()
+    x, x_test = (part.flatten(1) for part in (found.x_train, found.x_test))
+    parts = x[:num], found.y_train[:num], x_test, found.y_test
+    x, y, x_test, y_test = (part.to(device) for part in parts)
+    return x, y, x_test, y_test
+
+
+def tied() -> TiedTask:
+    """Two hidden layers on stripes."""
+    return TiedTask(
+        *("Striped rows", _rows, lambda: mlp(36, 3, (8, 8)), CategoricalLikelihood()),
+        *(("0.weight", "2.weight"), "2.weight*", 2, 10.0),
+        {"mean_field": (0.5, 0.4, 95.0, 1)},
+        batch_size=25,
+        learning_rate=1e-2,
+    )

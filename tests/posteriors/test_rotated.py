@@ -1,0 +1,94 @@
+"""Kronecker-factored Gaussians in their own bases against the same ones without."""
+
+import pytest
+import torch
+from contracts.family import PARAMS, FamilyContract
+from exact import TableRows, close, columns, dense, flat
+from torch import Tensor
+
+from bayesrule import tree, vectors
+from bayesrule.matrices import Diagonal, Kronecker
+from bayesrule.matrices.rotation import Rotation
+from bayesrule.posteriors import Gaussian, GaussianFamily, Rotated, RotatedFamily
+from bayesrule.types import Params
+
+
+class RotatedContract(FamilyContract):
+    """The promises of a family, and to be the same as a twin in the usual bases."""
+
+    structure: Kronecker
+
+    @property
+    def family(self) -> RotatedFamily:  # type: ignore[override]
+        return RotatedFamily(self.structure, curvature=0.4)
+
+    def twin(self, seed: int = 0) -> Gaussian:
+        """The same belief in the usual bases."""
+        rows = TableRows.random(PARAMS, 1, 4, seed=40 + seed)
+        mean = {name: value + seed for name, value in PARAMS.items()}
+        return Gaussian(mean, self.structure.contract(rows).damped(0.8))
+
+    def posterior(self, seed: int = 0) -> Rotated:
+        twin = self.twin(seed)
+        return Rotated.of(twin.mean, twin.precision.spectral())  # type: ignore[attr-defined]
+
+    def log_prob(self, q: Rotated, params: Params) -> Tensor:
+        return q.log_prob(params)
+
+    def test_is_its_twin(self) -> None:
+        q, twin = self.posterior(), self.twin()
+        close(q.kl(1.7), twin.kl(1.7))
+        close(q.entropy(), twin.entropy())
+        close(flat(q.mean), flat(twin.mean))
+        close(flat(q.variance()), flat(twin.variance()))
+        close(dense(q.precision, PARAMS), dense(twin.precision, PARAMS))
+        if not self.structure.corrected:
+            assert q.num_parameters == twin.num_parameters
+
+    def test_draws_have_the_covariance(self) -> None:
+        q = self.posterior()
+        inner = q.inner.precision
+        root = columns(lambda v: q.rotation.back(inner.inv_sqrt(q.rotation.into(v))), PARAMS)
+        close(root @ root.mT, torch.linalg.inv(dense(self.twin().precision, PARAMS)))
+
+    def test_its_bases_keep_lengths(self) -> None:
+        rotation = self.posterior().rotation
+        seen = rotation.into(PARAMS)
+        close(vectors.dot(seen, seen), vectors.dot(PARAMS, PARAMS))
+        close(flat(rotation.back(seen)), flat(PARAMS))
+
+    def test_state_dict_holds_the_whole_belief(self) -> None:
+        """The bases are in it, too: they must not be found anew."""
+        q = self.posterior()
+        kept = q.state_dict()
+        start = self.family.init(PARAMS, weight=10.0, prior_precision=0.5)
+        again = tree.rebuild(start, lambda name, old: kept[name])
+        close(flat(again.mean), flat(q.mean), 0.0)
+        close(flat(again.variance()), flat(q.variance()), 0.0)
+
+
+class TestFactored(RotatedContract):
+    structure = Kronecker()
+
+
+class TestExact(RotatedContract):
+    structure = Kronecker(exact=True)
+
+
+class TestCorrected(RotatedContract):
+    structure = Kronecker(corrected=True)
+
+
+def test_other_parameters_stay_as_they_are() -> None:
+    params = {"w": PARAMS["w"], "scale": PARAMS["b"]}
+    q = RotatedFamily(Kronecker()).init(params, weight=4.0, prior_precision=0.5)
+    assert set(q.rotated) == {"w", "scale"}
+    close(q.rotated["scale"], params["scale"])
+    close(q.variance()["scale"], params["scale"] * 0.0 + 1.0 / 4.5)
+    assert set(Rotation.of(q.precision).values()) == {"w", "scale"}
+
+
+def test_only_kronecker_has_such_bases() -> None:
+    with pytest.raises(TypeError, match=r"takes Kronecker\(\), got Diagonal\(\); use Gaussian"):
+        RotatedFamily(Diagonal())
+    assert isinstance(RotatedFamily(Kronecker()), GaussianFamily)

@@ -1,0 +1,146 @@
+"""`bayesrule bench images` and `text`: tasks and their options, tables, files, pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench.small_tasks import preact
+from bench.small_tasks import tied as tied_task
+
+from bayesrule.bench import tied, variational
+from tests.calling import Said, call, only_line
+
+ELBO = ["bench", "images", "fashion-preact", "--held-out", "60", "--epochs", "1"]
+TIED = ["bench", "images", "mnist-tied", "--epochs", "1", "--marks", "12"]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that take no time under the names of those that do."""
+    monkeypatch.setitem(variational.TASKS, "fashion-preact", preact())
+    for name in ("mnist-tied", "imdb-tied"):
+        monkeypatch.setitem(tied.TASKS, name, tied_task())
+    monkeypatch.setattr(tied, "DRAWS", 2)
+
+
+def row(said: Said, start: str) -> list[str]:
+    """The cells of the first line of a table that begins so."""
+    line = next(line for line in said.out.splitlines() if line.startswith(start))
+    return line[len(start) :].split()
+
+
+def test_methods_at_temperatures_beside_the_paper(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "elbo.json"
+    words = [*ELBO, "--methods", "map,mean-field", "--out", str(file)]
+    said = call(*words, "--temperatures", "1")
+    assert said.code == 0
+    assert row(said, "map, mean")[2::2] == ["0.5", "90", "0.1"]
+    assert row(said, "mean_field, 10 draws")[3::2] == ["0.4", "91", "0.05"]
+    assert row(said, "mean_field, mean")[3::2] == ["–", "–", "–"]
+    assert said.err.splitlines()[0] == "[1/2] map, temperature 1"
+    kept = json.loads(file.read_text())
+    assert kept["command"].startswith("bayesrule bench images fashion-preact --held-out 60")
+    assert [one["temperature"] for one in kept["results"]] == [1.0] * 3
+    more = call(*words)
+    first, second, *_ = more.err.splitlines()
+    assert (first, second) == ("3 results are there already", "[3/4] map, temperature 0.1")
+    kept = json.loads(file.read_text())
+    assert sorted({one["temperature"] for one in kept["results"]}) == [0.1, 1.0]
+    settings = more.out.partition("All settings")[2].splitlines()
+    assert len([line for line in settings if line.startswith(("map", "mean_field"))]) == 6
+    before = file.read_bytes()
+    again = call(*words)
+    assert again.err.splitlines() == ["6 results are there already"]
+    assert again.out == more.out
+    assert file.read_bytes() == before, "nothing new, so the file stays that of the run"
+
+
+def test_the_chosen_temperature_is_that_of_the_held_out_images() -> None:
+    found = json.loads(call(*ELBO, "--methods", "variational_laplace", "--json").out)
+    best = min(found["results"], key=lambda one: one["held_out"]["nll"])
+    said = call(*ELBO, "--methods", "variational_laplace")
+    cells = row(said, "variational_laplace, mean")
+    assert cells[:3] == [f"{best['temperature']:g}", "10", f"{best['test']['nll']:.3f}"]
+
+
+def test_multipliers_are_drawn(tmp_path: Path) -> None:
+    words = ["--methods", "mean_field", "--temperatures", "1", "--multipliers", "1,30"]
+    said = call(*ELBO, *words, "--pictures", tmp_path / "drawn")
+    (file,) = (tmp_path / "drawn").iterdir()
+    assert file.name == "fashion-preact-elbo.svg"
+    assert "scales × 30" in file.read_text()
+    assert said.err.splitlines()[-1] == f"drawn: {file}"
+
+
+def test_what_was_done_is_kept_when_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = variational.train
+
+    def stopped(task: object, trial: variational.Trial, *given: object, **more: object) -> object:
+        if trial.temperature < 1:
+            raise KeyboardInterrupt
+        return train(task, trial, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(variational, "train", stopped)
+    file = tmp_path / "elbo.json"
+    said = call(*ELBO, "--methods", "map", "--out", file)
+    assert said.code == 130
+    assert "Trials that were done are in --out" in said.err
+    assert len(json.loads(file.read_text())["results"]) == 1
+
+
+@pytest.mark.parametrize("words", [TIED, ["bench", "text", *TIED[3:]]])
+def test_ranks_beside_the_paper(words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "tied.json"
+    given = [*words, "--ranks", "0,2", "--seeds", "0,1", "--out", str(file)]
+    said = call(*given, "--pictures", tmp_path / "drawn")
+    assert said.code == 0
+    assert "means over seeds 0, 1" in said.out
+    cells = row(said, "mean_field")
+    assert (cells[1], cells[5], cells[7], cells[9]) == ("0.5", "0.4", "95", "1")
+    assert "Signal-to-noise ratio" in said.out
+    assert row(said, "all")[0] == f"{float(row(said, 'all')[0]):.3f}"
+    names = sorted(file.name for file in (tmp_path / "drawn").iterdir())
+    task = json.loads(file.read_text())["task"]
+    assert names == [f"{task}-deviations.svg", f"{task}-training.svg"]
+    again = call(*given)
+    assert again.err.splitlines() == ["4 results are there already"]
+    assert again.out == said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["images", "mnist-tide"], "Unknown task 'mnist-tide'. Did you mean 'mnist-tied'? Tasks:"),
+        (["images", "imdb-tied"], "'imdb-tied' is a task of bayesrule bench text."),
+        (["text", "mnist-tied"], "'mnist-tied' is a task of bayesrule bench images."),
+        (["text", "imbd-tied"], "Unknown task 'imbd-tied'. Did you mean 'imdb-tied'?"),
+        (["images", "mnist-tied", "--seed", "1"], "The task 'mnist-tied' has no --seed; it takes"),
+        (["images", "mnist-fnn", "--pictures", "p"], "The task 'mnist-fnn' has no --pictures;"),
+        (["images", "cifar10-preact", "--fused"], "The task 'cifar10-preact' has no --fused;"),
+        (["images", "fashion-preact", "--methods", "maap"], "Unknown method 'maap'. Did you mean"),
+        (["images", "mnist-tied", "--device", "abacus"], "The device 'abacus' cannot be used"),
+        (["images", "mnist-tied", "--num", "3"], "learns from batches of 25, but only 3 examples"),
+        (["images", "mnist-tied", "--ranks", "0,x"], "--ranks: takes a whole number of at least 0"),
+        (["images", "fashion-preact", "--temperatures", "0"], "takes a number above 0, got '0'"),
+    ],
+)
+def test_what_there_is_not_is_told_in_one_line(words: list[str], expected: str) -> None:
+    said = call("bench", *words)
+    assert expected in only_line(said)
+    assert said.out == ""
+
+
+def test_results_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
+    file = tmp_path / "kept.json"
+    assert call(*TIED, "--ranks", "2", "--seeds", "0", "--out", file).code == 0
+    before = file.read_bytes()
+    other = call(*TIED[:-2], "--marks", "11", "--out", file)
+    assert "has trials with marks=[12], these are to have marks=[11]" in only_line(other)
+    assert "holds results of mnist-tied, not of fashion-preact" in only_line(
+        call(*ELBO, "--out", file)
+    )
+    assert file.read_bytes() == before

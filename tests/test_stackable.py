@@ -1,0 +1,104 @@
+"""What can step together is known, and what cannot is said in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrule as br
+from bayesrule import Learner
+from bayesrule.models import mlp
+from bayesrule.stackable import obstacle, ragged_obstacle
+
+TOGETHER = (
+    *("sgd", "rmsprop", "adam", "map", "newton", "ridge", "ogn", "vogn", "ivon", "laplace", "tagi"),
+    *("mean_field", "k_tied", "variational_laplace", "noisy_adam", "noisy_full"),
+)
+
+
+def learner(name: str, model: nn.Module | None = None, **options: Any) -> Learner:
+    """A method on real-valued targets."""
+    made: Learner = getattr(br, name)(
+        model or mlp(3, 1, activation=nn.Tanh), br.GaussianLikelihood(), num_data=20, **options
+    )
+    return made
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_methods_that_step_together(name: str) -> None:
+    assert obstacle(learner(name)) is None
+
+
+class Lamb(torch.optim.Adam):
+    """An optimiser of somebody's own."""
+
+
+class Steps(br.Natural):
+    """A rule of somebody's own."""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("noisy_kfac", {}, "structure Kronecker"),
+        ("noisy_adam", {"draws": 1}, None),
+        ("mean_field", {"clip": 1.0}, "norm of a whole gradient"),
+        ("mean_field", {"optimiser": Lamb}, "the optimiser Lamb"),
+        ("mean_field", {"expectation": br.LocalDraws()}, "the expectation LocalDraws"),
+        ("mean_field", {"expectation": br.Moments()}, "the expectation Moments"),
+        ("variational_laplace", {"exact": True}, "the curvature SecondOrder"),
+        ("noisy_full", {"kl_clip": 0.1}, "length of a whole step"),
+        ("laplace", {"online": True, "structure": br.Dense()}, None),
+        ("laplace", {"online": True, "structure": br.LowRank(2)}, "structure LowRank"),
+        ("laplace", {"structure": br.LowRank(2)}, None),
+    ],
+)
+def test_options_that_stand_in_the_way(name: str, options: dict[str, Any], why: str | None) -> None:
+    found = obstacle(learner(name, **options))
+    assert found is None if why is None else found is not None and why in found
+
+
+def test_drawn_classes() -> None:
+    """Numbers for classes are drawn in another way than normal ones."""
+    options = {"num_data": 20}
+    model = mlp(3, 3, activation=nn.Tanh)
+    drawn = br.variational_laplace(model, br.CategoricalLikelihood(), **options)  # type: ignore[arg-type]
+    assert obstacle(drawn) == "targets drawn by CategoricalLikelihood"
+    assert obstacle(br.vogn(model, br.CategoricalLikelihood(), **options)) is None  # type: ignore[arg-type]
+
+
+def test_modules_that_mix_or_draw() -> None:
+    norm = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    drop = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+    assert "batch norm" in str(obstacle(learner("vogn", norm)))
+    assert "dropout" in str(obstacle(learner("vogn", drop)))
+    for model in (norm, drop):
+        assert obstacle(learner("ivon", model)) is None
+    assert "batch norm" in str(ragged_obstacle(learner("ivon", norm)))
+    assert ragged_obstacle(learner("ivon", drop)) is None
+    assert "one example alone" in str(ragged_obstacle(learner("tagi")))
+
+
+def test_rules_and_families_of_somebodys_own() -> None:
+    parts: dict[str, Any] = {"expectation": br.AtMean(), "curvature": br.PerExample()}
+    own = Learner(
+        mlp(3, 1),
+        br.GaussianLikelihood(),
+        num_data=20,
+        posterior=br.GaussianFamily(),
+        rule=Steps(),
+        **parts,
+    )
+    assert obstacle(own) == "the rule Steps"
+    isotropic = Learner(
+        mlp(3, 1),
+        br.GaussianLikelihood(),
+        num_data=20,
+        posterior=br.GaussianFamily(br.Isotropic()),
+        rule=br.Natural(),
+        **parts,
+    )
+    assert obstacle(isotropic) == "a covariance of the structure Isotropic"
