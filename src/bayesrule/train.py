@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bayesrule import checkpoint, distributed, tree
+from bayesrule import checkpoint, tree
 from bayesrule.batches import Batches, LoaderBatches, as_batches
 from bayesrule.expectations import AtMean
 from bayesrule.fused import Fused
@@ -24,10 +24,8 @@ from bayesrule.prediction import Prediction
 from bayesrule.progress import Progress
 from bayesrule.replayed import Replayed
 from bayesrule.rules import Elbo
+from bayesrule.run_folder import Best, Epoch, Folder
 from bayesrule.types import Batch, Info, State
-
-Epoch = dict[str, float]
-"""Figures of one epoch: epoch, step, loss (per example), validation, seconds."""
 
 
 class TrainingError(RuntimeError):
@@ -46,15 +44,6 @@ class Run:
     def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
         """What is believed of new inputs."""
         return predict(self.learner, self.state, x, how, seed=seed)
-
-
-@dataclass(frozen=True)
-class _Best:
-    """The best epoch so far by the validation score, larger is better."""
-
-    score: float
-    epoch: int
-    state: State
 
 
 def fit(
@@ -97,7 +86,7 @@ def fit(
     _check_options(epochs, patience, validation)
     batches = as_batches(train, batch_size)
     loop = _Loop(learner, batches, validation, patience, epochs, seed, callback, fused, on_step)
-    folder = _Folder(out, loop.facts(batch_size), checkpoint_seconds) if out is not None else None
+    folder = Folder(out, loop.facts(batch_size), checkpoint_seconds) if out is not None else None
     if folder is not None:
         folder.tidy(everything=not resume)
     if folder is not None and resume:
@@ -149,7 +138,7 @@ class _Loop:
         self.step = _fast(learner) if fused else learner.step
         self.state = learner.init(seed)
         self.history: list[Epoch] = []
-        self.best: _Best | None = None
+        self.best: Best | None = None
 
     @property
     def best_epoch(self) -> int | None:
@@ -169,12 +158,12 @@ class _Loop:
             "seed": self.seed,
         }
 
-    def restore(self, state: State | None, history: list[Epoch], best: _Best | None) -> None:
+    def restore(self, state: State | None, history: list[Epoch], best: Best | None) -> None:
         """Goes on where a checkpoint left off."""
         if state is not None:
             self.state, self.history, self.best = state, history, best
 
-    def run(self, folder: _Folder | None, bar: Progress) -> None:
+    def run(self, folder: Folder | None, bar: Progress) -> None:
         """All epochs that are left, or as many as early stopping lets."""
         for epoch in range(len(self.history), self.epochs):
             if self._should_stop():
@@ -201,7 +190,7 @@ class _Loop:
         for x, y in batches:
             yield as_inputs(x, self.state), torch.as_tensor(y, device=device)  # type: ignore[misc]
 
-    def _epoch(self, epoch: int, bar: Progress, folder: _Folder | None) -> None:
+    def _epoch(self, epoch: int, bar: Progress, folder: Folder | None) -> None:
         begun = time.perf_counter()
         total = torch.zeros(())
         count = 0
@@ -266,7 +255,7 @@ class _Loop:
             return
         score = -math.inf if math.isnan(score) else score
         if self.best is None or score > self.best.score:
-            self.best = _Best(score, epoch + 1, _copy(state))
+            self.best = Best(score, epoch + 1, _copy(state))
 
 
 def _fast(learner: Learner) -> Callable[..., tuple[State, Info]]:
@@ -279,75 +268,6 @@ def _fast(learner: Learner) -> Callable[..., tuple[State, Info]]:
 def _copy(state: State) -> State:
     """A copy of the state: its own memory goes to the next step."""
     return tree.map_tensors(state, torch.clone)
-
-
-class _Folder:
-    """A run's folder: `checkpoint`, `best-EPOCH` and `final`, each ending in `.safetensors`."""
-
-    def __init__(self, out: str | os.PathLike[str], facts: dict[str, Any], seconds: float) -> None:
-        self.path, self._facts, self._seconds = Path(out), facts, seconds
-        self._written = time.monotonic()
-        self._best_written: int | None = None
-
-    def read(self, template: State) -> tuple[State | None, list[Epoch], _Best | None]:
-        """The last checkpoint, if there is one."""
-        file = self.path / "checkpoint.safetensors"
-        if not file.exists():
-            return None, [], None
-        self._check(checkpoint.facts(file), file)
-        state, facts = checkpoint.load(file, template)
-        best = None
-        if facts["best"] is not None:
-            score, epoch = facts["best"]["score"], facts["best"]["epoch"]
-            best = _Best(score, epoch, checkpoint.load(self._best(epoch), template)[0])
-            self._best_written = epoch
-        return state, facts["history"], best
-
-    def _check(self, facts: dict[str, Any], file: Path) -> None:
-        for name, mine in self._facts.items():
-            if facts.get(name) != mine:
-                raise checkpoint.CheckpointError(
-                    f"{file} belongs to a run with {name}={facts.get(name)}, this one has "
-                    f"{name}={mine}. Use another folder, or resume=False to start over."
-                )
-
-    def write(self, state: State, history: list[Epoch], best: _Best | None, *, final: bool) -> None:
-        """Writes a checkpoint, at most every few seconds; the last one always."""
-        if not distributed.is_main() or not (
-            final or time.monotonic() - self._written >= self._seconds
-        ):
-            return
-        kept = None if best is None else {"score": best.score, "epoch": best.epoch}
-        if best is not None and best.epoch != self._best_written:
-            checkpoint.save(self._best(best.epoch), best.state)
-        checkpoint.save(
-            self.path / "checkpoint.safetensors", state, **self._facts, history=history, best=kept
-        )
-        # Only now does no checkpoint need the best state of before.
-        if best is not None and best.epoch != self._best_written:
-            for old in set(self.path.glob("best-*.safetensors")) - {self._best(best.epoch)}:
-                old.unlink(missing_ok=True)
-            self._best_written = best.epoch
-        self._written = time.monotonic()
-
-    def _best(self, epoch: int) -> Path:
-        return self.path / f"best-{epoch}.safetensors"
-
-    def tidy(self, *, everything: bool) -> None:
-        """Removes what a killed run left half written, or all that a run before this one wrote."""
-        if not distributed.is_main():
-            return
-        names = ("checkpoint", "best-*", "final") if everything else ()
-        # The checkpoint goes first: no file that is left must seem to be a run.
-        for pattern in (*(f"{name}.safetensors" for name in names), ".*.safetensors.*.part"):
-            for old in self.path.glob(pattern):
-                old.unlink(missing_ok=True)
-
-    def write_final(self, state: State, history: list[Epoch], best_epoch: int | None) -> None:
-        """Writes the state that training ended with."""
-        if distributed.is_main():
-            file = self.path / "final.safetensors"
-            checkpoint.save(file, state, **self._facts, history=history, best_epoch=best_epoch)
 
 
 def predictive_on_the_way(learner: Learner) -> How | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -90,17 +90,8 @@ def _slopes(loss: Tensor, mean: Params, std: Params, weights: Params) -> tuple[P
                 f"The weight {name!r} is given to a torch.autograd.Function, which no draw can be "
                 f"put into. Use Draws(1), or hold it as known: MeanFieldFamily(known=({name!r},))."
             )
-    slopes = iter(_own(leaves, found[: len(leaves)]))
-    return {name: next(slopes) for name in mean}, {name: next(slopes) for name in std}
-
-
-def _own(leaves: list[Tensor], found: Sequence[Tensor | None]) -> Iterator[Tensor]:
-    """Gradients with memory of their own, which autograd lets a sum's terms share."""
-    seen: set[int] = set()
-    for leaf, slope in zip(leaves, found, strict=True):
-        if slope is None:
-            slope = torch.zeros_like(leaf)
-        elif slope.data_ptr() in seen or 0 in slope.stride():
-            slope = slope.clone(memory_format=torch.contiguous_format)
-        seen.add(slope.data_ptr())
-        yield slope
+    pairs = zip(leaves, found, strict=False)
+    slopes = [torch.zeros_like(leaf) if slope is None else slope for leaf, slope in pairs]
+    apart = vectors.apart({str(place): slope for place, slope in enumerate(slopes)})
+    own = iter(apart.values())
+    return {name: next(own) for name in mean}, {name: next(own) for name in std}
