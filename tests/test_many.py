@@ -163,7 +163,9 @@ class TestWhoTrainsTogether:
         sets = [data(length) for length in (8, 7, 9, 12, 8)]
         assert self.groups(built(), sets) == [[0, 1, 4], [2, 3]]
         assert self.groups(built("tagi"), sets) == [[0, 4], [1], [2], [3]]
-        assert self.groups(built("noisy_kfac"), sets) == [[0], [1], [2], [3], [4]]
+        assert self.groups(built("noisy_kfac"), sets) == [[0, 1, 4], [2, 3]]
+        apart = {"curvature": br.SquaredGradient()}
+        assert self.groups(built("noisy_kfac", **apart), sets) == [[0], [1], [2], [3], [4]]
 
     def test_settings_and_modules(self) -> None:
         likelihood = br.GaussianLikelihood()

@@ -133,28 +133,20 @@ class Recurrent(nn.Module):
         return self.head(self.memory(x)[0][:, -1])
 
 
-@pytest.mark.parametrize("name", [*NOISY[1:], "vogn"])
-def test_recurrent_layers_are_refused_by_name(name: str) -> None:
-    if name == "noisy_tridiagonal":
-        message = r"chains of linear and convolution layers.*'memory' \(LSTM\) is neither"
-    else:
-        message = r"single examples, which 'memory' \(LSTM\) hides. Use noisy_adam"
+def test_a_recurrent_layer_is_no_chain() -> None:
+    message = r"chains of linear and convolution layers.*'memory' \(LSTM\) is neither"
     with pytest.raises(ValueError, match=message):
-        br.METHODS[name](Recurrent(), GaussianLikelihood(), num_data=8)
+        br.noisy_tridiagonal(Recurrent(), GaussianLikelihood(), num_data=8)
 
 
-def test_laplace_refuses_recurrent_layers_too() -> None:
-    with pytest.raises(ValueError, match=r"GGN\(\) needs.*'memory' \(LSTM\) hides"):
-        br.laplace(Recurrent(), GaussianLikelihood(), num_data=8)
-    model = Recurrent()
-    model.memory.requires_grad_(False)
-    br.laplace(model, GaussianLikelihood(), num_data=8)
-
-
-def test_noisy_adam_takes_recurrent_layers() -> None:
-    learner = br.noisy_adam(Recurrent(), GaussianLikelihood(), num_data=8)
+@pytest.mark.parametrize("name", [*(k for k in NOISY if k != "noisy_tridiagonal"), "vogn"])
+def test_recurrent_layers_are_taken(name: str) -> None:
+    learner = br.METHODS[name](Recurrent(), GaussianLikelihood(), num_data=8)
     state, _ = learner.step(learner.init(), (torch.randn(4, 5, 2), torch.randn(4, 1)))
-    assert state.posterior.mean["memory.weight_hh_l0"].isfinite().all()
+    for weight in ("memory.weight_hh_l0", "memory.bias_ih_l0"):
+        after = state.posterior.mean[weight]
+        assert after.isfinite().all()
+        assert not torch.equal(after, learner.init().posterior.mean[weight])
 
 
 def test_a_net_that_is_no_chain_is_refused() -> None:

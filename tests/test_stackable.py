@@ -16,6 +16,7 @@ from bayesrule.stackable import obstacle, ragged_obstacle
 TOGETHER = (
     *("sgd", "rmsprop", "adam", "map", "newton", "ridge", "ogn", "vogn", "ivon", "laplace", "tagi"),
     *("mean_field", "k_tied", "variational_laplace", "noisy_adam", "noisy_full"),
+    *("noisy_kfac", "noisy_ekfac", "noisy_tridiagonal"),
 )
 
 
@@ -43,14 +44,16 @@ class Steps(br.Natural):
 @pytest.mark.parametrize(
     ("name", "options", "why"),
     [
-        ("noisy_kfac", {}, "structure Kronecker"),
+        ("noisy_kfac", {"stats_every": 1, "inverse_every": 1, "draws": 10}, None),
+        ("noisy_kfac", {"curvature": br.SquaredGradient()}, "structure Kronecker"),
+        ("noisy_tridiagonal", {"curvature": br.SquaredGradient()}, "structure BlockTridiagonal"),
         ("noisy_adam", {"draws": 1}, None),
         ("mean_field", {"clip": 1.0}, "norm of a whole gradient"),
         ("mean_field", {"optimiser": Lamb}, "the optimiser Lamb"),
         ("mean_field", {"expectation": br.LocalDraws()}, "the expectation LocalDraws"),
         ("mean_field", {"expectation": br.Moments()}, "the expectation Moments"),
         ("variational_laplace", {"exact": True}, "the curvature SecondOrder"),
-        ("noisy_full", {"kl_clip": 0.1}, "length of a whole step"),
+        ("noisy_full", {"kl_clip": 0.1}, None),
         ("laplace", {"online": True, "structure": br.Dense()}, None),
         ("laplace", {"online": True, "structure": br.LowRank(2)}, "structure LowRank"),
         ("laplace", {"structure": br.LowRank(2)}, None),

@@ -167,8 +167,8 @@ class TestRefusals:
     """What cannot be stacked is said by name."""
 
     def test_learners_whose_nets_cannot_step_together(self) -> None:
-        learner = br.noisy_kfac(mlp(3, 1), br.GaussianLikelihood(noise=0.3), num_data=30)
-        with pytest.raises(TypeError, match="there is a covariance of the structure Kronecker"):
+        learner = br.noisy_kfac(mlp(3, 3), br.CategoricalLikelihood(), num_data=30)
+        with pytest.raises(TypeError, match="there is targets drawn by CategoricalLikelihood"):
             Stacked(learner, 2)
         with pytest.raises(TypeError, match="made of a Learner, got Linear"):
             Stacked(nn.Linear(3, 1), 2)  # type: ignore[arg-type]

@@ -259,9 +259,9 @@ class Learner:
         self, problem: Problem, posterior: Posterior, generator: Generator, step: int = 0
     ) -> Local:
         """Sums over the batch and over the points of the expectation."""
-        structure = self.rule.structure(self.family)
         curvature = self.rule.curvature_at(self.curvature, step)
         precision: Any = getattr(posterior, "precision", None)
+        structure = self.rule.structure_at(self.family, precision, step)
         total: Local | None = None
         rotation = posterior.rotation if isinstance(posterior, Rotated) else None
         belief = posterior.inner if isinstance(posterior, Rotated) else posterior

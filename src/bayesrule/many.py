@@ -30,9 +30,9 @@ def fit_many(
     """Trains a net on each of several data sets, together in one process; one run for each.
 
     Each run is as that of `fit(build(x, y), (x, y), seed=...)`, with the same random numbers but
-    for what a module draws itself (dropout). Nets that are alike, and have as many batches in an
-    epoch, take their steps together (`Stacked`), which for small nets takes a tenth of the time;
-    others train one after another.
+    for what a module draws itself (dropout) and weights that are drawn in eigenbases (see
+    `Stacked`). Nets that are alike, and have as many batches in an epoch, take their steps together
+    (`Stacked`), which for small nets takes a tenth of the time; others train one after another.
 
     - `build(x, y)` makes the learner of a set. It is called under the set's own seed, so that the
       first weights of torch's layers follow from it; or give a list of learners, one for each set.

@@ -176,12 +176,21 @@ def linearised_outputs(
             f"A linearised prediction needs a Gaussian, got {type(state.posterior).__name__}; "
             "use Draws(num)."
         )
-    parts = [
-        _linearised_chunk(learner, state, take(x, slice(i, i + chunk)))
-        for i in range(0, num_examples(x), chunk)
-    ]
+    # A caller's no_grad would leave no slopes, and so no variance at all.
+    with torch.inference_mode(False), torch.enable_grad():
+        parts = [
+            _linearised_chunk(learner, state, _recordable(take(x, slice(i, i + chunk))))
+            for i in range(0, num_examples(x), chunk)
+        ]
     means, covariances = zip(*parts, strict=True)
     return torch.cat(means), torch.cat(covariances)
+
+
+def _recordable(x: Inputs) -> Inputs:
+    """Inputs that a backward pass may keep, which those made in inference mode are not."""
+    if isinstance(x, tuple):
+        return tuple(part.clone() if part.is_inference() else part for part in x)
+    return x.clone() if x.is_inference() else x
 
 
 def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor, Tensor]:

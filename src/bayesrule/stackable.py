@@ -24,13 +24,15 @@ from bayesrule.curvature.stacked_layers import Chain
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
-from bayesrule.matrices import Dense, Diagonal, Isotropic
+from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Isotropic, Kronecker
 from bayesrule.posteriors import GaussianFamily, KTiedFamily, MeanFieldFamily
 from bayesrule.rules import Conditioning, Elbo, Natural, Noisy
 
 # Exact types: what somebody derives from them may ask for more.
 _FIRST_ORDER = {NoCurvature, SquaredGradient}
 _ROWS = {PerExample, GGN, Fisher}
+# Structures with two factors for each layer.
+_LAYERED = {Kronecker, BlockTridiagonal}
 _CURVATURES = _FIRST_ORDER | _ROWS | {Price, Hessian, SecondOrder}
 _DRAWS_TARGETS = {Fisher, SecondOrder}
 _NORMAL_TARGETS = {GaussianLikelihood, HeteroscedasticLikelihood}
@@ -46,7 +48,7 @@ def obstacle(learner: Learner) -> str | None:
 
     >>> from bayesrule import CategoricalLikelihood, noisy_kfac
     >>> obstacle(noisy_kfac(nn.Linear(4, 3), CategoricalLikelihood(), num_data=100))
-    'a covariance of the structure Kronecker'
+    'targets drawn by CategoricalLikelihood'
     """
     if distributed.world_size() > 1:
         return "several machines that work on each step"
@@ -65,14 +67,19 @@ def ragged_obstacle(learner: Learner) -> str | None:
     return "batch norm mixes the examples of a batch" if learner.network.averaged() else None
 
 
+def layered(learner: Learner) -> bool:
+    """Whether the curvature is looked at layer by layer."""
+    family = learner.family
+    known = isinstance(family, GaussianFamily) and type(family.structure) in _LAYERED
+    return known and type(learner.curvature) in _ROWS
+
+
 def _rule(learner: Learner) -> str | None:
     rule = learner.rule
     if type(rule) not in (Natural, Elbo, Noisy):
         return f"the rule {type(rule).__name__}"
     if isinstance(rule, Elbo) and math.isfinite(rule.clip):
         return "clip, which looks at the norm of a whole gradient"
-    if isinstance(rule, Noisy) and math.isfinite(rule.kl_clip):
-        return "kl_clip, which looks at the length of a whole step"
     return _optimiser(rule.optimiser) if isinstance(rule, Elbo) else None
 
 
@@ -111,6 +118,8 @@ def _belief(learner: Learner) -> str | None:
         return None
     if structure is Dense and kind is not Price:
         return None
+    if structure in _LAYERED and kind in _ROWS:
+        return None
     return f"a covariance of the structure {structure.__name__}"
 
 
@@ -129,6 +138,8 @@ def _module(learner: Learner) -> str | None:
     network = learner.network
     if type(learner.curvature) not in _ROWS or Chain.of(network) is not None:
         return None
+    if layered(learner):
+        return "factors of layers in a module that is no chain of linear layers and activations"
     if network.averaged():
         return "batch norm, which mixes the examples whose gradients are asked for one by one"
     for part in network.model.modules():

@@ -31,12 +31,15 @@ class Stacked:
 
     A stacked state is a State whose tensors, and seeds, have the nets along their first axis. Each
     net has its own data and its own random numbers: those that it would have alone, except for what
-    the module itself draws (dropout), which has the same distribution. Rows whose targets are all
-    NaN fill up a batch and say nothing; on a GPU, where looking for them would make it wait, give
-    `sizes` to `step` instead. `num_data` may differ from net to net.
+    the module itself draws (dropout), which has the same distribution. So have weights that are
+    drawn in eigenbases (`noisy_ekfac`, and `noisy_kfac` with `inverse_every` above 1): which bases
+    these are is for rounding to say where factors have equal eigenvalues. Rows whose targets are
+    all NaN fill up a batch and say nothing; on a GPU, where looking for them would make it wait,
+    give `sizes` to `step` instead. `num_data` may differ from net to net.
 
-    Nets of linear layers and activations are run by batched products, others by `torch.vmap`. For
-    what cannot be stepped together, `stackable.obstacle(learner)` says why.
+    Nets of linear layers and activations are run by batched products, all weight draws of a step at
+    once; others by `torch.vmap`. For what cannot be stepped together, `stackable.obstacle(learner)`
+    says why.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule import seeds, vectors
+from bayesrule import seeds, stacked_draws, vectors
 from bayesrule.curvature import Local
 from bayesrule.curvature.stacked import StackedProblem
 from bayesrule.curvature.stacked_layers import Chain
 from bayesrule.learner import Learner
 from bayesrule.network import Inputs, forked_randomness
 from bayesrule.randomness import Generators
-from bayesrule.stackable import ragged_obstacle
+from bayesrule.stackable import layered, ragged_obstacle
 from bayesrule.stacked_states import seeds_of
 from bayesrule.types import Derivatives, Params, State
 
@@ -42,8 +42,23 @@ class GradientSteps:
         problem = self._problem(state, x, y, own, weight)
         draws: Any = self._generators(state, like.device, _DRAWS)
         with self._module_randomness(problem, state):
-            local = self.learner.local(problem, state.posterior, draws, state.step)
+            local = self._local(problem, state, draws)
         return self._absorbed(state, local, problem, weight, donate)
+
+    def _local(self, problem: StackedProblem, state: State, draws: Any) -> Local:
+        """Sums over each net's batch and the points of its expectation."""
+        learner = self.learner
+        curvature = learner.rule.curvature_at(learner.curvature, state.step)
+        if stacked_draws.at_once(problem, curvature):
+            given = problem, state.posterior, draws, state.step
+            return stacked_draws.local(learner, curvature, *given)
+        if layered(learner):
+            shape = tuple(problem.x.shape) if isinstance(problem.x, Tensor) else "several inputs"
+            raise ValueError(
+                "Nets whose covariance has two factors for each layer are stepped together with "
+                f"inputs (num, n, features), got {shape}; others are trained one by one."
+            )
+        return learner.local(problem, state.posterior, draws, state.step)
 
     def _weight(self, like: Tensor) -> float | Tensor:
         """`num_data / temperature`: a number, or one for each net, (num,)."""

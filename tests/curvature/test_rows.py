@@ -90,6 +90,16 @@ def test_a_parameter_given_as_an_input_is_loose() -> None:
     assert recorder.loose == {"query"}
 
 
+def test_a_look_without_gradients_is_no_use_of_a_parameter() -> None:
+    weight, x = torch.ones(2, 3, requires_grad=True), torch.ones(5, 3)
+    with Recorder({"weight": weight}) as recorder:
+        with torch.no_grad():
+            size = weight.norm()
+        nn.functional.linear(x / (size * weight.data.max()), weight)
+    assert not recorder.loose
+    assert len(recorder.uses) == 1
+
+
 def test_zeros_at_the_start_hide_nothing_later() -> None:
     model = Scripted()
     nn.init.zeros_(model.out.weight)
@@ -100,15 +110,6 @@ def test_zeros_at_the_start_hide_nothing_later() -> None:
     later.network.understood = first.network.understood
     rows, _, vectors = _rows(later)
     _assert_close(rows.per_example(), example_rows(later, vectors))
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_are_refused_by_name(kind: Callable[..., nn.Module]) -> None:
-    problem = problem_of(Recurrent(kind), torch.randn(5, 4, 3))
-    with pytest.raises(
-        ValueError, match=r"recurrent\.weight_hh_l0, recurrent\.weight_ih_l0.*Price"
-    ):
-        _rows(problem)
 
 
 def test_gradient_of_one_vector_needs_no_single_examples() -> None:

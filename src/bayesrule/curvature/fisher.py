@@ -14,7 +14,13 @@ from bayesrule.matrices import Matrix, Structure
 
 
 class _ModelVectors(Curvature):
-    """Curvature from vectors that the model itself gives, whatever the targets are."""
+    """Curvature from vectors that the model itself gives, whatever the targets are.
+
+    Examples are independent given the weights, which batch norm in training mode would deny. As in
+    inference its mean and variance then count as known numbers; those of the batch are taken, with
+    which the loss was found too, because running averages are far from them at the start. The
+    gradient of the loss goes through them as always.
+    """
 
     needs_rows = True
     takes_rotations = True
@@ -40,7 +46,10 @@ class _ModelVectors(Curvature):
 
 @dataclass(frozen=True)
 class Fisher(_ModelVectors):
-    """The Fisher information with targets drawn from the model, `samples` for each example."""
+    """The Fisher information with targets drawn from the model, `samples` for each example.
+
+    In it, batch norm in training mode has the mean and variance of the batch as known numbers.
+    """
 
     samples: int = 1
 

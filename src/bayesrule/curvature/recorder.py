@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from bayesrule.curvature.layers import LAYERS, Call
+from bayesrule.curvature.held import Statistics, Way, hold, takes_statistics
+from bayesrule.curvature.layers import LAYERS, Call, ChannelNormLayer, LinearLayer
+from bayesrule.curvature.recurrent import Side, unrolled
 from bayesrule.types import Params
 
 
@@ -29,34 +30,57 @@ class Use:
 
 
 class Recorder(TorchFunctionMode):
-    """Notes every call of a known layer, and every parameter that is used in any other way."""
+    """Notes every call of a known layer, and every parameter that is used in any other way.
+
+    Recurrent layers run as loops, so that each of their linear maps is a layer with the steps as
+    its positions. `statistics` are those of the batch norms that looked at the whole batch; `way`
+    tells whether gradients go back through them.
+    """
 
     def __init__(self, params: Params) -> None:
         super().__init__()
         self._names = {id(value): name for name, value in params.items()}
         self.uses: list[Use] = []
         self.loose: set[str] = set()
-        self.mixes_examples = False
+        self.statistics: list[Statistics] = []
+        self.way = Way()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if func is functional.batch_norm and (kwargs.get("training") or any(args[5:6])):
-            self.mixes_examples = True
         touched = self._touched((*args, *kwargs.values()))
-        if not touched or not _is_computation(out):
+        steps = unrolled(func, args) if touched and not kwargs else None
+        if steps is not None:
+            self._note(touched, [(_linear_call(side), side.slot) for side in steps[1]])
+            return steps[0]
+        out = func(*args, **kwargs)
+        mixes = takes_statistics(func, args, kwargs)
+        if not mixes and not (touched and _is_computation(out)):
             return out
         call = LAYERS[func](out, *args, **kwargs) if func in LAYERS else None
-        if call is None:
-            self.loose.update(touched)
-            return out
-        names = self._name(call.weight), self._name(call.bias)
-        self.loose.update(touched.difference(names))
-        sizes = len(call.layer.input), len(out)
-        self.uses.append(Use(call, *names, _edge(out), sizes, out.shape))
+        if mixes and call is not None:
+            out = self._hold(out, args[0] if args else kwargs["input"], call)
+        if touched:
+            self._note(touched, [] if call is None else [(call, out)])
         return out
+
+    def _hold(self, out: Tensor, x: Tensor, call: Call) -> Tensor:
+        """A batch norm's outputs, which can go back as if its statistics were known."""
+        assert isinstance(call.layer, ChannelNormLayer)
+        mean, inverse = (part.detach() for part in call.layer.statistics(call.layer.input))
+        self.statistics.append((mean, inverse))
+        return hold(out, x, call.weight, (mean, inverse), self.way)
+
+    def _note(self, touched: set[str], calls: list[tuple[Call, Tensor]]) -> None:
+        """Keeps the calls with their outputs; parameters that are in none of them are loose."""
+        known: set[str | None] = set()
+        for call, out in calls:
+            names = self._name(call.weight), self._name(call.bias)
+            sizes = len(call.layer.input), len(out)
+            self.uses.append(Use(call, *names, _edge(out), sizes, out.shape))
+            known.update(names)
+        self.loose.update(touched - known)
 
     def _name(self, value: Tensor | None) -> str | None:
         return None if value is None else self._names.get(id(value))
@@ -73,6 +97,10 @@ class Recorder(TorchFunctionMode):
         return found
 
 
+def _linear_call(side: Side) -> Call:
+    return Call(LinearLayer(side.input, side.weight), side.weight, side.bias)
+
+
 def _edge(out: Tensor) -> GradientEdge | None:
     """Where the gradient of an output arrives, even if the output is later changed in place.
 
@@ -85,7 +113,7 @@ def _edge(out: Tensor) -> GradientEdge | None:
 
 
 def _is_computation(out: Any) -> bool:
-    """Whether a call gave tensors (and not a shape, a type or a flag)."""
+    """Whether a call gave tensors with a way back (and not a shape, a flag or bare numbers)."""
     if isinstance(out, Tensor):
-        return True
+        return out.requires_grad
     return isinstance(out, list | tuple) and any(_is_computation(part) for part in out)

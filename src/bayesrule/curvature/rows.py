@@ -2,8 +2,9 @@
 
 While the module runs, calls of known layers are recorded with their inputs; a backward pass then
 gives the gradients of their outputs, from which `layers` builds squares, products or the rows
-themselves. A parameter that is used in any other way goes through `vmap`, so that nothing is
-silently wrong: tied weights, weight norm, recurrent layers and arithmetic on weights included.
+themselves. Recurrent layers run as loops, with their steps as positions. A parameter that is used
+in any other way goes through `vmap`, so that nothing is silently wrong: tied weights, weight norm
+and arithmetic on weights included.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from bayesrule.curvature.example_rows import ExampleRows
+from bayesrule.curvature.held import HeldNorms
 from bayesrule.curvature.recorder import Recorder
+from bayesrule.curvature.recurrent import Unrolled
 from bayesrule.expectations.rotated_weight import pulled, turned
 from bayesrule.matrices.rotation import Rotation
 from bayesrule.network import Inputs, Network, Understood, forked_randomness, num_examples, take
@@ -24,13 +27,15 @@ from bayesrule.types import Params
 
 
 def refuse_recurrent(network: Network, whose: object) -> None:
-    """A ValueError for a module whose own loop hides the examples."""
+    """A ValueError for a recurrent layer whose single examples are not seen."""
     for name, module in network.model.named_modules():
-        if isinstance(module, nn.RNNBase) and any(v.requires_grad for v in module.parameters()):
+        projected = isinstance(module, nn.RNNBase) and module.proj_size > 0
+        if projected and any(v.requires_grad for v in module.parameters()):
             raise ValueError(
                 f"{type(whose).__name__}() needs the gradients of single examples, which {name!r} "
-                f"({type(module).__name__}) hides. Use noisy_adam, ivon or mean_field, which do "
-                "without, build the layer from cells (LSTMCell), or freeze it."
+                f"({type(module).__name__}) with proj_size={module.proj_size} hides. Build it with "
+                "proj_size=0 and put a Linear layer behind it, freeze it, or use noisy_adam, ivon "
+                "or mean_field, which do without."
             )
 
 
@@ -70,7 +75,7 @@ class Recording:
         with recorder:
             self.outputs = forward.forward(self.params)
         self.size = num_examples(self._x)
-        self._uses, self._mixes_examples = recorder.uses, recorder.mixes_examples
+        self._uses, self._way, self._known = recorder.uses, recorder.way, recorder.statistics
         self.loose = recorder.loose | self._not_understood()
 
     def _not_understood(self) -> set[str]:
@@ -116,6 +121,7 @@ class Recording:
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradient for one vector (n, *) backpropagated from the outputs."""
+        self._way.held = False
         return pulled(self.outputs, vector, self._leaves, self.params, retain_graph=True)
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[ExampleRows, Params]:
@@ -123,7 +129,12 @@ class Recording:
 
         Returns the rows, and, where asked for, the gradient summed over examples and vectors; what
         is cheaper from the rows is left out of it and filled in by `rows.completed(gradient)`.
+
+        Where batch norm sees the whole batch, rows that come with the gradient sum to it: row i is
+        what goes through the activations of example i. Rows alone are those of each example by
+        itself, with the batch's mean and variance held as known numbers.
         """
+        self._way.held = not gradient
         edges = {i: use.edge for i, use in enumerate(self._uses) if use.edge is not None}
         later = self._from_rows() if len(vectors) == 1 else set()
         now = {k: v for k, v in self.params.items() if gradient and k not in later}
@@ -138,7 +149,7 @@ class Recording:
             grads.append({i: g.reshape(shape) for i, g, shape in shaped if g is not None})
         each = zip(now.items(), total, strict=True)
         named = {k: torch.zeros_like(value) if t is None else t for (k, value), t in each}
-        loose = self._vmap_rows(vectors)
+        loose = self._vmap_rows(vectors, held=not gradient)
         end = self.outputs.grad_fn
         return ExampleRows(self.params, self._uses, grads, loose, self.size, end), named
 
@@ -156,18 +167,20 @@ class Recording:
         once = {use.weight for use in self._uses if use.call.layer.forms_rows and use.edge}
         return {k for k in once if k is not None and names.count(k) == 1 and k not in self.loose}
 
-    def _vmap_rows(self, vectors: Tensor) -> Params:
+    def _vmap_rows(self, vectors: Tensor, *, held: bool) -> Params:
         """Rows of loose parameters, {name: (V, n, *shape)}, by a pass for each example."""
         if not self.loose:
             return {}
-        if self._mixes_examples:
+        if self._known and not held:
             raise self._no_rows("batch norm in training mode mixes the examples.")
         fixed = {k: v.detach() for k, v in self.params.items() if k not in self.loose}
         loose = {k: v.detach() for k, v in self.params.items() if k in self.loose}
 
         def pull(chosen: Params, x: Any, vector: Tensor) -> Tensor:
             one = x.unsqueeze(0) if isinstance(x, Tensor) else tuple(p.unsqueeze(0) for p in x)
-            out = self._network({**fixed, **chosen}, self._before, one, training=self._training)
+            # Made here, so that torch.func lets a module count its batches in place.
+            buffers = {name: value.clone() for name, value in self._before.items()}
+            out = self._network({**fixed, **chosen}, buffers, one, training=self._training)
             return (out.squeeze(0) * vector).sum()
 
         each = vmap(grad(pull), in_dims=(None, 0, 0), randomness="different")
@@ -175,7 +188,10 @@ class Recording:
             with warnings.catch_warnings():
                 # Speed of torch's own attention under vmap, which nobody here can change.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
-                rows = [each(loose, self._x, vector) for vector in vectors]
+                rows = []
+                for vector in vectors:
+                    with Unrolled(), HeldNorms(self._known):
+                        rows.append(each(loose, self._x, vector))
         except (RuntimeError, ValueError) as problem:
             raise self._no_rows(str(problem)) from problem
         return {name: torch.stack([row[name] for row in rows]) for name in loose}
@@ -183,8 +199,8 @@ class Recording:
     def _no_rows(self, reason: str) -> ValueError:
         return ValueError(
             f"No gradient of single examples for {', '.join(sorted(self.loose))}: {reason} "
-            "Batch norm in training mode and some recurrent layers mix or hide examples; "
-            "group or layer norm, or a curvature that needs no single examples "
+            "Batch norm in training mode and packed sequences mix or hide examples; group or layer "
+            "norm, sequences that are padded, or a curvature that needs no single examples "
             "(SquaredGradient(), Price()), work."
         )
 

@@ -6,7 +6,7 @@ another, so one backward pass from all losses gives each net its own gradient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from torch.func import grad, vmap
 
 from bayesrule.curvature._base import Problem
 from bayesrule.curvature.stacked_layers import Chain
+from bayesrule.curvature.stacked_rows import StackedRows, StackedTable
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.network import Inputs, Network
 from bayesrule.types import Params
@@ -28,17 +29,42 @@ class StackedProblem(Problem):
 
     `own` (num, n) tells the examples of each net from those that only fill up a batch; without it
     all are its own. `chain` is the module as a chain of layers, where it is one.
+
+    With several `draws` a chain takes weights (num, draws, *shape), and the examples of all draws
+    are examples of their net: `drawn` makes such a problem.
     """
 
     axes: ClassVar[int] = 1
 
     own: Tensor | None = None
     chain: Chain | None = None
+    draws: int = 1
+
+    def drawn(self, draws: int, generator: Any) -> StackedProblem:
+        """The problem at several draws of each net's weights."""
+        if draws == 1:
+            return self
+        own = None if self.own is None else self.own.repeat(1, draws)
+        y = self.y.repeat(1, draws, *[1] * (self.y.ndim - 2))
+        return replace(self, y=y, own=own, draws=draws, generator=generator)
 
     def forward(self, params: Params) -> Tensor:
-        if self.chain is not None:
-            return self.chain(params, self.buffers, self.x)
-        return mapped(self.network, params, self.buffers, self.x)
+        if self.chain is None:
+            return mapped(self.network, params, self.buffers, self.x)
+        return self.folded(self.chain(*self.spread(params)))
+
+    def spread(self, params: Params) -> tuple[Params, Params, Any]:
+        """Weights, buffers and inputs with a net for each draw."""
+        if self.draws == 1:
+            return params, self.buffers, self.x
+        known = {name: value.flatten(0, 1) for name, value in params.items()}
+        beside = {k: v.repeat_interleave(self.draws, 0) for k, v in self.buffers.items()}
+        assert isinstance(self.x, Tensor)
+        return known, beside, self.x.repeat_interleave(self.draws, 0)
+
+    def folded(self, value: Tensor) -> Tensor:
+        """Numbers (num · draws, n, *) as (num, draws · n, *)."""
+        return value if self.draws == 1 else value.reshape(len(self.y), -1, *value.shape[2:])
 
     def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         leaf = outputs.detach().requires_grad_()
@@ -120,83 +146,30 @@ def mapped(network: Network, params: Params, buffers: Params, x: Inputs) -> Tens
     return outputs
 
 
-class _Rows:
-    """Gradients of single examples of each net, from layers' inputs and outputs' gradients."""
-
-    axes = 1
-
-    def __init__(self, layers: list[Any], inputs: list[Tensor], slopes: list[Any]) -> None:
-        self._layers, self._inputs, self._slopes = layers, inputs, slopes
-
-    def _sums(self, weight: Any, bias: Any) -> Params:
-        """Sums over the vectors of what two functions make of a layer."""
-        found: Params = {}
-        for slope in self._slopes:
-            for layer, a, g in zip(self._layers, self._inputs, slope, strict=True):
-                for name, value in ((layer.weight, weight), (layer.bias, bias)):
-                    if name is not None:
-                        one = value(a, g)
-                        found[name] = found[name] + one if name in found else one
-        return found
-
-    def squares(self) -> Params:
-        """`Σ_vn r²` of each net: `(g aᵀ)² = g² (a²)ᵀ`, so no row is ever formed."""
-        return self._sums(lambda a, g: g.square().mT @ a.square(), lambda a, g: g.square().sum(1))
-
-    def completed(self, gradient: Params) -> Params:
-        """`Σ_vn r` of each net."""
-        return self._sums(lambda a, g: g.mT @ a, lambda a, g: g.sum(1))
-
-    def per_example(self) -> Params:
-        """The rows themselves, {name: (num, V, n, *shape)}."""
-        found: Params = {}
-        for i, layer in enumerate(self._layers):
-            g = torch.stack([slope[i] for slope in self._slopes], dim=1)
-            if layer.weight is not None:
-                found[layer.weight] = g.unsqueeze(-1) * self._inputs[i][:, None, :, None]
-            if layer.bias is not None:
-                found[layer.bias] = g
-        return found
-
-
 class _Recording:
     """One forward pass of a chain of layers, with what gradients of single examples need."""
 
     def __init__(self, problem: StackedProblem, params: Params) -> None:
         assert problem.chain is not None
-        self._params, chain = params, problem.chain
-        self._inputs, self._outs, self.outputs = chain.recorded(params, problem.buffers, problem.x)
+        self._problem, self._params, chain = problem, params, problem.chain
+        inputs, self._outs, outputs = chain.recorded(*problem.spread(params))
+        self._inputs, self.outputs = [problem.folded(a) for a in inputs], problem.folded(outputs)
         # Frozen weights have no rows.
         self._layers = [layer.only(params) for layer in chain.layers]
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[Any, Params]:
         """Backpropagates each of `vectors` (V, num, n, *); the gradient is left to the rows."""
-        slopes = [
+        each = [
             torch.autograd.grad(self.outputs, self._outs, vector, retain_graph=True)
             for vector in vectors
         ]
-        return _Rows(self._layers, self._inputs, slopes), {}
+        slopes = [[self._problem.folded(g) for g in slope] for slope in each]
+        return StackedRows(self._layers, self._inputs, slopes, self._problem.own), {}
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradients for one vector (num, n, *) backpropagated from the outputs."""
         found = self.backward(vector.unsqueeze(0), gradient=True)[0].completed({})
         return {name: found[name] for name in self._params}
-
-
-class _Table(_Rows):
-    """Rows that were formed, {name: (num, V, n, *shape)}."""
-
-    def __init__(self, rows: Params) -> None:
-        self._rows = rows
-
-    def squares(self) -> Params:
-        return {name: value.square().sum((1, 2)) for name, value in self._rows.items()}
-
-    def completed(self, gradient: Params) -> Params:
-        return {name: value.sum((1, 2)) for name, value in self._rows.items()}
-
-    def per_example(self) -> Params:
-        return self._rows
 
 
 class _MappedRecording:
@@ -219,7 +192,7 @@ class _MappedRecording:
         examples = vmap(grad(pull), (None, None, 0, 0))
         each = vmap(vmap(examples, (None, None, None, 0)))
         given = self._params, self._problem.buffers, self._problem.x
-        return _Table(each(*given, vectors.transpose(0, 1))), {}
+        return StackedTable(each(*given, vectors.transpose(0, 1))), {}
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradients for one vector (num, n, *) backpropagated from the outputs."""

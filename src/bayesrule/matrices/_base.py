@@ -77,6 +77,10 @@ class Matrix(ABC):
     def price(self, offset: Params, gradient: Params) -> Self:
         """Price's curvature from one draw: `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`, symmetric part."""
 
+    def refreshed(self) -> Self:
+        """The same matrix, with all that was kept of an earlier one found anew."""
+        return self
+
     # The same, for matrices and vectors that nobody else has: their memory may be used again.
 
     def times_(self, factor: float) -> Self:
@@ -109,6 +113,10 @@ class Structure(ABC):
 
     def for_model(self, model: nn.Module) -> Structure:
         """The structure with what it has to know of a module; most know enough."""
+        return self
+
+    def beside(self, matrix: Matrix) -> Structure:
+        """The structure for curvatures to be averaged with a matrix whose bases are to be kept."""
         return self
 
     @abstractmethod

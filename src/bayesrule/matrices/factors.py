@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ _TINY, _FAR = 1e-30, 1e20
 
 def _inverse(value: Tensor) -> Tensor:
     """`1 / x`, and 0 for 0."""
-    return torch.where(value == 0, torch.zeros_like(value), 1.0 / value)
+    return torch.where(value == 0, value, value.reciprocal())
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Factors:
     - `input` (in, in) or, between two layers, (in, in'): `Σ a aᵀ` over `count` inputs.
     - `output` (out, out) or (out, out'): `Σ g gᵀ`, with all factors of scale.
     - `count`, `damping`: 0-d.
+
+    Those of several nets are stacked along a first axis of all four.
 
     Sums over batches and machines add all four, so that A is the mean over all inputs and S the sum
     over all gradients; multiples change S; averages are those of A and of S, each for itself.
@@ -35,10 +37,15 @@ class Factors:
     damping: Tensor
 
     @classmethod
-    def of(cls, moments: tuple[Tensor, Tensor, int]) -> Factors:
+    def of(cls, moments: tuple[Tensor, Tensor, int | Tensor]) -> Factors:
         """From `LayerRows.moments`."""
-        inputs, outputs, count = moments
-        return cls(inputs, outputs, outputs.new_tensor(float(count)), outputs.new_tensor(0.0))
+        inputs, outputs, given = moments
+        shape = outputs.shape[:-2]
+        if isinstance(given, Tensor):
+            count = given.to(outputs).expand(shape)
+        else:
+            count = outputs.new_full(shape, float(given))
+        return cls(inputs, outputs, count, outputs.new_zeros(shape))
 
     @classmethod
     def identity(cls, size: tuple[int, int], scale: float, like: Tensor) -> Factors:
@@ -50,7 +57,7 @@ class Factors:
     @property
     def mean_input(self) -> Tensor:
         """`A`, zero if there was no input."""
-        return self.input * _inverse(self.count)
+        return self.input * spread(_inverse(self.count))
 
     def plus(self, other: Factors) -> Factors:
         """The factors over the data of both."""
@@ -61,12 +68,13 @@ class Factors:
             self.damping + other.damping,
         )
 
-    def times(self, factor: float) -> Factors:
-        """`factor (A ⊗ S + damping I)`."""
-        return Factors(self.input, self.output * factor, self.count, self.damping * factor)
+    def times(self, factor: float | Tensor) -> Factors:
+        """`factor (A ⊗ S + damping I)`; the factor is a number, or one for each net."""
+        each = spread(factor) if isinstance(factor, Tensor) else factor
+        return Factors(self.input, self.output * each, self.count, self.damping * factor)
 
-    def damped(self, damping: float) -> Factors:
-        """With `damping` more."""
+    def damped(self, damping: float | Tensor) -> Factors:
+        """With `damping` more, a number or one for each net."""
         return Factors(self.input, self.output, self.count, self.damping + damping)
 
     def lerp(self, target: Factors, rate: float) -> Factors:
@@ -81,7 +89,7 @@ class Factors:
             for share, factors in zip(shares, (self, target), strict=True)
         )
         return Factors(
-            self.input * mine + target.input * theirs,
+            self.input * spread(mine) + target.input * spread(theirs),
             self.output.lerp(target.output, rate),
             count,
             self.damping.lerp(target.damping, rate),
@@ -98,8 +106,8 @@ class Factors:
 
         Martens & Grosse (2015), sec. 6.3.
         """
-        inputs = self.mean_input.diagonal().mean().clamp_min(_TINY)
-        outputs = self.output.diagonal().mean().clamp_min(_TINY)
+        inputs = (diagonals(self.input).mean(-1) * _inverse(self.count)).clamp_min(_TINY)
+        outputs = diagonals(self.output).mean(-1).clamp_min(_TINY)
         pi = (inputs / outputs).clamp(1.0 / _FAR, _FAR).sqrt()
         # The sum of matrices with negative multiples may have less than no damping.
         root = self.damping.clamp_min(0.0).sqrt()
@@ -115,20 +123,36 @@ class Factors:
 class Root:
     """`P⁻¹ = (right ⊗ left) diag(gains) (right ⊗ left)ᵀ` on matrices (out, in).
 
-    `left` is (out, out), `right` (in, in), `gains` (out, in).
+    `left` is (out, out), `right` (in, in), `gains` (out, in); nets are stacked along a first axis,
+    and noise may have further axes between that and those of its matrices: several draws.
+    `white` says that all gains are one. `turns`, orthogonal matrices of the sizes of `left` and
+    `right`, are applied to noise first: where `left` and `right` have a basis of eigenvectors
+    in them, a draw then does not depend on the choice of it among equal eigenvalues.
     """
 
     left: Tensor
     right: Tensor
     gains: Tensor
+    white: bool = False
+    turns: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor) -> Root:
+        """`P⁻¹ = (right ⊗ left) (right ⊗ left)ᵀ`."""
+        ones = left.new_ones(1).expand(left.shape[-1], right.shape[-1])
+        return cls(left, right, ones, white=True)
 
     def solve(self, x: Tensor) -> Tensor:
         """`P⁻¹ x`."""
-        return self.left @ (self.gains * (self.left.mT @ x @ self.right)) @ self.right.mT
+        seen = self.left.mT @ x @ self.right
+        return self.left @ (seen if self.white else self.gains * seen) @ self.right.mT
 
     def draw(self, noise: Tensor) -> Tensor:
         """`B ε` with `B Bᵀ = P⁻¹`."""
-        return self.left @ (self.gains.sqrt() * noise) @ self.right.mT
+        if self.turns is not None:
+            noise = between(self.turns[0].mT, noise, self.turns[1].mT)
+        wide = noise if self.white else _beside(self.gains.sqrt(), noise) * noise
+        return between(self.left, wide, self.right)
 
     def diagonal(self) -> Tensor:
         """The diagonal of `P⁻¹`, (out, in)."""
@@ -136,19 +160,54 @@ class Root:
 
     def through(self, left: Tensor, right: Tensor) -> Root:
         """That of `(right ⊗ left)ᵀ P⁻¹ (right ⊗ left)`, which P⁻¹ becomes behind a linear map."""
-        return Root(left.mT @ self.left, right.mT @ self.right, self.gains)
+        return replace(self, left=left.mT @ self.left, right=right.mT @ self.right)
+
+
+def spread(values: Tensor) -> Tensor:
+    """One number for each net, (num,) or 0-d, beside matrices (*, p, q)."""
+    return values[..., None, None]
+
+
+def between(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
+    """`L X Rᵀ` for X (*nets, *draws, out, in): two products for each net, whatever the draws."""
+    nets = left.ndim - 2
+    if x.ndim == left.ndim:
+        return left @ x @ right.mT
+    flat = x.flatten(nets, -3)
+    rows = (flat.flatten(-3, -2) @ right.mT).unflatten(-2, flat.shape[-3:-1])
+    columns = left @ rows.transpose(-3, -2).flatten(-2)
+    found = columns.unflatten(-1, (flat.shape[-3], -1)).transpose(-3, -2)
+    return found.unflatten(nets, x.shape[nets:-2])
+
+
+def _beside(matrix: Tensor, many: Tensor) -> Tensor:
+    """Matrices (*nets, p, q) with as many axes as (*nets, *draws, p, q) has."""
+    more = many.ndim - matrix.ndim
+    if more <= 0:
+        return matrix
+    return matrix.reshape(*matrix.shape[:-2], *[1] * more, *matrix.shape[-2:])
+
+
+def diagonals(matrix: Tensor) -> Tensor:
+    """The diagonals of matrices (*, p, p), a view (*, p)."""
+    return matrix.diagonal(dim1=-2, dim2=-1)
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """`a bᵀ` for vectors (*, p) and (*, q)."""
+    return a.unsqueeze(-1) * b.unsqueeze(-2)
 
 
 def shifted(matrix: Tensor, amount: Tensor) -> Tensor:
     """`M + amount I`."""
     moved = matrix.clone()
-    moved.diagonal().add_(amount)
+    diagonals(moved).add_(amount.unsqueeze(-1))
     return moved
 
 
 def quadratic(root: Tensor, matrix: Tensor) -> Tensor:
     """The diagonal of `rootᵀ M root`."""
-    return (root * (matrix @ root)).sum(0)
+    return (root * (matrix @ root)).sum(-2)
 
 
 def inverse_root(matrix: Tensor, whose: str) -> Tensor:
@@ -159,36 +218,42 @@ def inverse_root(matrix: Tensor, whose: str) -> Tensor:
     lower, failed = torch.linalg.cholesky_ex(matrix)
     if failed.any():
         values, directions = eigen(matrix, whose)
-        roots = floored(values, whose).sqrt()
-        lower = torch.linalg.qr(roots.unsqueeze(1) * directions.mT).R.mT
-    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    return torch.linalg.solve_triangular(lower, eye, upper=False).mT
+        roots = floored(values.unsqueeze(-2), whose).squeeze(-2).sqrt()
+        kept = torch.linalg.qr(roots.unsqueeze(-1) * directions.mT).R.mT
+        lower = torch.where(spread(failed != 0), kept, lower)
+    return torch.linalg.solve_triangular(lower, _eye(matrix), upper=False).mT
 
 
 def eigen(matrix: Tensor, whose: str) -> tuple[Tensor, Tensor]:
     """Eigenvalues, at least zero, and eigenvectors of a factor."""
     _refuse_not_finite(matrix, whose)
-    values = matrix.diagonal()
-    if torch.equal(matrix, torch.diag(values)):
+    known = diagonals(matrix)
+    plain = (matrix == torch.diag_embed(known)).flatten(-2).all(-1)
+    if plain.all():
         # As every factor is to begin with.
-        return values.clamp_min(0.0), torch.eye(
-            len(matrix), dtype=matrix.dtype, device=matrix.device
-        )
+        return known.clamp_min(0.0), _eye(matrix).expand_as(matrix).clone()
     values, directions = torch.linalg.eigh(matrix)
+    if plain.any():
+        values = torch.where(plain.unsqueeze(-1), known, values)
+        directions = torch.where(spread(plain), _eye(matrix), directions)
     # Laid out by rows, as a file has them: products round by the layout.
     return values.clamp_min(0.0), directions.contiguous()
 
 
 def floored(values: Tensor, whose: str) -> Tensor:
-    """Eigenvalues kept above a rounding error of the largest."""
+    """The eigenvalues (*, p, q) of a matrix kept above a rounding error of the largest."""
     _refuse_not_finite(values, whose)
-    largest = float(values.max())
-    if not largest > 0:
+    largest = values.amax((-2, -1), keepdim=True)
+    if not bool((largest > 0).all()):
         raise ValueError(
             f"The curvature of {whose} is zero and nothing is added to it, so it has no inverse. "
             "A positive prior_precision mends this."
         )
-    return values.clamp_min(largest * torch.finfo(values.dtype).eps)
+    return values.maximum(largest * torch.finfo(values.dtype).eps)
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def _refuse_not_finite(values: Tensor, whose: str) -> None:

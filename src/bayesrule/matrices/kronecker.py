@@ -75,7 +75,7 @@ class KroneckerMatrix(Matrix):
         return self._vector(lambda block, part: block.inv_sqrt(part), noise)
 
     def logdet(self) -> Tensor:
-        return torch.stack([block.logdet() for _, block in self._blocks()]).sum()
+        return torch.stack([block.logdet() for _, block in self._blocks()]).sum(0)
 
     def diagonal(self) -> Params:
         return self._gather(lambda block: block.diagonal())
@@ -93,7 +93,7 @@ class KroneckerMatrix(Matrix):
                 for names, _ in self._blocks()
             }
         traces = [block.trace_solve(others[names]) for names, block in self._blocks()]
-        return torch.stack(traces).sum()
+        return torch.stack(traces).sum(0)
 
     def output_covariance(self, rows: Rows) -> Tensor:
         known = layered(rows)
@@ -118,6 +118,14 @@ class KroneckerMatrix(Matrix):
     def spectral(self) -> KroneckerMatrix:
         """The same matrix, with each layer diagonal in the eigenbases of its factors."""
         return replace(self, layers={k: layer.spectral() for k, layer in self.layers.items()})
+
+    def refreshed(self) -> KroneckerMatrix:
+        """The matrix with corrected layers in the eigenbases of their factors as they now are."""
+        layers = {
+            k: layer.refreshed() if isinstance(layer, CorrectedLayer) else layer
+            for k, layer in self.layers.items()
+        }
+        return replace(self, layers=layers)
 
     def price(self, offset: Params, gradient: Params) -> KroneckerMatrix:
         return self._map(lambda a, _: a.price(offset, gradient), self)
@@ -199,15 +207,26 @@ class Kronecker(Structure):
         return self._matrix(shapes, layer, rest)
 
     def contract(self, rows: Rows) -> KroneckerMatrix:
+        return self.contracted(rows, self._layer)
+
+    def contracted(
+        self, rows: Rows, layer: Callable[[Place, LayerRows], LayerMatrix]
+    ) -> KroneckerMatrix:
+        """As `contract`, with `layer` for the block of each layer."""
         known = layered(rows)
         if self.corrected and distributed.is_available() and distributed.is_initialized():
             _refuse_many_machines()
 
         return self._matrix(
             known.shapes,
-            lambda place: self._layer(place, rows_of(known, place)),
+            lambda place: layer(place, rows_of(known, place)),
             lambda names: known.only(names).squares(),
         )
+
+    def beside(self, matrix: Matrix) -> Structure:
+        if self.corrected and isinstance(matrix, KroneckerMatrix):
+            return KeptBases(self, matrix)
+        return self
 
     def project(self, matrix: Tensor, params: Params) -> KroneckerMatrix:
         """The positive part of each layer's block by its partial traces, the diagonal elsewhere."""
@@ -224,12 +243,34 @@ class Kronecker(Structure):
         return self._matrix(shapes, layer, rest)
 
 
+@dataclass(frozen=True)
+class KeptBases(Structure):
+    """Corrected factors in the bases of a matrix, whose averages with it then stay there."""
+
+    inner: Kronecker
+    matrix: KroneckerMatrix
+
+    def identity(self, params: Params, scale: float) -> KroneckerMatrix:
+        return self.inner.identity(params, scale)
+
+    def contract(self, rows: Rows) -> KroneckerMatrix:
+        def layer(place: Place, rows: LayerRows) -> LayerMatrix:
+            known = self.matrix.layers[place.weight]
+            assert isinstance(known, CorrectedLayer)
+            return known.of_more(rows)
+
+        return self.inner.contracted(rows, layer)
+
+    def project(self, matrix: Tensor, params: Params) -> KroneckerMatrix:
+        return self.inner.project(matrix, params)
+
+
 def _too_wide(place: Place, widest: int) -> str:
     width = max(place.size)
     return (
         f"The layer of {place.weight!r} has a factor of {width:,} × {width:,} "
         f"({width**2 * 4 / 1e9:,.1f} GB), wider than {widest:,}: it gets a diagonal block. "
-        f"Kronecker(widest={width}) keeps the factor."
+        f"widest={width} keeps the factor: in Kronecker(widest={width}), or of noisy_kfac."
     )
 
 

@@ -12,14 +12,28 @@ from torch import Tensor
 
 from bayesrule.matrices._base import Matrix
 from bayesrule.matrices.diagonal import only_diagonal
-from bayesrule.matrices.factors import Factors, Root, eigen, floored, inverse_root, quadratic
+from bayesrule.matrices.factors import (
+    Factors,
+    Root,
+    diagonals,
+    eigen,
+    floored,
+    inverse_root,
+    outer,
+    quadratic,
+    spread,
+)
 from bayesrule.matrices.layer_rows import LayerRows, Place, layered, rows_of
 from bayesrule.types import Params, Rows
+from bayesrule.vectors import over
 
 
 @dataclass(frozen=True)
 class LayerMatrix(Matrix):
-    """A matrix over the parameters of one layer, known by two factors."""
+    """A matrix over the parameters of one layer, known by two factors.
+
+    Those of several nets may be stacked along a first axis of all tensors.
+    """
 
     place: Place
     factors: Factors
@@ -72,9 +86,10 @@ class LayerMatrix(Matrix):
 
     def trace_solve(self, other: Matrix) -> Tensor:
         if isinstance(other, type(self)):
-            return (self.root.gains * other.seen_from(self.root.left, self.root.right)).sum()
+            seen = other.seen_from(self.root.left, self.root.right)
+            return (self.root.gains * seen).sum((-2, -1))
         known = self.place.join(only_diagonal(other, type(self).__name__))
-        return (self.root.diagonal() * known).sum()
+        return (self.root.diagonal() * known).sum((-2, -1))
 
     def output_covariance(self, rows: Rows) -> Tensor:
         known = rows_of(layered(rows), self.place)
@@ -118,7 +133,7 @@ class FactoredLayer(LayerMatrix):
     @cached_property
     def root(self) -> Root:
         left, right = (inverse_root(factor, self.whose) for factor in self.damped_factors)
-        return Root(left, right, left.new_ones(1).expand(len(left), len(right)))
+        return Root.of(left, right)
 
     def apply(self, x: Tensor) -> Tensor:
         left, right = self.damped_factors
@@ -126,12 +141,14 @@ class FactoredLayer(LayerMatrix):
 
     def logdet(self) -> Tensor:
         # The roots are triangular and belong to the inverse.
-        left, right = (r.diagonal().abs().log().sum() for r in (self.root.left, self.root.right))
-        return -2.0 * (len(self.root.right) * left + len(self.root.left) * right)
+        roots = self.root.left, self.root.right
+        left, right = (diagonals(root).abs().log().sum(-1) for root in roots)
+        out, wide = self.place.size
+        return -2.0 * (wide * left + out * right)
 
     def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
         outputs, inputs = self.damped_factors
-        return torch.outer(quadratic(left, outputs), quadratic(right, inputs))
+        return outer(quadratic(left, outputs), quadratic(right, inputs))
 
     @cached_property
     def eigen(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -142,7 +159,7 @@ class FactoredLayer(LayerMatrix):
     def spectral(self) -> CorrectedLayer:
         outputs, left, inputs, right = self.eigen
         more, less = self.factors.shares()
-        values = torch.outer(outputs + less, inputs + more)
+        values = outer(outputs + less.unsqueeze(-1), inputs + more.unsqueeze(-1))
         return CorrectedLayer.diagonal_in(self, left, right, values)
 
     def damped(self, damping: float) -> FactoredLayer:
@@ -166,7 +183,7 @@ class SpectralLayer(LayerMatrix):
 
     @cached_property
     def _values(self) -> Tensor:
-        return self.spectrum[2] + self.factors.damping
+        return self.spectrum[2] + spread(self.factors.damping)
 
     @cached_property
     def root(self) -> Root:
@@ -182,7 +199,7 @@ class SpectralLayer(LayerMatrix):
         return left @ (self._values * (left.mT @ x @ right)) @ right.mT
 
     def logdet(self) -> Tensor:
-        return -self.root.gains.log().sum()
+        return -self.root.gains.log().sum((-2, -1))
 
     def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
         outputs, inputs, _ = self.spectrum
@@ -197,7 +214,7 @@ class ExactLayer(SpectralLayer):
     def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
         outputs, left = eigen(self.factors.output, self.whose)
         inputs, right = eigen(self.factors.mean_input, self.whose)
-        return left, right, torch.outer(outputs, inputs)
+        return left, right, outer(outputs, inputs)
 
     def damped(self, damping: float) -> ExactLayer:
         new = replace(self, factors=self.factors.damped(damping))
@@ -215,8 +232,9 @@ class CorrectedLayer(SpectralLayer):
     """As `ExactLayer`, with the curvature's own diagonal in the eigenbases instead of the product.
 
     George et al. (2018), EK-FAC: `s = Σ (Vᵀ r U)²` is the closest to `Σ r rᵀ` that is diagonal
-    there. Sums and averages are taken to the eigenbases of the new factors; what is not diagonal
-    in the bases of a part is lost there, its trace is kept.
+    there. Sums and averages of parts in the same bases stay in them. Others are taken to the
+    eigenbases of the new factors; what is not diagonal in the bases of a part is lost there, its
+    trace is kept.
     """
 
     left: Tensor
@@ -229,6 +247,11 @@ class CorrectedLayer(SpectralLayer):
         bare = ExactLayer(place, Factors.of(rows.moments()))
         left, right, _ = bare.spectrum
         return cls(place, bare.factors, left, right, rows.squares(left, right))
+
+    def of_more(self, rows: LayerRows) -> CorrectedLayer:
+        """From other rows of the layer, in the bases of this one."""
+        scales = rows.squares(self.left, self.right)
+        return replace(self, factors=Factors.of(rows.moments()), scales=scales)
 
     @classmethod
     def identity(cls, place: Place, factors: Factors, scale: float) -> CorrectedLayer:
@@ -256,10 +279,23 @@ class CorrectedLayer(SpectralLayer):
         self, factors: Factors, parts: list[tuple[CorrectedLayer, float]]
     ) -> CorrectedLayer:
         if len(parts) == 1:
-            return replace(self, factors=factors, scales=self.scales * parts[0][1])
-        left, right, _ = ExactLayer(self.place, factors).spectrum
-        seen = [part._scales_from(left, right) * share for part, share in parts]
+            share = parts[0][1]
+            return replace(self, factors=factors, scales=self.scales * over(share, self.scales))
+        if all(self._shares_bases(part) for part, _ in parts):
+            left, right = self.left, self.right
+            seen = [part.scales * share for part, share in parts]
+        else:
+            left, right, _ = ExactLayer(self.place, factors).spectrum
+            seen = [part._scales_from(left, right) * share for part, share in parts]
         return CorrectedLayer(self.place, factors, left, right, sum(seen[1:], seen[0]))
+
+    def _shares_bases(self, other: CorrectedLayer) -> bool:
+        return torch.equal(self.left, other.left) and torch.equal(self.right, other.right)
+
+    def refreshed(self) -> CorrectedLayer:
+        """The same in the eigenbases of its factors, from which sums in kept bases depart."""
+        left, right, _ = ExactLayer(self.place, self.factors).spectrum
+        return replace(self, left=left, right=right, scales=self._scales_from(left, right))
 
     def _scales_from(self, left: Tensor, right: Tensor) -> Tensor:
         outputs, inputs = (left.mT @ self.left).square(), (right.mT @ self.right).square()

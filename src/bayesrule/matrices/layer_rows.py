@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -49,11 +49,13 @@ class Place:
         return torch.cat([matrix, vector[self.bias].unsqueeze(-1)], dim=-1)
 
     def split(self, matrix: Tensor) -> Params:
-        """A matrix (out, in) back into named tensors."""
+        """A matrix (*leading, out, in) back into named tensors."""
+        shape = (*matrix.shape[:-2], *self.shape)
         if self.bias is None:
-            return {self.weight: matrix.reshape(self.shape)}
-        weight = matrix[:, :-1].reshape(self.shape)
-        return {self.weight: weight, self.bias: matrix[:, -1].contiguous()}
+            return {self.weight: matrix.reshape(shape)}
+        last = matrix.shape[-1] - 1
+        weight = matrix.narrow(-1, 0, last).reshape(shape)
+        return {self.weight: weight, self.bias: matrix.select(-1, last).contiguous()}
 
 
 def numbered(params: Params) -> Params:
@@ -67,8 +69,11 @@ class LayerRows(ABC):
     """Rows r_vn of one layer, each a matrix (out, in), for V vectors and n examples."""
 
     @abstractmethod
-    def moments(self) -> tuple[Tensor, Tensor, int]:
-        """`c A`, `S` and `c` with `Σ r rᵀ ≈ A ⊗ S`: of inputs, of outputs, and how many."""
+    def moments(self) -> tuple[Tensor, Tensor, int | Tensor]:
+        """`c A`, `S` and `c` with `Σ r rᵀ ≈ A ⊗ S`: of inputs, of outputs, and how many.
+
+        Rows of several nets have them along a first axis; c may then be one for each, (num,).
+        """
 
     @abstractmethod
     def squares(self, left: Tensor, right: Tensor) -> Tensor:
@@ -120,17 +125,48 @@ class MatrixRows(LayerRows):
         return _gram(left.mT @ self.table @ right, gains)
 
 
+Means = tuple[Tensor, Tensor, int | Tensor]
+
+
+class Products(LayerRows):
+    """Rows that are sums of products of a layer's inputs and output gradients."""
+
+    @abstractmethod
+    def means(self) -> Means:
+        """Inputs (n, in) averaged over T positions; gradients (V, n, out), `Σ_t g / √T`; and n.
+
+        Their products between layers and the moments of each layer are together never negative.
+        """
+
+
 Chunks = Callable[[], Iterator[tuple[Tensor, Tensor]]]
+
+# Up to so many positions, products of pairs of them cost less than rows.
+_FEW = 2
+# Rows that are worked on at a time, in numbers.
+_BUDGET = 1 << 22
 
 
 @dataclass(frozen=True)
-class ProductRows(LayerRows):
+class ProductRows(Products):
     """`r_vn = Σ_t g_vnt a_ntᵀ` from the inputs and the output gradients of a layer.
 
     `chunks()` goes over the examples: inputs (m, T, in), gradients (V, m, T, out) at T positions.
     """
 
     chunks: Chunks
+
+    @classmethod
+    def of(cls, a: Tensor, g: Tensor) -> ProductRows:
+        """From all inputs (n, T, in) and gradients (V, n, T, out)."""
+        size = _BUDGET // (len(g) * a.shape[2] * g.shape[3]) if a.shape[1] > _FEW else len(a)
+        parts = list(zip(a.split(max(1, size)), g.split(max(1, size), dim=1), strict=True))
+        return cls(lambda: iter(parts))
+
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """All inputs (n, T, in) and gradients (V, n, T, out)."""
+        inputs, gradients = zip(*self.chunks(), strict=True)
+        return torch.cat(inputs), torch.cat(gradients, dim=1)
 
     def moments(self) -> tuple[Tensor, Tensor, int]:
         """`Σ_nt a aᵀ`, `Σ_vnt g gᵀ` and the number of inputs n·T.
@@ -146,20 +182,17 @@ class ProductRows(LayerRows):
             count += len(flat)
         return sum(inputs[1:], inputs[0]), sum(outputs[1:], outputs[0]), count
 
-    def means(self) -> tuple[Tensor, Tensor]:
-        """Inputs (n, in) averaged over the T positions; gradients (V, n, out), `Σ_t g / √T`.
-
-        Their products between layers and the moments of each layer are together never negative.
-        """
+    def means(self) -> Means:
         each = [(a.mean(1), g.sum(2) / g.shape[2] ** 0.5) for a, g in self.chunks()]
-        return torch.cat([a for a, _ in each]), torch.cat([g for _, g in each], dim=1)
+        inputs, slopes = torch.cat([a for a, _ in each]), torch.cat([g for _, g in each], dim=1)
+        return inputs, slopes, len(inputs)
 
     def squares(self, left: Tensor, right: Tensor) -> Tensor:
         parts = [_product_squares(a @ right, g @ left) for a, g in self.chunks()]
         return sum(parts[1:], parts[0])
 
     def gram(self, left: Tensor, right: Tensor, gains: Tensor) -> Tensor:
-        return torch.cat([_product_gram(a @ right, g @ left, gains) for a, g in self.chunks()])
+        return torch.cat([_product_gram(a, g, left, right, gains) for a, g in self.chunks()])
 
 
 def _product_squares(a: Tensor, g: Tensor) -> Tensor:
@@ -169,12 +202,26 @@ def _product_squares(a: Tensor, g: Tensor) -> Tensor:
     return g[:, :, 0].square().sum(0).mT @ a[:, 0].square()
 
 
-def _product_gram(a: Tensor, g: Tensor, gains: Tensor) -> Tensor:
-    if a.shape[1] > 1:
-        return _gram(g.mT @ a, gains)
-    # Σ_oi k_oi g_vo g_v'o a_i² = g diag(k a²) gᵀ
-    scale, slopes = a[:, 0].square() @ gains.mT, g[:, :, 0].transpose(0, 1)
-    return (slopes * scale.unsqueeze(1)) @ slopes.mT
+def _product_gram(a: Tensor, g: Tensor, left: Tensor, right: Tensor, gains: Tensor) -> Tensor:
+    if a.shape[1] > _FEW:
+        flat = (_seen_rows(a, g, left, right) * gains.sqrt()).flatten(start_dim=2)
+        return flat @ flat.mT
+    # Σ_oi k_oi g_vto a_ti g_v'uo a_ui = Σ_tu g_t diag(k (a_t a_u)) g_uᵀ: no row is ever formed.
+    inputs, slopes = a @ right, (g @ left).transpose(0, 1)
+    pairs = (inputs.unsqueeze(2) * inputs.unsqueeze(1)) @ gains.mT
+    seen = (slopes.unsqueeze(3) * pairs.unsqueeze(1)).sum(2)
+    return seen.flatten(start_dim=2) @ slopes.flatten(start_dim=2).mT
+
+
+def _seen_rows(a: Tensor, g: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`leftᵀ (Σ_t g_t a_tᵀ) right`, (n, V, out, in); each side is turned where it is smaller."""
+    vectors, n, positions, outs = g.shape
+    inputs_first, slopes_first = positions <= vectors * outs, positions <= a.shape[2]
+    inputs, slopes = a @ right if inputs_first else a, g @ left if slopes_first else g
+    # One product for each example, all vectors at once: the inputs are not copied for each.
+    rows = slopes.permute(1, 0, 3, 2).reshape(n, vectors * outs, positions) @ inputs
+    rows = (rows if inputs_first else rows @ right).reshape(n, vectors, outs, -1)
+    return rows if slopes_first else left.mT @ rows
 
 
 @runtime_checkable
@@ -188,7 +235,7 @@ class LayeredRows(Rows, Protocol):
     def only(self, names: tuple[str, ...]) -> LayeredRows:
         """The rows of the named parameters alone."""
 
-    def layer(self, weight: str, bias: str | None) -> ProductRows | None:
+    def layer(self, weight: str, bias: str | None) -> Products | None:
         """The rows of a layer from its one call, None where there is no such call."""
 
     def broken_chain(self, weights: tuple[str, ...]) -> str | None:
@@ -228,7 +275,8 @@ class PlainRows:
 
 def layered(rows: Rows) -> LayeredRows:
     """The rows with their layers, or as a plain table where they know of none."""
-    return rows if isinstance(rows, LayeredRows) else PlainRows(rows.per_example())
+    # Asking for one method is quicker than for a whole protocol, and this is asked in every step.
+    return cast(LayeredRows, rows) if hasattr(rows, "layer") else PlainRows(rows.per_example())
 
 
 def rows_of(rows: LayeredRows, place: Place) -> LayerRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from bayesrule.matrices._base import Structure
 from bayesrule.matrices.factors import Factors
+from bayesrule.matrices.flow import Flow, broken_flow, flow_of
 from bayesrule.matrices.layer_rows import (
     LayeredRows,
     MatrixRows,
+    Means,
     Place,
-    ProductRows,
+    Products,
     Sizes,
     layered,
     numbered,
@@ -37,15 +39,17 @@ class BlockTridiagonal(Structure):
     - `widest`: a wider factor is refused.
     - `layers`: pairs of weight and bias in their order; without them, those with two axes or more.
       `for_model` finds them and refuses a module with any other.
+    - `flow`: the way of the data through them, where the module's code tells it beforehand.
     """
 
     widest: int = 8192
     layers: tuple[Pair, ...] | None = None
+    flow: Flow | None = field(default=None, repr=False, compare=False)
 
     def for_model(self, model: nn.Module) -> BlockTridiagonal:
         """The structure with the layers of a module, which must have linear and convolution layers
         only."""
-        return replace(self, layers=chain_by_module(model))
+        return replace(self, layers=chain_by_module(model), flow=flow_of(model))
 
     def _places(self, shapes: Sizes) -> tuple[Place, ...]:
         found = places(by_shape(shapes) if self.layers is None else self.layers, shapes)
@@ -83,9 +87,16 @@ class BlockTridiagonal(Structure):
         self, params: Params, layer: Callable[[Place], Factors]
     ) -> BlockTridiagonalMatrix:
         chain = self._places({name: tuple(value.shape) for name, value in params.items()})
+        self._refuse_shortcuts(tuple(place.weight for place in chain))
         found = [layer(place) for place in chain]
         links = [_no_link(a, b) for a, b in pairwise(found)]
         return _matrix(chain, found, links, tuple(params))
+
+    def _refuse_shortcuts(self, weights: tuple[str, ...]) -> None:
+        """What can be known of a module before its first step, where `contract` looks again."""
+        reason = None if self.flow is None else broken_flow(self.flow, weights)
+        if reason is not None:
+            raise no_chain(reason)
 
     def contract(self, rows: Rows) -> BlockTridiagonalMatrix:
         known = layered(rows)
@@ -112,7 +123,7 @@ def _matrix(
     )
 
 
-def _products(rows: LayeredRows, place: Place) -> ProductRows:
+def _products(rows: LayeredRows, place: Place) -> Products:
     found = rows.layer(place.weight, place.bias)
     if found is None:
         raise no_chain(f"{place.bias!r} is used outside of its layer")
@@ -121,15 +132,15 @@ def _products(rows: LayeredRows, place: Place) -> ProductRows:
 
 def _no_link(a: Factors, b: Factors) -> Factors:
     return Factors(
-        a.input.new_zeros(len(a.input), len(b.input)),
-        a.output.new_zeros(len(a.output), len(b.output)),
+        a.input.new_zeros(*a.input.shape[:-1], b.input.shape[-1]),
+        a.output.new_zeros(*a.output.shape[:-1], b.output.shape[-1]),
         a.count,
         torch.zeros_like(a.damping),
     )
 
 
-def _link(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Factors:
+def _link(a: Means, b: Means) -> Factors:
     """The products of two neighbours' inputs (n, in) and of their gradients (V, n, out)."""
-    (first, left), (second, right) = a, b
-    outputs = left.flatten(end_dim=1).mT @ right.flatten(end_dim=1)
-    return Factors.of((first.mT @ second, outputs, len(first)))
+    (first, left, count), (second, right, _) = a, b
+    outputs = left.flatten(-3, -2).mT @ right.flatten(-3, -2)
+    return Factors.of((first.mT @ second, outputs, count))

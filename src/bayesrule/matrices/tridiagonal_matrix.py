@@ -10,9 +10,24 @@ from torch import Tensor
 
 from bayesrule.matrices._base import Matrix
 from bayesrule.matrices.diagonal import only_diagonal
-from bayesrule.matrices.factors import Factors, Root, inverse_root, quadratic
+from bayesrule.matrices.factors import (
+    Factors,
+    Root,
+    between,
+    diagonals,
+    inverse_root,
+    outer,
+    quadratic,
+)
 from bayesrule.matrices.kronecker_layer import no_price
-from bayesrule.matrices.layer_rows import MatrixRows, Place, layered
+from bayesrule.matrices.layer_rows import (
+    LayeredRows,
+    LayerRows,
+    MatrixRows,
+    Place,
+    ProductRows,
+    layered,
+)
 from bayesrule.types import Params, Rows
 
 
@@ -60,8 +75,7 @@ class BlockTridiagonalMatrix(Matrix):
             _conditional(mine, link, after)
             for mine, link, after in zip(self._roots, self._linked, self._roots[1:], strict=False)
         ]
-        left, right = self._roots[-1]
-        return [*inner, Root(left, right, left.new_ones(1).expand(len(left), len(right)))]
+        return [*inner, Root.of(*self._roots[-1])]
 
     def _joined(self, vector: Params) -> list[Tensor]:
         return [place.join(vector) for place in self.places]
@@ -80,7 +94,7 @@ class BlockTridiagonalMatrix(Matrix):
     def _mixed_back(self, parts: list[Tensor]) -> list[Tensor]:
         """`Ξᵀ x`."""
         pairs = zip(parts[1:], self._psi, parts, strict=False)
-        return [parts[0], *[x - s.mT @ before @ a for x, (s, a), before in pairs]]
+        return [parts[0], *[x - between(s.mT, before, a.mT) for x, (s, a), before in pairs]]
 
     def matmul(self, vector: Params) -> Params:
         parts = self._joined(vector)
@@ -109,15 +123,15 @@ class BlockTridiagonalMatrix(Matrix):
 
     def logdet(self) -> Tensor:
         """`Σ_i [n log|S| + m log|A| + Σ log(1 − s s')]`."""
-        total = -torch.stack([root.gains.log().sum() for root in self._conditionals]).sum()
-        for left, right in self._roots:
-            logs = (root.diagonal().abs().log().sum() for root in (left, right))
-            outputs, inputs = logs
-            total = total - 2.0 * (len(right) * outputs + len(left) * inputs)
-        return total
+        parts = [-root.gains.log().sum((-2, -1)) for root in self._conditionals]
+        for place, roots in zip(self.places, self._roots, strict=True):
+            outputs, inputs = (diagonals(root).abs().log().sum(-1) for root in roots)
+            out, wide = place.size
+            parts.append(-2.0 * (wide * outputs + out * inputs))
+        return sum(parts[1:], parts[0])
 
     def diagonal(self) -> Params:
-        return self._named([torch.outer(s.diagonal(), a.diagonal()) for s, a in self._damped])
+        return self._named([outer(diagonals(s), diagonals(a)) for s, a in self._damped])
 
     def _inverse_diagonals(self) -> list[Tensor]:
         found = [root.diagonal() for root in self._conditionals]
@@ -133,7 +147,7 @@ class BlockTridiagonalMatrix(Matrix):
             return self._trace_of_chain(other)
         known = self._joined(only_diagonal(other, "BlockTridiagonalMatrix"))
         pairs = zip(self._inverse_diagonals(), known, strict=True)
-        return torch.stack([(mine * theirs).sum() for mine, theirs in pairs]).sum()
+        return torch.stack([(mine * theirs).sum((-2, -1)) for mine, theirs in pairs]).sum(0)
 
     def _trace_of_chain(self, other: BlockTridiagonalMatrix) -> Tensor:
         """`Σ_i tr(Σ_{i|i+1}⁻¹ (Ξ P Ξᵀ)_ii)`: no other blocks of P than the known ones enter."""
@@ -146,14 +160,27 @@ class BlockTridiagonalMatrix(Matrix):
         ):
             traces.append(-2.0 * _trace(root, psi_s @ link_s.mT, psi_a @ link_a.mT))
             traces.append(_trace(root, psi_s @ s @ psi_s.mT, psi_a @ a @ psi_a.mT))
-        return torch.stack(traces).sum()
+        return torch.stack(traces).sum(0)
 
     def output_covariance(self, rows: Rows) -> Tensor:
-        known = layered(rows)
-        tables = [place.join(known.only(place.names).per_example()) for place in self.places]
-        pairs = zip(self._conditionals, self._mixed(tables), strict=True)
-        parts = [MatrixRows(x).gram(root.left, root.right, root.gains) for root, x in pairs]
+        pairs = zip(self._conditionals, self._mixed_rows(layered(rows)), strict=True)
+        parts = [x.gram(root.left, root.right, root.gains) for root, x in pairs]
         return torch.stack(parts).sum(0)
+
+    def _mixed_rows(self, rows: LayeredRows) -> list[LayerRows]:
+        """`Ξ r` of each row; of products, what the next layer tells is at further positions."""
+        known = [rows.layer(place.weight, place.bias) for place in self.places]
+        products = [one.whole() for one in known if isinstance(one, ProductRows)]
+        if len(products) < len(known):
+            tables = [place.join(rows.only(place.names).per_example()) for place in self.places]
+            return [MatrixRows(x) for x in self._mixed(tables)]
+        told = [
+            (torch.cat([a, b @ right.mT], dim=1), torch.cat([g, -h @ left.mT], dim=2))
+            for (a, g), (left, right), (b, h) in zip(
+                products, self._psi, products[1:], strict=False
+            )
+        ]
+        return [ProductRows.of(a, g) for a, g in [*told, products[-1]]]
 
     def _with(
         self, layers: dict[str, Factors], links: dict[str, Factors]
@@ -203,18 +230,21 @@ def _conditional(
     (left, outputs), (right, inputs) = (
         _told(root, cross, other) for root, cross, other in zip(mine, link, after, strict=True)
     )
-    least = torch.finfo(outputs.dtype).eps
-    return Root(left, right, 1.0 / (1.0 - torch.outer(outputs, inputs)).clamp_min(least))
+    gains = 1.0 / (1.0 - outer(outputs, inputs)).clamp_min(torch.finfo(outputs.dtype).eps)
+    return Root(mine[0] @ left, mine[1] @ right, gains, turns=(left, right))
 
 
 def _told(root: Tensor, cross: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """A basis in which one factor is the identity and the part told by its neighbour diagonal."""
+    """A basis in which the part of a factor that is told by its neighbour is diagonal.
+
+    It is seen behind the root, where the factor itself is the identity.
+    """
     white = root.mT @ cross @ other
     values, directions = torch.linalg.eigh(white @ white.mT)
-    return root @ directions, values.clamp(0.0, 1.0)
+    return directions, values.clamp(0.0, 1.0)
 
 
 def _trace(root: Root, s: Tensor, a: Tensor) -> Tensor:
     """`tr(P⁻¹ (A ⊗ S))` for factors that need not be symmetric."""
-    seen = torch.outer(quadratic(root.left, s), quadratic(root.right, a))
-    return (root.gains * seen).sum()
+    seen = outer(quadratic(root.left, s), quadratic(root.right, a))
+    return (root.gains * seen).sum((-2, -1))

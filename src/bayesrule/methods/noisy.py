@@ -59,18 +59,20 @@ def noisy_kfac(
     kl_clip: float = 1e-3,
     stats_every: int = 10,
     inverse_every: int = 100,
+    widest: int = 8192,
     curvature: Curvature | None = None,
     **settings: Unpack[Settings],
 ) -> Learner:
     """Noisy K-FAC: a matrix Gaussian for each layer, from its inputs and its output gradients.
 
     Zhang et al. (2018), algorithm 2, with the Fisher information of targets drawn from the model.
-    For small nets `stats_every=1, inverse_every=1` costs little and learns faster.
+    For small nets `stats_every=1, inverse_every=1` costs little and learns faster. Layers with more
+    than `widest` inputs or outputs have diagonal blocks.
     """
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
     found = curvature or Fisher()
-    family = _kronecker(Kronecker(), initial_curvature, inverse_every, found)
+    family = _kronecker(Kronecker(widest=widest), initial_curvature, inverse_every, found)
     return _learner(model, likelihood, family, rule, found, draws, settings)
 
 
@@ -87,6 +89,7 @@ def noisy_ekfac(
     kl_clip: float = 1e-3,
     stats_every: int = 10,
     inverse_every: int = 100,
+    widest: int = 8192,
     curvature: Curvature | None = None,
     **settings: Unpack[Settings],
 ) -> Learner:
@@ -94,7 +97,9 @@ def noisy_ekfac(
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
     found = curvature or Fisher()
-    family = _kronecker(Kronecker(corrected=True), initial_curvature, inverse_every, found)
+    family = _kronecker(
+        Kronecker(corrected=True, widest=widest), initial_curvature, inverse_every, found
+    )
     return _learner(model, likelihood, family, rule, found, draws, settings)
 
 
@@ -111,13 +116,14 @@ def noisy_tridiagonal(
     kl_clip: float = 1e-3,
     stats_every: int = 10,
     inverse_every: int = 100,
+    widest: int = 8192,
     curvature: Curvature | None = None,
     **settings: Unpack[Settings],
 ) -> Learner:
     """Noisy K-FAC for chains of layers, with the weights of neighbouring layers correlated."""
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
-    family = GaussianFamily(BlockTridiagonal(), initial_curvature)
+    family = GaussianFamily(BlockTridiagonal(widest), initial_curvature)
     return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
 
 

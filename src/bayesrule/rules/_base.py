@@ -10,7 +10,7 @@ import torch
 from bayesrule import tree
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Structure
+from bayesrule.matrices import Matrix, Structure
 from bayesrule.posteriors import Family, Posterior
 from bayesrule.types import Derivatives, Params
 
@@ -33,6 +33,10 @@ class Rule(ABC):
     @abstractmethod
     def structure(self, family: Family) -> Structure:
         """The structure in which this rule wants its curvature."""
+
+    def structure_at(self, family: Family, precision: Matrix | None, step: int) -> Structure:
+        """As `structure`, for a step from a belief with this precision."""
+        return self.structure(family)
 
     def curvature_at(self, given: Curvature, step: int) -> Curvature:
         """What is to be estimated at a step, of what the learner has."""

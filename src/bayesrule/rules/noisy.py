@@ -38,7 +38,8 @@ class Noisy(Rule):
     - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, by which a step is multiplied: it then
       moves the predictions by about c nats for each datum at the most.
     - `stats_every`: the curvature is looked at in each n-th step only, from the first one on.
-    - `inverse_every`: S follows F in each n-th step only, so that its roots are kept in between.
+    - `inverse_every`: S follows F in each n-th step only, so that its roots are kept in between,
+      and the eigenbases of corrected factors, too (George et al. 2018).
     - `prior_at_draws`: with False the prior's gradient is that at the mean, `δm`, as in VOGN.
     """
 
@@ -108,6 +109,13 @@ class Noisy(Rule):
         assert isinstance(family, GaussianFamily)
         return family.structure
 
+    def structure_at(self, family: Family, precision: Matrix | None, step: int) -> Structure:
+        structure = self.structure(family)
+        if precision is None or step % self.inverse_every == 0:
+            return structure
+        # The bases of the belief are those of the average until S follows it again.
+        return structure.beside(precision)
+
     def curvature_at(self, given: Curvature, step: int) -> Curvature:
         return NoCurvature() if step % self.stats_every else given
 
@@ -145,6 +153,8 @@ class Noisy(Rule):
         if derivatives.curvature is not None:
             rate = as_schedule(self.rate)(step)
             memory["curvature"] = memory["curvature"].lerp_(derivatives.curvature, rate)
+        elif self._is_stale(step):
+            memory["curvature"] = memory["curvature"].refreshed()
         where = derivatives.weights if self.prior_at_draws else _seen(posterior).mean
         assert where is not None
         gradient = vectors.add(derivatives.gradient, where, alpha=prior_precision)
@@ -152,8 +162,15 @@ class Noisy(Rule):
             posterior, gradient = self._follow(posterior, gradient, prior_precision, weight, memory)
         seen = _seen(posterior)
         divisor = self._divisor(seen.precision, prior_precision, weight, memory)
-        mean = self._descended(seen.mean, divisor, gradient, weight, memory, step)
+        # The nets of a stack, each with a loss of its own, come first in all tensors.
+        nets = derivatives.loss.ndim
+        mean = self._descended(seen.mean, divisor, gradient, weight, memory, step, nets)
         return _moved(posterior, mean), memory
+
+    def _is_stale(self, step: int) -> bool:
+        """Whether S is to follow an average that was last moved in bases kept from before."""
+        last = step - step % self.stats_every
+        return step % self.inverse_every == 0 and 0 < step - last < self.inverse_every
 
     def _follow(
         self,
@@ -200,6 +217,7 @@ class Noisy(Rule):
         weight: float,
         memory: Memory,
         step: int,
+        nets: int,
     ) -> Params:
         """The mean after the step; it is used up, and `memory` moves."""
         rate = as_schedule(self.learning_rate)(step)
@@ -212,12 +230,18 @@ class Noisy(Rule):
             return divisor.descend_(mean, gradient, rate)
         direction = divisor.solve(gradient)
         if not math.isinf(self.kl_clip):
-            moved = vectors.dot(gradient, direction) * (rate**2 / weight)
+            moved = _dot(gradient, direction, nets) * (rate**2 / weight)
             vectors.scale_(direction, (self.kl_clip / moved).sqrt().clamp_max(1.0))
         if isinstance(self.momentum, Velocity):
             velocity = vectors.scale_(memory["momentum"], self.momentum.decay)
             direction = vectors.add_(velocity, direction)
         return vectors.add_(mean, direction, alpha=-rate)
+
+
+def _dot(a: Params, b: Params, nets: int) -> Tensor:
+    """`⟨a, b⟩`, 0-d, or one for each net, (num,)."""
+    pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
+    return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)
 
 
 def _seen(posterior: Belief) -> Gaussian:

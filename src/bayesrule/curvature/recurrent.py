@@ -1,0 +1,146 @@
+"""Recurrent layers step by step: torch's fused calls as loops in which each step is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+States = tuple[Tensor, ...]
+Step = Callable[[Tensor, Tensor, States], States]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One linear map of a recurrent layer, from the inputs or from the states before, at all steps.
+
+    - `input` (n, T, in): what it was applied to.
+    - `slot` (n, T, out): where the gradients of its outputs arrive.
+    """
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    slot: Tensor
+
+
+def _lstm(x: Tensor, h: Tensor, states: States) -> States:
+    i, f, g, o = (x + h).chunk(4, -1)
+    cell = f.sigmoid() * states[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell
+
+
+def _gru(x: Tensor, h: Tensor, states: States) -> States:
+    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
+    new = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+    return (torch.lerp(new, states[0], torch.sigmoid(xz + hz)),)
+
+
+def _tanh(x: Tensor, h: Tensor, states: States) -> States:
+    return (torch.tanh(x + h),)
+
+
+def _relu(x: Tensor, h: Tensor, states: States) -> States:
+    return (torch.relu(x + h),)
+
+
+_STEPS: dict[Callable[..., Any], Step] = {
+    torch.lstm: _lstm,
+    torch.gru: _gru,
+    torch.rnn_tanh: _tanh,
+    torch.rnn_relu: _relu,
+}
+
+
+def _slot(weight: Tensor, bias: Tensor | None, size: tuple[int, int]) -> Tensor:
+    """The bias at every step (n, T, out), as a tensor of which the gradient can be asked."""
+    # Zero, but known to autograd as made from the weight, also where there is no bias to learn.
+    start = weight[:, 0] * 0.0
+    return (start if bias is None else start + bias).expand(*size, -1)
+
+
+def _layer(
+    step: Step, x: Tensor, states: States, weights: Sequence[Tensor], *, backwards: bool
+) -> tuple[Tensor, States, list[Side]]:
+    """One direction of one layer: hidden states (n, T, h), the last states, its two maps."""
+    from_x, from_h, *biases = weights
+    bias_x, bias_h = biases or (None, None)
+    size = x.shape[0], x.shape[1]
+    drive = functional.linear(x, from_x, bias_x)
+    slot, right = _slot(from_h, bias_h, size), from_h.mT
+    drives, slots = drive.unbind(1), slot.unbind(1)
+    before, after = [states[0]] * size[1], [states[0]] * size[1]
+    for t in range(size[1])[:: -1 if backwards else 1]:
+        before[t] = states[0]
+        states = step(drives[t], torch.addmm(slots[t], states[0], right), states)
+        after[t] = states[0]
+    former = torch.stack([h.detach() for h in before], 1)
+    sides = [Side(x.detach(), from_x, bias_x, drive), Side(former, from_h, bias_h, slot)]
+    return torch.stack(after, 1), states, sides
+
+
+def _run(
+    step: Step,
+    input: Tensor,
+    first: States,
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[States, list[Side]]:
+    """All layers: outputs and last states as torch has them, and every map."""
+    x = input if batch_first else input.transpose(0, 1)
+    each, directions = (4 if has_biases else 2), (2 if bidirectional else 1)
+    sides: list[Side] = []
+    ends: list[States] = []
+    for layer in range(num_layers):
+        if layer and train and dropout:
+            x = functional.dropout(x, dropout)
+        hidden = []
+        for number in range(layer * directions, (layer + 1) * directions):
+            weights = params[number * each : (number + 1) * each]
+            states = tuple(state[number] for state in first)
+            backwards = number % directions == 1
+            out, last, found = _layer(step, x, states, weights, backwards=backwards)
+            hidden.append(out)
+            ends.append(last)
+            sides += found
+        x = torch.cat(hidden, -1) if bidirectional else hidden[0]
+    last_states = (torch.stack(state) for state in zip(*ends, strict=True))
+    return (x if batch_first else x.transpose(0, 1), *last_states), sides
+
+
+def unrolled(
+    func: Callable[..., Any], args: Sequence[Any]
+) -> tuple[tuple[Tensor, ...], list[Side]] | None:
+    """What a call of `torch.lstm` and its like returns, and its linear maps at every step.
+
+    None for any other function, for packed sequences and for an LSTM with `proj_size`. Dropout
+    between layers is drawn as torch draws it, but not the same.
+    """
+    step = _STEPS.get(func)
+    # A packed call has the batch sizes second, and so the weights fourth instead of a flag.
+    if step is None or len(args) != 9 or not isinstance(args[3], bool):
+        return None
+    first = (args[1],) if isinstance(args[1], Tensor) else tuple(args[1])
+    if first[0].shape != first[-1].shape:
+        return None
+    return _run(step, args[0], first, *args[2:])
+
+
+class Unrolled(TorchFunctionMode):
+    """Recurrent layers are run as loops, of which torch.func.vmap knows every operation."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = None if kwargs else unrolled(func, args)
+        return func(*args, **(kwargs or {})) if found is None else found[0]

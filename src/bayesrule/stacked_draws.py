@@ -1,0 +1,161 @@
+"""All draws of the weights of all nets at once, where the module is a chain of layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bayesrule import vectors
+from bayesrule.curvature import (
+    GGN,
+    Curvature,
+    Fisher,
+    Local,
+    NoCurvature,
+    PerExample,
+    SquaredGradient,
+)
+from bayesrule.curvature.stacked import StackedProblem
+from bayesrule.expectations import Draws, Expectation, Point
+from bayesrule.learner import Learner
+from bayesrule.matrices import Kronecker, Structure
+from bayesrule.matrices.kronecker import KroneckerMatrix
+from bayesrule.matrices.tridiagonal_matrix import BlockTridiagonalMatrix
+from bayesrule.posteriors import Gaussian, Posterior, Rotated
+from bayesrule.randomness import Generators
+from bayesrule.types import Params
+
+# What looks at weights and outputs alone, not at the way from the mean to a draw.
+_OF_WEIGHTS = {NoCurvature, SquaredGradient, PerExample, GGN, Fisher}
+# How many weights are drawn at once, over all nets: what saves time for small ones takes memory.
+_MOST = 1 << 25
+
+
+class Again(Generators):
+    """The numbers for several draws, (num · draws · n, *): those of `given`, asked for each draw.
+
+    Each net gets the numbers that it would get for one draw after another.
+    """
+
+    def __init__(self, given: Generators, num: int, draws: int) -> None:
+        self._given, self._num, self._draws = given, num, draws
+
+    def like(self, x: Tensor) -> Tensor:
+        one = x[: len(x) // self._draws]
+        found = [self._given.like(one) for _ in range(self._draws)]
+        apart = [part.unflatten(0, (self._num, -1)) for part in found]
+        return torch.stack(apart, 1).view(x.shape)
+
+
+def at_once(problem: StackedProblem, curvature: Curvature) -> bool:
+    """Whether weights of a chain are all that a curvature looks at."""
+    return problem.chain is not None and type(curvature) in _OF_WEIGHTS
+
+
+def local(
+    learner: Learner,
+    curvature: Curvature,
+    problem: StackedProblem,
+    posterior: Posterior,
+    generators: Any,
+    step: int,
+) -> Local:
+    """`Learner.local` of a stack: sums over each net's batch and over its draws."""
+    turned = posterior if isinstance(posterior, Rotated) else None
+    belief = posterior if turned is None else turned.inner
+    precision = getattr(posterior, "precision", None)
+    structure = learner.rule.structure_at(learner.family, precision, step)
+    most = _MOST // vectors.numel(belief.mean) if _adds_up(structure, curvature) else 1
+    total: Local | None = None
+    for weights in _weights(learner.expectation, belief, generators, max(1, most)):
+        found = _summed(learner, structure, curvature, problem, turned, weights)
+        total = found if total is None else total.plus(found)
+    assert total is not None
+    return total
+
+
+def _weights(
+    expectation: Expectation, belief: Posterior, generators: Any, most: int
+) -> Iterator[Params]:
+    """The weights of at most so many draws at a time, {name: (num, draws, *shape)}."""
+    plain = type(expectation) is Draws and not expectation.antithetic
+    if plain and isinstance(belief, Gaussian) and _takes_draws(belief):
+        for begun in range(0, expectation.num, most):
+            noise = _noise(belief.mean, min(most, expectation.num - begun), generators)
+            offsets = belief.precision.inv_sqrt(noise)
+            yield {name: offsets[name] + mean.unsqueeze(1) for name, mean in belief.mean.items()}
+        return
+    points = expectation.points(belief, generators)
+    while group := [point.params for point in itertools.islice(points, most)]:
+        yield {name: torch.stack([one[name] for one in group], 1) for name in group[0]}
+
+
+def _takes_draws(belief: Gaussian) -> bool:
+    """Whether the belief's precision makes several draws from noise at once."""
+    if len({value.dtype for value in belief.mean.values()}) > 1:
+        return False
+    known = belief.precision
+    return isinstance(known, BlockTridiagonalMatrix) or (
+        isinstance(known, KroneckerMatrix) and not known.rest
+    )
+
+
+def _noise(mean: Params, draws: int, generators: Generators) -> Params:
+    """The numbers of as many calls of `vectors.randn_like`, {name: (num, draws, *shape)}."""
+    like = next(iter(mean.values()))
+    sizes = [value[0].numel() for value in mean.values()]
+    rows = torch.stack([generators.rows(sum(sizes), like.dtype) for _ in range(draws)], 1)
+    parts = zip(mean.items(), rows.split(sizes, dim=2), strict=True)
+    return {k: part.reshape(len(like), draws, *v.shape[1:]) for (k, v), part in parts}
+
+
+def _adds_up(structure: Structure, curvature: Curvature) -> bool:
+    """Whether all draws at once give what one after another gives, from the same numbers."""
+    if isinstance(curvature, Fisher) and curvature.samples > 1:
+        return False  # Each draw's targets are drawn before the next one's.
+    # The sum of corrected factors has lost what their common bases would have kept.
+    return not (isinstance(structure, Kronecker) and structure.corrected)
+
+
+def _summed(
+    learner: Learner,
+    structure: Structure,
+    curvature: Curvature,
+    problem: StackedProblem,
+    turned: Rotated | None,
+    weights: Params,
+) -> Local:
+    """The sums at some draws, {name: (num, draws, *shape)}."""
+    draws, generator = _num_draws(weights), cast(Generators, problem.generator)
+    whole = problem.drawn(draws, Again(generator, len(problem.y), draws))
+    params = weights if turned is None else _turned_back(turned, weights)
+    if draws == 1:
+        params = {name: value.squeeze(1) for name, value in params.items()}
+    found = curvature.local(whole, Point(params, None), structure, None)  # type: ignore[arg-type]
+    gradient = found.gradient
+    if draws > 1 and not curvature.needs_rows:
+        # Rows are summed over the draws; the gradient by one pass is that of each of them.
+        gradient = {name: value.sum(1) for name, value in gradient.items()}
+    if turned is not None:
+        gradient = turned.rotation.into(gradient)
+    share = None
+    if learner.rule.needs_weights:
+        # What these draws add to the mean of all of them.
+        added = {name: value.sum(1) for name, value in weights.items()}
+        share = vectors.scale_(added, 1.0 / learner.expectation.num)
+    return Local(found.loss, gradient, found.curvature, found.statistics, share)
+
+
+def _turned_back(belief: Rotated, weights: Params) -> Params:
+    """The weights of draws (num, draws, *) that are given as seen in the belief's bases."""
+    each = [{k: v[:, i] for k, v in weights.items()} for i in range(_num_draws(weights))]
+    back = [belief.rotation.back(one) for one in each]
+    return {name: torch.stack([one[name] for one in back], 1) for name in back[0]}
+
+
+def _num_draws(weights: Params) -> int:
+    return next(iter(weights.values())).shape[1]
