@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.small_tasks import preact
+from bench.small_tasks import noisy, preact
 from bench.small_tasks import tied as tied_task
 
-from bayesrule.bench import tied, variational
+from bayesrule.bench import noisy_tasks, tied, variational
 from tests.calling import Said, call, only_line
 
+NOISY = ["bench", "images", "fashion-noisy", "--held-out", "60", "--epochs", "1"]
 ELBO = ["bench", "images", "fashion-preact", "--held-out", "60", "--epochs", "1"]
 TIED = ["bench", "images", "mnist-tied", "--epochs", "1", "--marks", "12"]
 
@@ -20,6 +21,7 @@ TIED = ["bench", "images", "mnist-tied", "--epochs", "1", "--marks", "12"]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that take no time under the names of those that do."""
     monkeypatch.setitem(variational.TASKS, "fashion-preact", preact())
+    monkeypatch.setitem(noisy_tasks.TASKS, "fashion-noisy", noisy())
     for name in ("mnist-tied", "imdb-tied"):
         monkeypatch.setitem(tied.TASKS, name, tied_task())
     monkeypatch.setattr(tied, "DRAWS", 2)
@@ -63,6 +65,31 @@ def test_the_chosen_temperature_is_that_of_the_held_out_images() -> None:
     said = call(*ELBO, "--methods", "variational_laplace")
     cells = row(said, "variational_laplace, mean")
     assert cells[:3] == [f"{best['temperature']:g}", "10", f"{best['test']['nll']:.3f}"]
+
+
+def test_noisy_methods_beside_plain_optimisers(tmp_path: Path) -> None:
+    file = tmp_path / "noisy.json"
+    words = [*NOISY, "--methods", "sgd,noisy-kfac", "--rates", "1,2", "--out", str(file)]
+    said = call(*words)
+    assert said.code == 0
+    kept = json.loads(file.read_text())["results"]
+    tried = [(one["method"], one["temperature"], one["rate_multiplier"]) for one in kept]
+    colder = [("noisy_kfac", t, r) for t in (0.5, 0.1) for r in (1.0, 2.0) for _ in range(2)]
+    assert tried == [("sgd", 1.0, 1.0), ("sgd", 1.0, 2.0), *colder]
+    assert "paper" not in said.out
+    best = min(kept[:2], key=lambda one: one["held_out"]["nll"])
+    own = best["test"]
+    figures = [f"{own['nll']:.3f}", f"{own['accuracy']:.2f}", f"{own['ece']:.3f}"]
+    assert row(said, "sgd, mean") == [f"{best['rate_multiplier']:g}", *figures]
+    assert len(row(said, "noisy_kfac, 10 draws")) == 5
+    assert "T, the temperature; rate ×, the multiplier of the learning rate." in said.out
+
+
+def test_a_rate_that_all_share_has_no_column() -> None:
+    said = call(*NOISY, "--methods", "adam")
+    assert said.err.splitlines()[0] == "[1/1] adam"
+    assert len(row(said, "adam, mean")) == 3
+    assert "on 60 held-out training images.\n" in said.out
 
 
 def test_multipliers_are_drawn(tmp_path: Path) -> None:
@@ -122,6 +149,10 @@ def test_ranks_beside_the_paper(words: list[str], tmp_path: Path) -> None:
         (["images", "mnist-fnn", "--pictures", "p"], "The task 'mnist-fnn' has no --pictures;"),
         (["images", "cifar10-preact", "--fused"], "The task 'cifar10-preact' has no --fused;"),
         (["images", "fashion-preact", "--methods", "maap"], "Unknown method 'maap'. Did you mean"),
+        (["images", "fashion-noisy", "--methods", "map"], "Unknown method 'map'. Methods: adam,"),
+        (["images", "fashion-noisy", "--pictures", "p"], "'fashion-noisy' has no --pictures;"),
+        (["images", "fashion-noisy", "--multipliers", "1"], "'fashion-noisy' has no --multipliers"),
+        (["images", "mnist-tied", "--rates", "1"], "The task 'mnist-tied' has no --rates;"),
         (["images", "mnist-tied", "--device", "abacus"], "The device 'abacus' cannot be used"),
         (["images", "mnist-tied", "--num", "3"], "learns from batches of 25, but only 3 examples"),
         (["images", "mnist-tied", "--ranks", "0,x"], "--ranks: takes a whole number of at least 0"),

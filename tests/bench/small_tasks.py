@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, nn
 
+from bayesrule.bench import noisy_tasks
 from bayesrule.bench.tied_tasks import Data
 from bayesrule.bench.tied_tasks import Task as TiedTask
 from bayesrule.bench.variational_tasks import Task
@@ -33,6 +34,17 @@ def preact() -> Task:
     """A convolution with batch norm on stripes, in place of a residual net."""
     published = {"map, mean": (0.5, 90.0, 0.1), "mean_field, 10 draws": (0.4, 91.0, 0.05)}
     return Task("Stripes", stripes, _net, 2, 1e-2, 10.0, 25, False, published)
+
+
+def noisy() -> Task:
+    """The same net and images for noisy natural gradients and plain optimisers."""
+    kfac = {"stats_every": 1, "inverse_every": 5, "initial_curvature": 0.1}
+    return Task(
+        *("Noisy stripes", stripes, _net, 2, 1e-2, 10.0, 25, False),
+        methods=tuple(noisy_tasks.METHODS),
+        temperatures=(0.5, 0.1),
+        own={"sgd": {"learning_rate": 0.05}, "noisy_kfac": kfac},
+    )
 
 
 def _rows(device: str, num: int | None) -> Data:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,16 +78,3 @@ def test_references_are_kept_and_gone_on_with(tmp_path: Path) -> None:
     file.write_text("[]")
     with pytest.raises(CheckpointError, match="holds no variances of NUTS"):
         reference.read(file, PLAN)
-
-
-def test_a_method_is_compared_by_set() -> None:
-    known = reference.references(["yacht", "boston"], 2, PLAN)["references"]
-    found = reference.compare("mean_field", known, PLAN, epochs=3, options={"learning_rate": 0.01})
-    assert [one["set"] for one in found] == ["yacht", "boston"]
-    for one in found:
-        assert one["trials"] == 2
-        assert -1.0 <= one["correlation"] <= 1.0
-        assert math.isfinite(one["error"])
-        assert len(one["published"]) == 4
-    with pytest.raises(ValueError, match="has no option gain"):
-        reference.compare("mean_field", known, PLAN, epochs=1, options={"gain": 1.0})

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule import cli
 from bayesrule.bench import uci
 from bayesrule.data.uci import RegressionSplit
+from tests.calling import call, only_line
 
 
 def split_of(name: str, number: int) -> RegressionSplit:
@@ -120,7 +120,7 @@ def test_every_epoch_is_an_order_of_its_own_for_each_split() -> None:
 
 
 def test_scores_are_those_of_the_predictions_in_original_units() -> None:
-    (result,) = uci.run(["boston"], ["learned"], splits=2)["results"]
+    result = uci.row(uci.load("boston", 2), "boston", "learned")
     data = uci.load("boston", 2)
     stack, state = uci.train(data, "boston", "learned")
     errors, log_likelihoods = [], []
@@ -135,6 +135,8 @@ def test_scores_are_those_of_the_predictions_in_original_units() -> None:
     assert result["rmse"]["mean"] == pytest.approx(sum(errors) / 2, rel=1e-5)
     assert result["log_likelihood"]["mean"] == pytest.approx(sum(log_likelihoods) / 2, rel=1e-5)
     assert result["rmse"]["error"] == pytest.approx(abs(errors[0] - errors[1]) / 2, rel=1e-4)
+    assert result["by_split"]["rmse"] == pytest.approx(errors, rel=1e-5)
+    assert result["by_split"]["log_likelihood"] == pytest.approx(log_likelihoods, rel=1e-5)
     assert result["epochs"] == 20
     # The curve has been learned: 15 is the spread of the targets.
     assert result["rmse"]["mean"] < 6.0
@@ -155,41 +157,48 @@ def test_counts_of_what_is_at_least_as_good() -> None:
 
 
 class TestTheCommand:
-    """`bayesrule bench uci`."""
+    """`bayesrule bench uci` with TAGI, which is what it runs where nothing else is asked for."""
 
-    def test_a_table_and_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    WORDS = ("bench", "uci", "--sets", "yacht,wine", "--splits", "2", "--settings", "learned")
+
+    def test_a_table_and_json(self, tmp_path: Path) -> None:
         file = tmp_path / "results" / "uci.json"
-        words = ["bench", "uci", "--sets", "yacht,wine", "--splits", "2", "--settings", "learned"]
-        assert cli.main([*words, "--out", str(file)]) == 0
-        said = capsys.readouterr()
-        assert "learned noise, nothing chosen for a set" in said.out
+        said = call(*self.WORDS, "--out", file)
+        assert said.code == 0
+        assert "TAGI, learned noise, nothing chosen for a set" in said.out
         assert "wine_red" in said.out
         assert "(both) of 2 sets." in said.out
-        assert "yacht (learned noise" in said.err
+        assert "[1/2] tagi-learned on yacht: RMSE " in said.err
         kept = json.loads(file.read_text())
-        assert kept["command"] == f"bayesrule {' '.join(words)} --out {file}"
+        assert kept["command"] == f"bayesrule {' '.join(self.WORDS)} --out {file}"
         assert [one["set"] for one in kept["results"]] == ["yacht", "wine_red"]
         assert kept["counts"]["learned"]["sets"] == 2
+        assert kept["settings"] == {"learned": uci.SETTINGS["learned"].title}
         assert {"torch", "python"} <= kept["versions"].keys()
 
-    def test_json_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["bench", "uci", "--sets", "yacht", "--splits", "1", "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
+    def test_json_alone(self) -> None:
+        said = call("bench", "uci", "--sets", "yacht", "--splits", "1", "--json")
+        found = json.loads(said.out)
         assert [one["setting"] for one in found["results"]] == ["table", "learned"]
         assert found["results"][0]["rmse"]["error"] is None
+
+    def test_rows_that_are_there_are_not_trained_again(self, tmp_path: Path) -> None:
+        file = tmp_path / "uci.json"
+        one = call("bench", "uci", "--sets", "yacht", "--splits", "1", "--out", file)
+        two = call("bench", "uci", "--sets", "yacht", "--splits", "1", "--out", file)
+        assert two.err == "2 of 2 rows are there already\n"
+        assert two.out == one.out
 
     @pytest.mark.parametrize(
         ("words", "expected"),
         [
             (["--sets", "bostn"], "No UCI set 'bostn'. Did you mean 'boston'?"),
             (["--settings", "tabel"], "Unknown setting 'tabel'. Did you mean 'table'?"),
+            (["--two-layers"], "tagi has one hidden layer"),
+            (["--epochs", "3"], "leave out --epochs, or tagi from --methods"),
         ],
     )
     def test_what_there_is_not_is_refused_before_any_training(
-        self, words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+        self, words: list[str], expected: str
     ) -> None:
-        assert cli.main(["bench", "uci", *words]) == 2
-        said = capsys.readouterr()
-        assert expected in said.err
-        assert len(said.err.splitlines()) == 1
-        assert said.out == ""
+        assert expected in only_line(call("bench", "uci", *words))

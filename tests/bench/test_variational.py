@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from bayesrule.bench import trials, variational
+from bayesrule.bench import trials, variational, variational_tasks
 from bayesrule.bench.variational import Trial
 from bayesrule.checkpoint import CheckpointError
 from bayesrule.data.errors import DataError
@@ -40,9 +40,10 @@ def without_times(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_every_method_has_its_ways_of_predicting() -> None:
     lines: list[str] = []
-    found = run(*(Trial(name) for name in variational.METHODS), show=lines.append)
+    methods = variational_tasks.METHODS
+    found = run(*(Trial(name) for name in methods), show=lines.append)
     ways = [(one["method"], one["way"]) for one in found["results"]]
-    assert ways == [(m, way) for m, known in variational.WAYS.items() for way in known]
+    assert ways == [(name, way) for name, known in methods.items() for way in known.ways]
     assert found["num_data"] == 240
     assert found["published"]["map, mean"] == [0.5, 90.0, 0.1]
     for one in found["results"]:
@@ -67,6 +68,19 @@ def test_an_earlier_result_is_gone_on_with() -> None:
     assert run(first, second, previous=rest, device="nowhere") is rest, "nothing is missing"
 
 
+def test_results_from_before_there_were_learning_rates_are_gone_on_with() -> None:
+    half = run(Trial("map"), epochs=1)
+    for one in half["results"]:
+        del one["rate_multiplier"]
+    assert run(Trial("map"), previous=half, device="nowhere") is half
+    lines: list[str] = []
+    faster = Trial("map", rate_multiplier=3.0)
+    whole = run(Trial("map"), faster, epochs=1, previous=half, show=lines.append)
+    assert lines[0] == "[2/2] map, temperature 1, learning rate × 3"
+    first, second = (one["history"][0]["loss"] for one in whole["results"])
+    assert first != second
+
+
 def test_the_held_out_images_choose() -> None:
     rows = [("map", "mean", 0.3, 0.1), ("map", "mean", 0.2, 0.9), ("map", "mean", float("nan"), 0)]
     rows.append(("mean_field", "mean", 0.5, 0.5))
@@ -83,6 +97,10 @@ def test_every_trial_but_multipliers_for_map() -> None:
     assert found[2:] == [Trial("mean_field", t, m) for t in (1.0, 0.1) for m in (1.0, 30.0)]
     with pytest.raises(ValueError, match=r"Unknown method 'mean_feld'. Did you mean 'mean_field'"):
         variational.every_trial(["mean_feld"], [1.0], [1.0])
+    with pytest.raises(ValueError, match=r"Unknown method 'sgd'.* Methods: map, mean_field, "):
+        variational.every_trial(["sgd"], [1.0], known=tuple(variational_tasks.METHODS))
+    rates = variational.every_trial(["adam"], [1.0, 0.1], [1.0, 30.0], [1.0, 3.0])
+    assert rates == [Trial("adam"), Trial("adam", rate_multiplier=3.0)]
 
 
 def test_the_price_is_half_the_curvature_times_the_variances() -> None:

@@ -42,14 +42,26 @@ class Line:
     ys: ArrayLike
 
 
-def panel(title: str, lines: Sequence[Line], x: str, y: str, *, log: bool = False) -> str:
+def panel(
+    title: str,
+    lines: Sequence[Line],
+    x: str,
+    y: str,
+    *,
+    log: bool = False,
+    doublings: Sequence[float] = (),
+) -> str:
     """Curves over one pair of axes, with a legend beside them; marks where there are few points.
 
-    With `log` the vertical axis is logarithmic if the numbers differ enough for that.
+    With `log` the vertical axis is logarithmic if the numbers differ enough for that. Given
+    `doublings`, the horizontal axis is logarithmic and has ticks there.
     """
     names = list(dict.fromkeys(line.name for line in lines))
     log = log and _far_apart(lines)
-    axes = Axis(x, *_horizontal(lines)), Axis(y, *_vertical(lines, log), log=log)
+    across = Axis(x, *_horizontal(lines))
+    if doublings:
+        across = Axis(x, min(doublings) / 1.2, max(doublings) * 1.2, log=True, at=doublings)
+    axes = across, Axis(y, *_vertical(lines, log), log=log)
     plot = Plot(*axes, title, width=WIDTH, height=HEIGHT)
     for line in lines:
         place = names.index(line.name)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +27,7 @@ from bayesrule.train import fit
 HIDDEN = (10,)
 TRAIN, POOL, DRAWS = 20, 100, 1000
 
-# BBB, PBP, NNG-MVG (Kronecker), NNG-BlkTri.
+COLUMNS = ("BBB", "PBP", "NNG-MVG", "NNG-BlkTri")
 PUBLISHED = {
     "boston": (0.733, 0.761, 0.891, 0.889),
     "concrete": (0.809, 0.817, 0.913, 0.922),
@@ -166,33 +163,3 @@ def read(file: Path, plan: Plan) -> list[dict[str, Any]]:
             f"'{file}' was made with {facts}, not with {plan.facts()}. Choose another file."
         )
     return known
-
-
-def compare(
-    method: str,
-    known: Sequence[dict[str, Any]],
-    plan: Plan,
-    *,
-    epochs: int,
-    options: Mapping[str, Any],
-    progress: Callable[[str], None] = lambda _: None,
-) -> list[dict[str, Any]]:
-    """The correlations of one method with the references, by set."""
-    by_set: dict[str, list[float]] = {}
-    begun = time.perf_counter()
-    for one in known:
-        found = variances(method, one["set"], one["trial"], plan, epochs, options)
-        truth = torch.tensor(one["variance"], dtype=found.dtype)
-        by_set.setdefault(one["set"], []).append(correlation(found, truth))
-    progress(f"{method}: {time.perf_counter() - begun:.0f} s")
-    return [
-        {
-            "method": method,
-            "set": name,
-            "trials": len(values),
-            "correlation": statistics.mean(values),
-            "error": statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan,
-            "published": list(PUBLISHED.get(name, ())),
-        }
-        for name, values in by_set.items()
-    ]

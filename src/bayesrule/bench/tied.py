@@ -41,14 +41,16 @@ def he(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def learner(task: Task, rank: int, num_data: int, steps: int, device: str, seed: int) -> Learner:
-    """Mean-field for rank 0, else k-tied; the KL's weight rises from zero over the training."""
+    """Mean-field for rank 0, else k-tied; the KL's weight rises from zero to one."""
     options: dict[str, Any] = {
         "num_data": num_data,
         "prior_precision": task.prior_precision,
-        "learning_rate": schedules.cosine(task.learning_rate, steps),
+        "learning_rate": schedules.cosine(
+            task.learning_rate, steps, warmup=round(task.warmup * steps)
+        ),
         "scale_multiplier": task.scale_multiplier,
         "spread": task.spread,
-        "kl_weight": schedules.linear(0.0, 1.0, steps),
+        "kl_weight": schedules.linear(0.0, 1.0, max(1, round(task.annealing * steps))),
         "known": task.known,
         "keep_gradients": True,
     }
@@ -155,6 +157,8 @@ def facts(
         "num": num,
         "batch_size": task.batch_size,
         "learning_rate": task.learning_rate,
+        "warmup": task.warmup,
+        "annealing": task.annealing,
         "scale_multiplier": task.scale_multiplier,
         "spread": task.spread,
         "prior_precision": task.prior_precision,

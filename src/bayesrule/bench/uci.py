@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from bayesrule.data.uci import uci, uci_set
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import tagi
-from bayesrule.provenance import machine, versions
+from bayesrule.prediction import Prediction
 from bayesrule.rules import Conditioning
 from bayesrule.stacked import Stacked
 from bayesrule.types import State
@@ -101,48 +101,21 @@ def check(sets: Sequence[str], settings: Sequence[str]) -> None:
             )
 
 
-def run(
-    sets: Sequence[str],
-    settings: Sequence[str],
-    *,
-    splits: int | None = None,
-    seed: int = 0,
-    progress: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Trains one net for each split, all splits of a set at once, and scores each on its test part.
-
-    `splits` are the first so many; without it all that the protocol has.
-    """
-    check(sets, settings)
-    found = []
-    for name in (uci_set(one).name for one in sets):
-        data = load(name, splits)
-        for setting in settings:
-            result = {"set": name, "setting": setting, **_result(data, name, setting, seed)}
-            progress(_line(result))
-            found.append(result)
-    return {
-        "benchmark": "uci",
-        "net": f"{HIDDEN} ReLU units, batches of {BATCH}",
-        "settings": {name: SETTINGS[name].title for name in settings},
-        "seed": seed,
-        "results": found,
-        "counts": {name: counts(found, name) for name in settings},
-        "versions": versions(),
-        "machine": machine(),
-    }
-
-
 def counts(results: Sequence[dict[str, Any]], setting: str) -> dict[str, int]:
     """On how many sets the mean is at least as good as the published one."""
-    own = [result for result in results if result["setting"] == setting]
+    own = [result for result in results if result.get("setting") == setting]
     rmse = [r["rmse"]["mean"] <= r["published"]["rmse"] for r in own]
     likelihood = [r["log_likelihood"]["mean"] >= r["published"]["log_likelihood"] for r in own]
-    both = [a and b for a, b in zip(rmse, likelihood, strict=True)]
+    return tally(rmse, likelihood)
+
+
+def tally(rmse: Sequence[bool], log_likelihood: Sequence[bool]) -> dict[str, int]:
+    """How many sets there are, and on how many each thing is true and both are."""
+    both = [a and b for a, b in zip(rmse, log_likelihood, strict=True)]
     return {
-        "sets": len(own),
+        "sets": len(rmse),
         "rmse": sum(rmse),
-        "log_likelihood": sum(likelihood),
+        "log_likelihood": sum(log_likelihood),
         "both": sum(both),
     }
 
@@ -228,38 +201,43 @@ def _batches(data: Splits, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tens
     yield from zip(x.split(BATCH, 1), y.split(BATCH, 1), strict=True)
 
 
-def _result(data: Splits, name: str, setting: str, seed: int) -> dict[str, Any]:
+def row(data: Splits, name: str, setting: str, seed: int = 0) -> dict[str, Any]:
+    """Trains one net for each split, all at once, and scores each on its test part."""
     begun = time.perf_counter()
     stack, state = train(data, name, setting, seed)
     seconds = time.perf_counter() - begun
-    errors, log_likelihoods, noises = [], [], []
-    for k, found in enumerate(stack.predict(state, data.x_test)):
-        prediction = found.rescaled(data.shift[k], data.scale[k])
-        y = data.y_test[k].unsqueeze(1)
-        errors.append(float((prediction.mean - y).square().mean().sqrt()))
-        log_likelihoods.append(float(prediction.log_prob(y).mean()))
-        noises.append(float(found.aleatoric.mean().sqrt()))
     published = PYTAGI[name]
     return {
-        "splits": len(errors),
+        "setting": setting,
         "epochs": epochs_of(name, setting, data.x.shape[1]),
-        "rmse": _mean(errors),
-        "log_likelihood": _mean(log_likelihoods),
-        "noise": statistics.mean(noises),
+        **scores(data, stack.predict(state, data.x_test)),
         "published": {"rmse": published.rmse, "log_likelihood": published.log_likelihood},
         "seconds": seconds,
     }
 
 
-def _mean(values: Sequence[float]) -> dict[str, float]:
+def scores(data: Splits, predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """RMSE and mean test log-likelihood (per point, of the mixture) in original units, by split.
+
+    `noise` is the standard deviation in units of the standardised targets.
+    """
+    errors, log_likelihoods, noises = [], [], []
+    for k, found in enumerate(predictions):
+        prediction = found.rescaled(data.shift[k], data.scale[k])
+        y = data.y_test[k].unsqueeze(1)
+        errors.append(float((prediction.mean - y).square().mean().sqrt()))
+        log_likelihoods.append(float(prediction.log_prob(y).mean()))
+        noises.append(float(found.aleatoric.mean().sqrt()))
+    return {
+        "splits": len(errors),
+        "rmse": mean(errors),
+        "log_likelihood": mean(log_likelihoods),
+        "noise": statistics.mean(noises),
+        "by_split": {"rmse": errors, "log_likelihood": log_likelihoods},
+    }
+
+
+def mean(values: Sequence[float]) -> dict[str, float]:
     """The mean over splits and its standard error."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
     return {"mean": statistics.mean(values), "error": error}
-
-
-def _line(result: dict[str, Any]) -> str:
-    return (
-        f"{result['set']} ({SETTINGS[result['setting']].title}): "
-        f"RMSE {result['rmse']['mean']:.4g}, log-likelihood "
-        f"{result['log_likelihood']['mean']:.4g}, {result['seconds']:.0f} s"
-    )

@@ -1,89 +1,86 @@
-"""Posteriors by the ELBO's gradient on images: Variational Laplace, mean-field, k-tied, MAP."""
+"""Methods at temperatures on images: the ELBO's gradient, noisy natural gradients, points."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from bayesrule import metrics, schedules, vectors
+from bayesrule.bench import noisy_tasks, variational_tasks
 from bayesrule.bench.images import shifted_and_mirrored, split
 from bayesrule.bench.precision import fast_math
 from bayesrule.bench.trials import enough, usable
-from bayesrule.bench.variational_tasks import TASKS, Task
+from bayesrule.bench.variational_tasks import Task
 from bayesrule.curvature import Problem, SecondOrder
 from bayesrule.data.errors import nearest
-from bayesrule.expectations import AtMean, Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
-from bayesrule.methods import map, mean_field, variational_laplace
 from bayesrule.predict import How, predict
 from bayesrule.provenance import machine, versions
 from bayesrule.replayed import Replayed
+from bayesrule.rules import Elbo
 from bayesrule.types import State
 
 Figures = dict[str, float]
 HELD_OUT, MULTIPLIER = 5000, 10.0
 
 
-def point(*given: Any, scale_multiplier: float, **options: Any) -> Learner:
-    """The most probable weights: the same rule on a belief that has no scales."""
-    return map(*given, **options)
-
-
-METHODS: dict[str, Callable[..., Learner]] = {
-    "map": point,
-    "mean_field": mean_field,
-    "variational_laplace": variational_laplace,
-}
-WAYS: dict[str, dict[str, How]] = {
-    "map": {"mean": AtMean()},
-    "mean_field": {"mean": AtMean(), "10 draws": Draws(10)},
-    "variational_laplace": {"mean": AtMean()},
-}
-
-
-# Second derivatives of batch norm are slow on a GPU.
-EXTRA: dict[str, dict[str, Any]] = {"variational_laplace": {"difference": 3e-4}}
+TASKS = ChainMap(variational_tasks.TASKS, noisy_tasks.TASKS)
+METHODS = {**variational_tasks.METHODS, **noisy_tasks.METHODS}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One method at one temperature."""
+    """One method at one temperature, with multiples of the learning rates of scales and of all."""
 
     method: str
     temperature: float = 1.0
     scale_multiplier: float = MULTIPLIER
+    rate_multiplier: float = 1.0
 
     def __str__(self) -> str:
-        more = "" if self.method == "map" else f", scales × {self.scale_multiplier:g}"
-        return f"{self.method}, temperature {self.temperature:g}{more}"
+        settings, words = METHODS[self.method].settings, [self.method]
+        if "temperature" in settings:
+            words.append(f"temperature {self.temperature:g}")
+        if "scale_multiplier" in settings:
+            words.append(f"scales × {self.scale_multiplier:g}")
+        if self.rate_multiplier != 1.0:
+            words.append(f"learning rate × {self.rate_multiplier:g}")
+        return ", ".join(words)
 
 
 def every_trial(
-    methods: Sequence[str], temperatures: Sequence[float], multipliers: Sequence[float]
+    methods: Sequence[str],
+    temperatures: Sequence[float],
+    multipliers: Sequence[float] = (MULTIPLIER,),
+    rates: Sequence[float] = (1.0,),
+    known: Sequence[str] = tuple(METHODS),
 ) -> list[Trial]:
-    """Each method at each temperature and multiplier; map has no scales to multiply anything for.
+    """Each method at all values of those settings that it has.
 
     >>> len(every_trial(["map", "mean_field"], [1.0, 0.1], [3.0, 10.0]))
     6
     """
     for name in methods:
-        if name not in METHODS:
+        if name not in known:
             raise ValueError(
-                f"Unknown method {name!r}.{nearest(name, METHODS)} Methods: {', '.join(METHODS)}."
+                f"Unknown method {name!r}.{nearest(name, known)} Methods: {', '.join(known)}."
             )
-    found = [
-        Trial(method, temperature, MULTIPLIER if method == "map" else multiplier)
-        for method in methods
-        for temperature in temperatures
-        for multiplier in multipliers
-    ]
+    found = []
+    for method in methods:
+        had = METHODS[method].settings
+        for temperature, multiplier, rate in product(temperatures, multipliers, rates):
+            given = {"temperature": temperature, "scale_multiplier": multiplier}
+            own = {name: value for name, value in given.items() if name in had}
+            found.append(Trial(method, **own, rate_multiplier=rate))
     return list(dict.fromkeys(found))
 
 
@@ -99,21 +96,10 @@ def train(
     """Trains one method; the loss and the ELBO, per datum, after each epoch."""
     x, y = data
     device, num = x.device, epochs or task.epochs
-    model = task.model().to(device)
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    steps = num * (len(y) // task.batch_size)
-    learner = METHODS[trial.method](
-        model,
-        CategoricalLikelihood(),
-        num_data=len(y),
-        learning_rate=schedules.cosine(task.learning_rate, steps, warmup=steps // 50),
-        scale_multiplier=trial.scale_multiplier,
-        **EXTRA.get(trial.method, {}),
-        prior_precision=task.prior_precision,
-        temperature=trial.temperature,
-    )
+    learner = _learner(task, trial, device, len(y), num * (len(y) // task.batch_size))
     state, generator = learner.init(seed), Generator(device).manual_seed(seed)
-    step, history = Replayed(learner).step, []
+    step = Replayed(learner).step if isinstance(learner.rule, Elbo) else learner.step
+    history: list[Figures] = []
     for epoch in range(num):
         begun, total = time.perf_counter(), torch.zeros((), device=device)
         images = shifted_and_mirrored(x, generator) if task.augmented else x
@@ -131,6 +117,24 @@ def train(
         history.append({**figures, **_price(learner, state, images[few], y[few])})
         show(history[-1])
     return learner, state, history
+
+
+def _learner(task: Task, trial: Trial, device: torch.device, num_data: int, steps: int) -> Learner:
+    """The method of a trial on a new net."""
+    model = task.model().to(device)
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    method = METHODS[trial.method]
+    options: dict[str, Any] = {
+        "learning_rate": task.learning_rate,
+        "prior_precision": task.prior_precision,
+        "temperature": trial.temperature,
+        **{name: getattr(trial, name) for name in method.settings},
+        **method.options,
+        **task.own.get(trial.method, {}),
+    }
+    rate = options["learning_rate"] * trial.rate_multiplier
+    options["learning_rate"] = schedules.cosine(rate, steps, warmup=steps // 50)
+    return method.make(model, CategoricalLikelihood(), num_data=num_data, **options)
 
 
 def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -> Figures:
@@ -181,6 +185,7 @@ def facts(
         "epochs": epochs or task.epochs,
         "learning_rate": task.learning_rate,
         "prior_precision": task.prior_precision,
+        "own": task.own,
         "batch_size": task.batch_size,
         "num": num,
         "held_out": held_out,
@@ -209,7 +214,8 @@ def run(
     it is given back as it is.
     """
     results = list(previous["results"]) if previous else []
-    done = {Trial(*(one[key] for key in Trial.__dataclass_fields__)) for one in results}
+    names = Trial.__dataclass_fields__
+    done = {Trial(**{key: one[key] for key in names if key in one}) for one in results}
     missing = [trial for trial in trials if trial not in done]
     if previous and not missing:
         return previous
@@ -224,6 +230,7 @@ def run(
         "title": task.title,
         "num_data": len(y),
         "published": {k: list(v) for k, v in task.published.items()},
+        "source": task.source,
         "results": results,
         "versions": versions(),
         "machine": machine(),
@@ -258,7 +265,7 @@ def _scored(
 ) -> list[dict[str, Any]]:
     """The results of a trial, one for each way of predicting."""
     found = []
-    for way, how in WAYS[trial.method].items():
+    for way, how in METHODS[trial.method].ways.items():
         scored = {name: scores(learner, state, *part, how) for name, part in parts.items()}
         found.append({**vars(trial), "way": way, **scored, "history": history})
         held = scored["held_out"]

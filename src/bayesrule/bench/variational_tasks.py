@@ -1,15 +1,50 @@
-"""The nets of the Variational Laplace paper: data, settings and published figures."""
+"""The nets of the Variational Laplace paper: data, methods, settings and published figures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
 from bayesrule.bench.models import preact_resnet18
 from bayesrule.data import cifar10, fashion_mnist
 from bayesrule.data.images import Images
+from bayesrule.expectations import AtMean, Draws
+from bayesrule.learner import Learner
+from bayesrule.methods import map, mean_field, variational_laplace
+from bayesrule.predict import How
+
+AT_MEAN: dict[str, How] = {"mean": AtMean()}
+MEAN_AND_DRAWS: dict[str, How] = {**AT_MEAN, "10 draws": Draws(10)}
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a method is made, the ways in which it predicts, and which settings of trials it has.
+
+    `settings` names fields of `variational.Trial`: a point estimate has no scales, and not every
+    one has a temperature.
+    """
+
+    make: Callable[..., Learner]
+    ways: dict[str, How]
+    settings: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+METHODS = {
+    "map": Method(map, AT_MEAN, ("temperature",)),
+    "mean_field": Method(mean_field, MEAN_AND_DRAWS, ("temperature", "scale_multiplier")),
+    "variational_laplace": Method(
+        variational_laplace,
+        AT_MEAN,
+        ("temperature", "scale_multiplier"),
+        # Second derivatives of batch norm are slow on a GPU.
+        {"difference": 3e-4},
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -17,7 +52,8 @@ class Task:
     """A net on a set of images, and how every method is trained on it.
 
     `published` has the paper's figures by method and way of predicting: NLL, accuracy in percent
-    and calibration error.
+    and calibration error; `source` says where they are from. `own` has options of single methods,
+    by name; these come before those of the task.
     """
 
     title: str
@@ -29,8 +65,16 @@ class Task:
     batch_size: int = 128
     augmented: bool = True
     published: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    methods: tuple[str, ...] = tuple(METHODS)
+    temperatures: tuple[float, ...] = (1.0, 0.1)
+    own: dict[str, dict[str, float]] = field(default_factory=dict)
+    source: str = ""
 
 
+UNLU = (
+    "The paper's figures, Unlu & Aitchison (2021), Table 1, are the best of all temperatures on "
+    "the test images."
+)
 TASKS = {
     "fashion-preact": Task(
         "Fashion-MNIST, PreactResNet-18 with softplus",
@@ -45,6 +89,7 @@ TASKS = {
             "mean_field, 10 draws": (0.29, 93.6, 0.016),
             "map, mean": (0.29, 93.6, 0.096),
         },
+        source=UNLU,
     ),
     "cifar10-preact": Task(
         "CIFAR-10, PreactResNet-18 with softplus",
@@ -59,5 +104,6 @@ TASKS = {
             "mean_field, 10 draws": (0.35, 90.2, 0.044),
             "map, mean": (0.43, 90.8, 0.058),
         },
+        source=UNLU,
     ),
 }

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bayesrule.bench import speed, uci
+from bayesrule.bench import speed
 from bayesrule.commands import (
     bench_active,
+    bench_hmc,
     bench_images,
     bench_tagi,
+    bench_uci,
     faults,
     numbers,
     options,
@@ -34,11 +36,12 @@ def add(commands: Any) -> None:
     )
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="WHAT")
     _add_speed(kinds)
-    _add_uci(kinds)
+    bench_uci.add(kinds)
     bench_images.add(kinds)
     bench_images.add_text(kinds)
     bench_tagi.add_speed(kinds)
     bench_active.add(kinds)
+    bench_hmc.add(kinds)
 
 
 def _add_speed(kinds: Any) -> None:
@@ -107,78 +110,3 @@ def run_speed(args: argparse.Namespace) -> int:
             print(f"({name} did not run: {why})")
     print(f"\n{found['machine']}; medians of {args.rounds} rounds.")
     return 0
-
-
-def _add_uci(kinds: Any) -> None:
-    table = options.add_command(
-        kinds,
-        "uci",
-        help="TAGI on the nine UCI regression sets, beside pytagi's table",
-        description="Trains one net of 50 ReLU units by TAGI for each standard split of each set, "
-        "all splits at once, and compares RMSE and mean test log-likelihood in original units with "
-        "what pytagi reports. 'table' takes the noise and the number of epochs that pytagi chose "
-        "for each set, 'learned' learns the noise and chooses nothing. A * marks what is at least "
-        "as good. Some ten minutes on one core; set OMP_NUM_THREADS=1, since the nets are small.",
-        examples="""
-            bayesrule bench uci --sets boston,yacht
-            bayesrule bench uci --sets protein --settings learned --splits 1
-            bayesrule bench uci --out benchmarks/results/uci_tagi.json
-        """,
-    )
-    for name, choices, what in (
-        ("sets", uci.PYTAGI, "data sets"),
-        ("settings", uci.SETTINGS, "how noise and epochs are chosen"),
-    ):
-        given = ",".join(choices)
-        table.add_argument(
-            f"--{name}",
-            type=numbers.names,
-            default=given,
-            metavar="A,B",
-            help=f"{what} (default: {given})",
-        )
-    table.add_argument(
-        "--splits", type=numbers.whole(), metavar="N", help="only the first N (default: all)"
-    )
-    table.add_argument("--out", metavar="FILE", help="keep the result as json")
-    options.add_seed(table, "of first weights and the order of data (default: 0)")
-    options.add_json(table)
-    table.set_defaults(run=run_uci, interrupted="Nothing was written.")
-
-
-def run_uci(args: argparse.Namespace) -> int:
-    """Trains, scores and prints a table for each setting."""
-    with faults.of_the_call():
-        uci.check(args.sets, args.settings)
-    if args.out:
-        options.writable(Path(args.out).parent)
-    found = uci.run(
-        args.sets,
-        args.settings,
-        splits=args.splits,
-        seed=args.seed,
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
-    )
-    if kept(args, found):
-        return 0
-    for setting, title in found["settings"].items():
-        rows = [_uci_row(one) for one in found["results"] if one["setting"] == setting]
-        print(f"\n{title}")
-        print(text.table(["set", "RMSE", "pytagi", "log-likelihood", "pytagi"], rows))
-        count = found["counts"][setting]
-        print(
-            f"At least as good on {count['rmse']} (RMSE), {count['log_likelihood']} "
-            f"(log-likelihood) and {count['both']} (both) of {count['sets']} sets."
-        )
-    print(f"\n{found['machine']}; means over splits and their standard errors.")
-    return 0
-
-
-def _uci_row(result: dict[str, Any]) -> list[str]:
-    cells = [result["set"]]
-    for name, sign in (("rmse", 1.0), ("log_likelihood", -1.0)):
-        own, other = result[name], result["published"][name]
-        good = sign * own["mean"] <= sign * other
-        shown = text.with_error(own["mean"], own["error"])
-        cells += [shown + (" *" if good else "  "), f"{other:g}"]
-    return cells

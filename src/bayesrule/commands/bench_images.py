@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayesrule.bench import images, tied, variational
+from bayesrule.bench import images, noisy_tasks, tied, variational, variational_tasks
 from bayesrule.commands import bench_tagi, bench_variational, numbers, options
 from bayesrule.commands.faults import CallError
 from bayesrule.data.errors import nearest
@@ -25,6 +25,7 @@ class Kind:
     interrupted: str = "Trials that were done are in --out, if that was given."
 
 
+METHODS, KEPT = ("methods", "temperatures", "rates"), ("seed", "out", "json")
 KINDS = (
     Kind(
         images.TASKS,
@@ -33,12 +34,14 @@ KINDS = (
         "Nothing was written.",
     ),
     Kind(
-        variational.TASKS,
-        (
-            *("methods", "temperatures", "multipliers", "epochs", "num", "held-out", "device"),
-            *("seed", "out", "pictures", "json"),
-        ),
-        bench_variational.run_elbo,
+        variational_tasks.TASKS,
+        (*METHODS, "multipliers", *("epochs", "num", "held-out", "device"), *KEPT, "pictures"),
+        bench_variational.run_methods,
+    ),
+    Kind(
+        noisy_tasks.TASKS,
+        (*METHODS, *("epochs", "num", "held-out", "device"), *KEPT),
+        bench_variational.run_methods,
     ),
     Kind(
         tied.TASKS,
@@ -53,19 +56,20 @@ def add(kinds: Any) -> None:
     parser = options.add_command(
         kinds,
         "images",
-        help="TAGI, Variational Laplace, mean-field and k-tied posteriors on images",
+        help="TAGI, variational posteriors and noisy natural gradients on images",
         description="Trains nets of published tables. TAGI's tasks show error, negative "
         "log-likelihood and calibration on the test images after each epoch; --held-out scores the "
-        "last training images instead, for choosing settings. The -preact tasks compare methods "
-        "at temperatures, of which each method gets the one that predicts held-out training "
-        "images best. The -tied tasks compare ranks of standard deviations. These two keep each "
-        "trial in --out when it is done, and the same call goes on from there. MNIST takes minutes "
-        "on a CPU; the residual nets want a GPU.",
+        "last training images instead, for choosing settings. The -preact and -noisy tasks compare "
+        "methods at temperatures, of which each method gets the one that predicts held-out "
+        "training images best. The -tied tasks compare ranks of standard deviations. These keep "
+        "each trial in --out when it is done, and the same call goes on from there. MNIST and "
+        "fashion-noisy take minutes on a CPU; the residual nets want a GPU.",
         examples="""
             bayesrule bench images mnist-fnn
             bayesrule bench images cifar10-resnet18 --device cuda --every 5
             bayesrule bench images fashion-preact --device cuda --out fashion.json
             bayesrule bench images fashion-preact --methods mean_field --multipliers 1,3,10,30
+            bayesrule bench images fashion-noisy --methods adam,noisy_kfac --rates 0.3,1,3
             bayesrule bench images mnist-tied --ranks 0,1,2,3 --out mnist.json --pictures pictures
         """,
     )
@@ -75,7 +79,7 @@ def add(kinds: Any) -> None:
     group.add_argument("--every", type=numbers.whole(), metavar="N", help="score each N epochs")
     group.add_argument("--fused", action="store_true", help="compile the step on a CPU too")
     group.add_argument("--save", metavar="FILE", help="keep the trained state (safetensors)")
-    _add_elbo(parser)
+    _add_methods(parser)
     _add_tied(parser)
     options.add_seed(parser, "of first weights and the order of data (default: 0)")
     parser.set_defaults(run=run, seed=None)
@@ -110,30 +114,26 @@ def _add_common(parser: argparse.ArgumentParser, *, held_out: bool = True) -> No
     ):
         parser.add_argument(f"--{name}", type=numbers.whole(), metavar="N", help=what)
     if held_out:
-        what = "so many training images stand in for the test images, or (-preact) choose the "
-        what += f"temperature (default there: {variational.HELD_OUT})"
+        what = "so many training images stand in for the test images, or (-preact, -noisy) choose "
+        what += f"the settings (default there: {variational.HELD_OUT})"
         parser.add_argument("--held-out", type=numbers.whole(), metavar="N", help=what)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")
     options.add_json(parser)
 
 
-def _add_elbo(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("-preact tasks")
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("-preact and -noisy tasks")
     every = ",".join(variational.METHODS)
-    group.add_argument("--methods", type=numbers.names, metavar="A,B", help=f"(default: {every})")
-    group.add_argument(
-        "--temperatures",
-        type=numbers.several(numbers.positive),
-        metavar="T,T",
-        help="(default: 1,0.1)",
-    )
-    group.add_argument(
-        "--multipliers",
-        type=numbers.several(numbers.positive),
-        metavar="M,M",
-        help=f"of the scales' learning rate (default: {variational.MULTIPLIER:g})",
-    )
+    what = f"of {every} (default: all that the task has)"
+    group.add_argument("--methods", type=numbers.names, metavar="A,B", help=what)
+    for name, letter, what in (
+        ("temperatures", "T", "(default: the task's own)"),
+        ("rates", "M", "multipliers of the methods' learning rates (default: 1)"),
+        ("multipliers", "M", f"of the scales' learning rate (default: {variational.MULTIPLIER:g})"),
+    ):
+        kind = numbers.several(numbers.positive)
+        group.add_argument(f"--{name}", type=kind, metavar=f"{letter},{letter}", help=what)
 
 
 def _add_tied(parser: argparse.ArgumentParser) -> None:

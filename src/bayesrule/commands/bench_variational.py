@@ -1,4 +1,4 @@
-"""`bayesrule bench images` and `text`: posteriors by the ELBO's gradient, beside the papers."""
+"""`bayesrule bench images` and `text`: methods and ranks, beside the papers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,25 @@ from bayesrule.bench.trials import read
 from bayesrule.commands import faults, options, text
 from bayesrule.commands.kept import keeper
 
+COLUMNS = {
+    "T": ("temperature", "the temperature"),
+    "×": ("scale_multiplier", "the multiplier of the scales' learning rate"),
+    "rate ×": ("rate_multiplier", "the multiplier of the learning rate"),
+}
+"""Settings of trials: the head of a table's column, the field, and what it is."""
 
-def run_elbo(args: argparse.Namespace) -> int:
+
+def run_methods(args: argparse.Namespace) -> int:
     """Trains methods at temperatures and prints the best of each, then all of them."""
-    methods = [name.lower().replace("-", "_") for name in args.methods or variational.METHODS]
+    task = variational.TASKS[args.task]
+    methods = [name.lower().replace("-", "_") for name in args.methods or task.methods]
     with faults.of_the_call():
         trials = variational.every_trial(
-            methods, args.temperatures or (1.0, 0.1), args.multipliers or (variational.MULTIPLIER,)
+            methods,
+            args.temperatures or task.temperatures,
+            args.multipliers or (variational.MULTIPLIER,),
+            args.rates or (1.0,),
+            known=task.methods,
         )
     settings = {
         **_settings(args),
@@ -33,7 +45,8 @@ def run_elbo(args: argparse.Namespace) -> int:
         show=_say,
         keep=keeper(args),
     )
-    _draw(args, pictures.of_variational(found))
+    if args.pictures:
+        _draw(args, pictures.of_variational(found))
     if args.json:
         print(options.as_json(found))
         return 0
@@ -54,7 +67,8 @@ def run_tied(args: argparse.Namespace) -> int:
         show=_say,
         keep=keeper(args),
     )
-    _draw(args, pictures.of_tied(found))
+    if args.pictures:
+        _draw(args, pictures.of_tied(found))
     if args.json:
         print(options.as_json(found))
         return 0
@@ -82,9 +96,8 @@ def _previous(args: argparse.Namespace, facts: dict[str, Any]) -> dict[str, Any]
 
 
 def _draw(args: argparse.Namespace, drawn: dict[str, str]) -> None:
-    if args.pictures:
-        for file in pictures.write(Path(args.pictures), args.task, drawn):
-            _say(f"drawn: {file}")
+    for file in pictures.write(Path(args.pictures), args.task, drawn):
+        _say(f"drawn: {file}")
 
 
 def _say(line: str) -> None:
@@ -92,36 +105,40 @@ def _say(line: str) -> None:
 
 
 def _show_chosen(found: dict[str, Any]) -> None:
+    columns = _columns(found["results"])
+    papers = bool(found["published"])
     rows = []
     for one in variational.chosen(found["results"]):
         name, test = f"{one['method']}, {one['way']}", one["test"]
         published = found["published"].get(name, (None, None, None))
-        figures = zip(("nll", "accuracy", "ece"), (3, 1, 3), published, strict=True)
+        figures = zip(
+            ("nll", "accuracy", "ece"), (3, 1 if papers else 2, 3), published, strict=True
+        )
         pairs = [_pair(test[key], paper, digits) for key, digits, paper in figures]
-        rows.append([name, *_setting(one), *(cell for pair in pairs for cell in pair)])
-    head = ["prediction", "T", "×", "NLL", "paper", "accuracy %", "paper", "ECE", "paper"]
+        cells = [cell for pair in pairs for cell in pair[: 2 if papers else 1]]
+        rows.append([name, *_setting(one, columns), *cells])
+    scores = ["NLL", "paper", "accuracy %", "paper", "ECE", "paper"][:: 1 if papers else 2]
     print(f"\n{found['title']}: test images")
-    print(text.table(head, rows))
-    print(
-        f"T, the temperature, and ×, the multiplier of the scales' learning rate, are those of the "
-        f"least NLL on {found['held_out']} held-out training images. The paper's figures, Unlu & "
-        "Aitchison (2021), Table 1, are the best of all temperatures on the test images."
-    )
+    print(text.table(["prediction", *columns, *scores], rows))
+    what = "; ".join(f"{sign}, {COLUMNS[sign][1]}" for sign in columns)
+    chosen = f"Settings are those of the least NLL on {found['held_out']} held-out training images"
+    print(f"{chosen}{': ' if what else ''}{what}. {found.get('source', '')}".rstrip())
 
 
 def _show_all(found: dict[str, Any]) -> None:
+    columns = _columns(found["results"])
     rows = [
         [
             f"{one['method']}, {one['way']}",
-            *_setting(one),
+            *_setting(one, columns),
             *(_figure(one["held_out"][key], digits) for key, digits in (("nll", 4), ("ece", 3))),
             *(_figure(one["test"][key], digits) for key, digits in (("nll", 4), ("accuracy", 2))),
         ]
         for one in found["results"]
     ]
-    head = ["prediction", "T", "×", "NLL, held out", "ECE, held out", "NLL, test", "accuracy %"]
+    scores = ["NLL, held out", "ECE, held out", "NLL, test", "accuracy %"]
     print("\nAll settings")
-    print(text.table(head, rows))
+    print(text.table(["prediction", *columns, *scores], rows))
     print(f"\n{found['machine']}; {found['epochs']} epochs, seed {found['seed']}.")
 
 
@@ -173,10 +190,19 @@ def _paper(value: float | None) -> str:
     return "–" if value is None else f"{value:g}"
 
 
-def _setting(one: dict[str, Any]) -> list[str]:
-    """Temperature and multiplier; map has no scales."""
-    multiplier = "" if one["method"] == "map" else f"{one['scale_multiplier']:g}"
-    return [f"{one['temperature']:g}", multiplier]
+def _columns(results: list[dict[str, Any]]) -> list[str]:
+    """The settings that some method of a result has, or that differ from what is usual."""
+    had = {name for one in results for name in variational.METHODS[one["method"]].settings}
+    if any(one.get("rate_multiplier", 1.0) != 1.0 for one in results):
+        had.add("rate_multiplier")
+    return [sign for sign, (name, _) in COLUMNS.items() if name in had]
+
+
+def _setting(one: dict[str, Any], columns: list[str]) -> list[str]:
+    """The cells of the settings; one that the method does not have is left empty."""
+    own = {*variational.METHODS[one["method"]].settings, "rate_multiplier"}
+    names = [COLUMNS[sign][0] for sign in columns]
+    return [f"{one.get(name, 1.0):g}" if name in own else "" for name in names]
 
 
 def _figure(value: float, digits: int) -> str:
