@@ -4,9 +4,10 @@
 
 Most of 200 unlabelled inputs (grey ticks) lie close together, where random rows are mostly drawn
 from. Left and middle: the belief (two standard deviations, without the noise) after five labels at
-random (black) and ten more that were drawn at random or asked for because the prediction varied
-most there (red). Right: the test error after each label, averaged over trials; EPIG asks for what
-tells most of the test inputs. Takes a minute or two.
+random (black) and ten more (red) that were drawn at random, or asked for because the prediction
+varied most there. Right: the test error after each label, averaged over trials, with its standard
+error; EPIG asks for what tells most of the test inputs. BALD would ask for the same rows as the
+largest variance, since the noise is the same everywhere. Takes a minute or two.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
 .belief { fill: #2a78b5; opacity: .3; } .mean { fill: none; stroke: #14507d; stroke-width: 2; }
 .truth { fill: none; stroke: #999; } .pool { fill: #999; } .first { fill: #111; }
 .asked { fill: #d1301f; } .variance, .epig, .random { fill: none; stroke-width: 2; }
-.variance { stroke: #d1301f; } .epig { stroke: #e0a100; } .random { stroke: #888; }
+.variance { stroke: #d1301f; } .epig { stroke: #2a78b5; } .random { stroke: #777; }
+.of-variance { fill: #d1301f; } .of-epig { fill: #2a78b5; } .of-random { fill: #777; }
+.of-variance, .of-epig, .of-random { opacity: .15; stroke: none; }
 """
-WIDTH, HEIGHT = 360.0, 300.0
-FIRST, EPOCHS = 5, 400
+WIDTH, HEIGHT, HEAD = 360.0, 300.0, 26.0
+FIRST, EPOCHS = 5, 200
 TEST = torch.linspace(-2.0, 2.0, 100).unsqueeze(1)
 CRITERIA: dict[str, br.Criterion] = {
     "random": br.Random(),
     "variance": br.LargestVariance(),
     "epig": br.EPIG(TEST),
 }
+TITLES = {"random": "at random", "variance": "largest variance", "epig": "EPIG"}
 
 
 def curve(x: Tensor) -> Tensor:
@@ -57,20 +61,19 @@ def data(seed: int) -> tuple[br.Batch, br.Batch]:
     return (x, y), (TEST, curve(TEST))
 
 
-def build(num_data: int) -> br.Learner:
-    """A full Laplace approximation on 20 tanh units."""
-    return br.laplace(
-        mlp(1, 1, hidden=(20,), activation=nn.Tanh),
-        br.GaussianLikelihood(noise=0.15),
-        num_data=num_data,
-        structure=br.Dense(),
-        learning_rate=0.03,
-    )
-
-
 def run(name: str, seed: int, steps: int, epochs: int) -> br.ActiveRun:
-    """One trial."""
+    """One trial, with a full Laplace approximation on 20 tanh units."""
     pool, test = data(seed)
+
+    def build(num_data: int) -> br.Learner:
+        return br.laplace(
+            mlp(1, 1, hidden=(20,), activation=nn.Tanh),
+            br.GaussianLikelihood(noise=0.1),
+            num_data=num_data,
+            structure=br.Dense(),
+            learning_rate=br.schedules.cosine(0.1, epochs),
+        )
+
     return br.active_learning(
         build,
         pool=pool,
@@ -78,52 +81,61 @@ def run(name: str, seed: int, steps: int, epochs: int) -> br.ActiveRun:
         start=FIRST,
         criterion=CRITERIA[name],
         steps=steps,
+        # The noise is known in the units of y, which a few labels cannot tell.
+        standardise=False,
         seed=seed,
         epochs=epochs,
         batch_size=64,
     )
 
 
+def framed(title: str, plot: Plot) -> str:
+    """A plot below its title."""
+    drawn = f'<svg y="{HEAD}" width="{WIDTH}" height="{HEIGHT - HEAD}">{plot.render()}</svg>'
+    return f'<text class="title" x="{plot.left}" y="20">{title}</text>{drawn}'
+
+
 def belief(title: str, found: br.ActiveRun, pool: br.Batch) -> str:
     """What was labelled, and what is believed in the end."""
-    plot = Plot(Axis("x", -2.1, 2.1), Axis("", -3.0, 3.0), title, width=WIDTH, height=HEIGHT)
+    plot = Plot(Axis("x", -2.1, 2.1), Axis("", -2.3, 2.3), title, width=WIDTH, height=HEIGHT - HEAD)
     grid = torch.linspace(-2.1, 2.1, 200).unsqueeze(1)
     p = found.predict(grid)
     at, mean, reach = grid[:, 0], p.mean[:, 0], 2.0 * p.epistemic[:, 0].sqrt()
     plot.band(at.numpy(), (mean - reach).numpy(), (mean + reach).numpy(), kind="belief")
-    plot.line(at.numpy(), curve(at).numpy(), kind="truth")
+    plot.line(at.numpy(), curve(at).numpy(), kind="truth", dash="4 3")
     plot.line(at.numpy(), mean.numpy(), kind="mean")
     x, y = (part[:, 0] for part in pool)
-    floor = torch.full_like(x, -2.85)
-    plot.points(x.numpy(), floor.numpy(), [""] * len(x), kind="pool", radius=1.2)
+    floor = torch.full_like(x, -2.2)
+    plot.points(x.numpy(), floor.numpy(), kind="pool", radius=1.2)
     for kind, rows, radius in (("first", found.start, 3.0), ("asked", found.chosen, 3.4)):
         tips = [f"{kind} {i + 1}" for i in range(len(rows))]
         plot.points(x[rows].numpy(), y[rows].numpy(), tips, kind=kind, radius=radius)
-    return f'{plot.render()}<text class="title" x="40" y="16">{title}</text>'
+    return framed(title, plot)
 
 
 def errors(runs: dict[str, list[br.ActiveRun]]) -> str:
-    """The mean test error after each label."""
-    first = next(iter(runs.values()))[0]
-    at = first.num_labelled.numpy()
-    curves = {name: torch.stack([one.rmse for one in own]).mean(0) for name, own in runs.items()}
-    top = 1.3 * max(float(values.max()) for values in curves.values())
-    x, y = Axis("labels", float(at[0]), float(at[-1])), Axis("test RMSE", 0.0, top)
-    plot = Plot(x, y, "error", width=WIDTH, height=HEIGHT)
+    """The mean test error after each label, and its standard error."""
+    at = next(iter(runs.values()))[0].num_labelled.numpy()
+    curves = {name: torch.stack([one.rmse for one in own]) for name, own in runs.items()}
+    top = 1.5 * max(float(values.mean(0).max()) for values in curves.values())
+    x, y = Axis("labels", float(at[0]), float(at[-1])), Axis("", 0.0, top)
+    plot = Plot(x, y, "error", width=WIDTH, height=HEIGHT - HEAD)
     for i, (name, values) in enumerate(curves.items()):
-        plot.line(at, values.numpy(), kind=name, title=name)
-        plot.line([at[0] + 4, at[0] + 5], [top * (0.95 - 0.08 * i)] * 2, kind=name)
-        plot.text(float(at[0]) + 5.3, top * (0.93 - 0.08 * i), name)
-    return plot.render()
+        mean, error = values.mean(0), values.std(0, correction=0) / max(len(values) - 1, 1) ** 0.5
+        plot.band(at, (mean - error).numpy(), (mean + error).numpy(), kind=f"of-{name}")
+        plot.line(at, mean.numpy(), kind=name, title=name)
+        plot.line([at[-1] - 4.8, at[-1] - 4.0], [top * (0.95 - 0.08 * i)] * 2, kind=name)
+        plot.text(float(at[-1]) - 3.7, top * (0.93 - 0.08 * i), TITLES[name])
+    return framed(f"test RMSE, {len(curves['random'])} trials", plot)
 
 
-def picture(trials: int = 6, steps: int = 10, epochs: int = EPOCHS) -> str:
+def picture(trials: int = 8, steps: int = 10, epochs: int = EPOCHS) -> str:
     """All three panels."""
     runs = {name: [run(name, seed, steps, epochs) for seed in range(trials)] for name in CRITERIA}
     pool, _ = data(0)
     panels = (
-        belief("rows at random", runs["random"][0], pool),
-        belief("rows of the largest variance", runs["variance"][0], pool),
+        belief("labels at random", runs["random"][0], pool),
+        belief("labels of the largest variance", runs["variance"][0], pool),
         errors(runs),
     )
     body = "".join(

@@ -3,24 +3,89 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import bayesrule as br
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.parametrize("name", ["one_dimension", "variational"])
-def test_beliefs_about_one_curve_are_drawn_in_four_panels(name: str) -> None:
+def example(name: str) -> ModuleType:
+    """An example as a module."""
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    svg = "{http://www.w3.org/2000/svg}"
-    root = ElementTree.fromstring(module.picture(epochs=3))
-    assert len(root.findall(f"{svg}svg")) == 4
-    assert len([t for t in root.iter(f"{svg}text") if t.get("class") == "title"]) == 4
-    paths = [p.get("class") for p in root.iter(f"{svg}path")]
-    assert paths.count("mean") == paths.count("outer") == paths.count("inner") == 4
+    return module
+
+
+def panels(drawn: str) -> Iterator[dict[str, list[str]]]:
+    """The classes of the paths, and the texts, of each panel."""
+    for panel in ElementTree.fromstring(drawn).findall(f"{SVG}svg"):
+        texts = list(panel.iter(f"{SVG}text"))
+        yield {
+            "paths": [path.get("class", "") for path in panel.iter(f"{SVG}path")],
+            "titles": [text.text or "" for text in texts if text.get("class") == "title"],
+            "notes": [text.text or "" for text in texts if text.get("class") == "note"],
+            "points": [one.get("class", "") for one in panel.iter(f"{SVG}g") if len(one)],
+        }
+
+
+@pytest.mark.parametrize("name", ["one_dimension", "variational"])
+def test_beliefs_about_one_curve_are_drawn_in_four_panels(name: str) -> None:
+    found = list(panels(example(name).picture(epochs=3)))
+    assert len(found) == 4
+    for one in found:
+        assert len(one["titles"]) == 1
+        for kind in ("mean", "outer", "inner"):
+            assert one["paths"].count(kind) == 1
+
+
+def test_correlated_beliefs_stand_beside_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nutpie")
+    module = example("natural_gradient")
+    # With more noise the sampler has shorter ways to go.
+    monkeypatch.setattr(module, "NOISE", br.GaussianLikelihood(noise=2.0))
+    short = {"draws": 4, "warmup": 10, "chains": 1, "compile": False}
+    found = list(panels(module.picture(epochs=2, **short)))
+    names = [title.split(":")[0] for one in found for title in one["titles"]]
+    assert names == ["mean_field", "noisy_kfac", "noisy_full", "NUTS"]
+    assert [one["paths"].count("edge") for one in found] == [2, 2, 2, 0]
+    assert [one["paths"].count("outer") for one in found] == [1] * 4
+    assert all(re.match(r"ELBO −\d+ nats, r = ", one["notes"][0]) for one in found[:3])
+    assert found[3]["notes"][0].startswith("4 draws, R-hat of outputs ")
+
+
+def test_without_a_sampler_there_are_three_beliefs(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    module = example("natural_gradient")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "nutpie" else real(name)
+    )
+    found = list(panels(module.picture(epochs=2)))
+    assert len(found) == 3
+    assert not any("edge" in one["paths"] or "NUTS" in one["notes"][0] for one in found)
+
+
+def test_labels_and_their_worth_are_drawn() -> None:
+    found = list(panels(example("active").picture(trials=1, steps=2, epochs=2)))
+    titles = [title for one in found for title in one["titles"]]
+    assert titles == [
+        "labels at random",
+        "labels of the largest variance",
+        "test RMSE, 1 trials",
+    ]
+    for belief in found[:2]:
+        assert {"pool", "first", "asked"} <= set(belief["points"])
+        assert belief["paths"].count("belief") == 1
+    assert found[2]["notes"] == ["at random", "largest variance", "EPIG"]
+    # Each is drawn as a line and in the legend.
+    assert [found[2]["paths"].count(k) for k in ("random", "variance", "epig")] == [2] * 3
