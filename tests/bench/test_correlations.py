@@ -50,12 +50,19 @@ def truths(*sets: str, num: int = 2) -> list[dict[str, Any]]:
 
 def test_a_trial_is_the_correlation_of_variances() -> None:
     (truth,) = truths("yacht", num=1)
-    found = correlations.trial("vogn", truth, PLAN, 3, {"draws": 2})
-    own = reference.variances("vogn", "yacht", 0, PLAN, 3, {"draws": 2})
+    (found,) = correlations.trials("vogn", [truth], PLAN, 3, {"draws": 2})
+    (own,) = reference.variances("vogn", "yacht", [0], PLAN, 3, {"draws": 2})
     expected = float(np.corrcoef(own.numpy(), truth["variance"])[0, 1])
     assert found["correlation"] == pytest.approx(expected)
     assert (found["method"], found["set"], found["trial"]) == ("vogn", "yacht", 0)
     assert found["options"] == {"draws": 2}
+
+
+def test_trials_that_learn_at_once_find_what_each_finds_alone() -> None:
+    options = {"draws": 3, "learning_rate": 0.05, "stats_every": 1, "inverse_every": 1}
+    both = reference.variances("noisy_kfac", "yacht", [0, 1], PLAN, 5, options)
+    (alone,) = reference.variances("noisy_kfac", "yacht", [1], PLAN, 5, options)
+    torch.testing.assert_close(both[1], alone, rtol=1e-8, atol=0.0)
 
 
 def test_the_summary_has_a_row_for_each_method_and_set() -> None:
@@ -77,22 +84,22 @@ def test_what_is_known_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> Non
     lines: list[str] = []
     given = truths("yacht", "boston")
     whole = correlations.run(["vogn", "ridge"], given, PLAN, epochs=2, keep=states.append)
-    assert [len(one["trials"]) for one in states] == list(range(1, 9))
-    begun: list[str] = []
-    trial = correlations.trial
+    assert [len(one["trials"]) for one in states] == [2, 4, 6, 8]
+    begun: list[int] = []
+    trials = correlations.trials
 
-    def noted(*given: Any) -> dict[str, Any]:
-        begun.append(given[0])
-        return trial(*given)
+    def noted(*given: Any) -> list[dict[str, Any]]:
+        begun.append(len(given[1]))
+        return trials(*given)
 
-    monkeypatch.setattr(correlations, "trial", noted)
-    known = states[4]["trials"]
+    monkeypatch.setattr(correlations, "trials", noted)
+    known = states[2]["trials"][:5]
     again = correlations.run(
         ["VOGN", "ridge"], given, PLAN, epochs=2, known=known, progress=lines.append
     )
-    assert len(begun) == 3
+    assert sorted(begun) == [1, 2]
     assert lines[0] == "5 of 8 trials are there already"
-    assert lines[-1].startswith("[8/8] ridge on boston, trial 2: correlation ")
+    assert lines[-1].startswith("[8/8] ")
     assert [one["correlation"] for one in again["trials"]] == [
         one["correlation"] for one in whole["trials"]
     ]
@@ -108,7 +115,7 @@ def test_a_trial_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(correlations, "variances", broken)
         found = correlations.run(["vogn"], given, PLAN, epochs=2, progress=lines.append)
-    assert lines == ["[1/1] vogn on yacht, trial 1: failed, TrainingError: the loss is nan"]
+    assert lines == ["[1/1] vogn on yacht, 1 trial: 1 failed, TrainingError: the loss is nan"]
     again = correlations.run(["vogn"], given, PLAN, epochs=2, known=found["trials"])
     assert again["results"][0]["trials"] == 1
 
@@ -167,7 +174,7 @@ class TestTheCommand:
         assert len(kept["trials"]) == 4
         assert kept["command"].startswith("bayesrule bench hmc")
         more = call(*words, "--methods", "ridge")
-        assert more.err.splitlines()[0].startswith("[1/4] ridge on yacht, trial 1")
+        assert more.err.splitlines()[0].startswith("[2/4] ridge on yacht, 2 trials")
         assert len(json.loads(file.read_text())["trials"]) == 8
 
     def test_fewer_trials_than_the_reference_has(self) -> None:

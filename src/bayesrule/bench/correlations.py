@@ -22,7 +22,7 @@ from bayesrule.provenance import machine, versions
 from bayesrule.recipe import refuse_unknown
 from bayesrule.train import TrainingError
 
-EPOCHS = 1000
+EPOCHS = 3000
 _EVERY_STEP = {
     "stats_every": 1,
     "inverse_every": 1,
@@ -36,29 +36,38 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "noisy_full": _EVERY_STEP,
     "mean_field": {"learning_rate": 0.01},
 }
-"""Options by method; others have their own defaults."""
+"""Options by method, the learning rate that of the first step; others have their own defaults."""
 NAME = "hmc-correlations"
 _FAILURES = (TrainingError, FloatingPointError, torch.linalg.LinAlgError)
 Trial = dict[str, Any]
+Place = tuple[str, str, int]
 
 
-def trial(method: str, truth: Trial, plan: Plan, epochs: int, options: Mapping[str, Any]) -> Trial:
-    """The correlation of a method's variances with those of one reference.
+def trials(
+    method: str, truths: Sequence[Trial], plan: Plan, epochs: int, options: Mapping[str, Any]
+) -> list[Trial]:
+    """The correlations of a method's variances with those of references on one set.
 
-    It depends on nothing but its arguments, so that trials can be spread over processes.
+    They depend on nothing but the arguments, so that sets can be spread over processes.
     """
-    begun = time.perf_counter()
-    place = {"method": method, "set": truth["set"], "trial": truth["trial"]}
+    begun, (name, *others) = time.perf_counter(), dict.fromkeys(one["set"] for one in truths)
+    assert not others
+    places = [{"method": method, "set": name, "trial": one["trial"]} for one in truths]
     try:
-        found = variances(method, truth["set"], truth["trial"], plan, epochs, options)
+        numbers = [one["trial"] for one in truths]
+        found = variances(method, name, numbers, plan, epochs, options)
     except _FAILURES as problem:
-        return {**place, "failed": f"{type(problem).__name__}: {problem}"}
-    return {
-        **place,
-        "correlation": correlation(found, torch.tensor(truth["variance"], dtype=found.dtype)),
-        "seconds": time.perf_counter() - begun,
-        "options": dict(options),
-    }
+        return [{**place, "failed": f"{type(problem).__name__}: {problem}"} for place in places]
+    seconds = (time.perf_counter() - begun) / len(truths)
+    return [
+        {
+            **place,
+            "correlation": correlation(own, torch.tensor(one["variance"], dtype=own.dtype)),
+            "seconds": seconds,
+            "options": dict(options),
+        }
+        for place, own, one in zip(places, found, truths, strict=True)
+    ]
 
 
 def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] = OPTIONS) -> None:
@@ -83,7 +92,7 @@ def run(
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """All trials that are not `known` yet; `keep` gets the whole result after each of them."""
+    """All trials that are not `known` yet; `keep` gets the whole result after each set of them."""
     names = list(dict.fromkeys(find(method).__name__ for method in methods))
     check(names, options)
     found = {_key(one): one for one in known if "failed" not in one}
@@ -92,16 +101,26 @@ def run(
     missing = [place for place in wanted if place not in found]
     if there := len(wanted) - len(missing):
         progress(f"{there} of {len(wanted)} trials are there already")
-    for done, place in enumerate(missing, there + 1):
-        own = options.get(place[0], {})
-        one = found[place] = trial(place[0], wanted[place], plan, epochs, own)
-        progress(f"[{done}/{len(wanted)}] {_line(one)}")
+    for (name, _), group in _together(missing).items():
+        truths = [wanted[place] for place in group]
+        own = trials(name, truths, plan, epochs, options.get(name, {}))
+        found |= dict(zip(group, own, strict=True))
+        there += len(group)
+        progress(f"[{there}/{len(wanted)}] {_line(own)}")
         keep(document(plan, epochs, list(found.values())))
     return document(plan, epochs, list(found.values()))
 
 
-def _key(one: Trial) -> tuple[str, str, int]:
+def _key(one: Trial) -> Place:
     return one["method"], one["set"], one["trial"]
+
+
+def _together(places: Sequence[Place]) -> dict[tuple[str, str], list[Place]]:
+    """The trials by method and set."""
+    groups: dict[tuple[str, str], list[Place]] = {}
+    for place in places:
+        groups.setdefault(place[:2], []).append(place)
+    return groups
 
 
 def _same_options(
@@ -116,11 +135,14 @@ def _same_options(
             )
 
 
-def _line(one: Trial) -> str:
-    what = f"{one['method']} on {one['set']}, trial {one['trial'] + 1}"
-    if "failed" in one:
-        return f"{what}: failed, {one['failed']}"
-    return f"{what}: correlation {one['correlation']:.3f}, {one['seconds']:.1f} s"
+def _line(own: Sequence[Trial]) -> str:
+    """What a set of trials found, in words."""
+    first, failed = own[0], [one for one in own if "failed" in one]
+    what = f"{first['method']} on {first['set']}, {len(own)} trial{'s'[: len(own) > 1]}"
+    if failed:
+        return f"{what}: {len(failed)} failed, {failed[0]['failed']}"
+    mean = statistics.mean(one["correlation"] for one in own)
+    return f"{what}: correlation {mean:.3f}, {sum(one['seconds'] for one in own):.0f} s"
 
 
 def document(plan: Plan, epochs: int, trials: Sequence[Trial]) -> dict[str, Any]:

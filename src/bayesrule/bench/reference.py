@@ -17,15 +17,15 @@ from bayesrule.data.uci import uci_arrays, uci_set
 from bayesrule.expectations import Draws
 from bayesrule.hmc import hmc
 from bayesrule.likelihoods import GaussianLikelihood
+from bayesrule.many import fit_many
 from bayesrule.methods import find
 from bayesrule.models import mlp
-from bayesrule.predict import predict
 from bayesrule.provenance import machine, versions
 from bayesrule.recipe import refuse_unknown
-from bayesrule.train import fit
+from bayesrule.schedules import cosine
 
 HIDDEN = (10,)
-TRAIN, POOL, DRAWS = 20, 100, 1000
+TRAIN, POOL, DRAWS = 20, 100, 5000
 
 COLUMNS = ("BBB", "PBP", "NNG-MVG", "NNG-BlkTri")
 PUBLISHED = {
@@ -94,16 +94,40 @@ def reference(name: str, trial: int, plan: Plan) -> dict[str, Any]:
 
 
 def variances(
-    method: str, name: str, trial: int, plan: Plan, epochs: int, options: Mapping[str, Any]
-) -> Tensor:
-    """The epistemic variances of a method, by weight draws, (100,)."""
-    x, y, pool = trial_data(name, trial, plan)
+    method: str,
+    name: str,
+    trials: Sequence[int],
+    plan: Plan,
+    epochs: int,
+    options: Mapping[str, Any],
+) -> list[Tensor]:
+    """The epistemic variances of a method by weight draws, (100,) for each trial on a set.
+
+    All trials learn at once, and the learning rate falls as a cosine.
+    """
+    data = [trial_data(name, trial, plan) for trial in trials]
     make = find(method)
     refuse_unknown(make, options)
-    model = mlp(x.shape[1], 1, HIDDEN, seed=trial).double()
-    learner = make(model, GaussianLikelihood(), num_data=TRAIN, **options)
-    run = fit(learner, (x, y), epochs=epochs, batch_size=TRAIN, seed=trial, progress=False)
-    return predict(learner, run.state, pool, Draws(DRAWS)).epistemic.flatten()
+    falling = {k: cosine(v, epochs) for k, v in options.items() if k == "learning_rate"}
+    learners = [
+        make(
+            mlp(x.shape[1], 1, HIDDEN, seed=trial).double(),
+            GaussianLikelihood(),
+            num_data=TRAIN,
+            **{**options, **falling},
+        )
+        for trial, (x, _, _) in zip(trials, data, strict=True)
+    ]
+    runs = fit_many(
+        learners,
+        [(x, y) for x, y, _ in data],
+        epochs=epochs,
+        batch_size=TRAIN,
+        seeds=list(trials),
+        progress=False,
+    )
+    found = zip(runs, data, strict=True)
+    return [run.predict(pool, Draws(DRAWS)).epistemic.flatten() for run, (_, _, pool) in found]
 
 
 def correlation(a: Tensor, b: Tensor) -> float:

@@ -33,8 +33,9 @@ def add(kinds: Any) -> None:
         "over trials and its standard error), beside Table 3 of Zhang et al. (2018). Variances of "
         "the sampler are read from --reference; what that file lacks is sampled, some 40 s a "
         "trial, and kept there, for which nutpie is needed (pip install 'bayesrule[hmc]'). "
-        "With --out, finished trials are kept at once and the same call goes on from there. A "
-        "trial takes half a minute on one core; set OMP_NUM_THREADS=1, since the nets are small.",
+        "With --out, the trials of a set are kept when they are done and the same call goes on "
+        "from there. Ten trials, which learn at once, take half a minute on one core; set "
+        "OMP_NUM_THREADS=1, since the nets are small.",
         examples="""
             bayesrule bench hmc --sets boston,yacht --trials 2
             bayesrule bench hmc --methods noisy_full,vogn --out hmc.json --pictures pictures
