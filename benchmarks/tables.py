@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bayesrule.bench.reference import COLUMNS
 from bayesrule.bench.tied import ratio_summary, summary, truncated_summary
 from bayesrule.bench.variational import chosen
 
@@ -235,6 +236,26 @@ def kept(kind: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in files if file.is_file()]
 
 
+def hmc(result: dict[str, Any]) -> str:
+    """The table of correlations with the variances of NUTS."""
+    places = {(one["set"], one["method"]): one for one in result["results"]}
+    methods = list(dict.fromkeys(one["method"] for one in result["results"]))
+    head = ["set", *methods, *COLUMNS]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for name in dict.fromkeys(one["set"] for one in result["results"]):
+        own = [places[name, method] for method in methods]
+        cells = [f"{one['correlation']:.3f} ± {one['error']:.3f}" for one in own]
+        papers = [f"{value:.3f}" for value in own[0]["published"]]
+        lines.append("| " + " | ".join([name, *cells, *papers]) + " |")
+    trials = max(one["trials"] for one in result["results"])
+    text = (
+        f"Pearson correlation of epistemic variances with those of NUTS, means over {trials} "
+        f"trials ± standard error. {', '.join(COLUMNS)}: Zhang et al. (2018), Table 3, with rows "
+        "of their own."
+    )
+    return "\n".join([text, "", *lines, "", _commands([result])])
+
+
 def image_results() -> list[dict[str, Any]]:
     """The results of `bayesrule bench images`, as they are kept."""
     order = ("mnist_fnn", "mnist_cnn", "fashion_cnn", "cifar10")
@@ -259,7 +280,7 @@ def replace_between(text: str, marker: str, content: str) -> str:
 
 
 def main() -> int:
-    """Rewrites the README from the results."""
+    """Rewrites the README and the page of natural gradients from the results."""
     readme = ROOT / "README.md"
     text = readme.read_text()
     for marker, files, table in (
@@ -275,6 +296,11 @@ def main() -> int:
         if found := kept(marker, names):
             text = replace_between(text, marker, rows(found))
     readme.write_text(text)
+    page = ROOT / "docs" / "natural-gradient.md"
+    for marker, table in (("hmc", hmc),):
+        if (file := RESULTS / f"{marker}.json").is_file():
+            content = table(json.loads(file.read_text()))
+            page.write_text(replace_between(page.read_text(), marker, content))
     return 0
 
 

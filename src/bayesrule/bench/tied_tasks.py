@@ -78,7 +78,7 @@ TASKS = {
             "3-tied": (0.497, 0.120, 96.9, 486),
         },
         learning_rate=5e-4,
-        scale_multiplier=1.0,
+        scale_multiplier=3.0,
     ),
     "cifar10-tied": Task(
         "CIFAR-10, 5×5×32, 5×5×64, 512",

@@ -41,8 +41,8 @@ METHODS = {
         variational_laplace,
         AT_MEAN,
         ("temperature", "scale_multiplier"),
-        # Second derivatives of batch norm are slow on a GPU.
-        {"difference": 3e-4},
+        # Second derivatives of batch norm are slow on a GPU, and a share of the batch is enough.
+        {"difference": 3e-4, "share": 0.25},
     ),
 }
 
@@ -80,9 +80,10 @@ TASKS = {
         "Fashion-MNIST, PreactResNet-18 with softplus",
         fashion_mnist,
         lambda: preact_resnet18(channels=1),
-        epochs=30,
+        epochs=100,
         learning_rate=1e-3,
         prior_precision=100.0,
+        temperatures=(0.1, 0.01),
         published={
             "variational_laplace, mean": (0.16, 94.6, 0.010),
             "mean_field, mean": (0.23, 94.0, 0.034),
@@ -95,9 +96,10 @@ TASKS = {
         "CIFAR-10, PreactResNet-18 with softplus",
         cifar10,
         preact_resnet18,
-        epochs=50,
+        epochs=100,
         learning_rate=1e-3,
         prior_precision=100.0,
+        temperatures=(0.1, 0.01),
         published={
             "variational_laplace, mean": (0.23, 92.4, 0.017),
             "mean_field, mean": (0.37, 91.1, 0.053),
