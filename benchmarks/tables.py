@@ -15,8 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 # What a step may cost at most, as a multiple of an Adam step.
 BARS = {
-    "mlp": {"map": 1.3, "ogn": 1.8, "ivon": 1.8, "vogn": 2.3, "mean_field": 2.5},
-    "cnn": {"ivon": 1.15, "vogn": 2.0, "mean_field": 1.4},
+    "mlp": {
+        "map": 1.3,
+        "ogn": 1.8,
+        "ivon": 1.8,
+        "vogn": 2.3,
+        "mean_field": 2.5,
+        "noisy_adam": 1.8,
+        "noisy_kfac": 3.5,
+    },
+    "cnn": {"ivon": 1.15, "vogn": 2.0, "mean_field": 1.4, "noisy_adam": 1.2, "noisy_kfac": 2.2},
 }
 # The same as a multiple of a step of map, and methods that may cost what another one does.
 BARS_OF_MAP = {"softplus": {"variational_laplace": 2.75}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -24,9 +25,9 @@ from bayesrule.models import mlp
 from bayesrule.network import forked_randomness
 from bayesrule.provenance import machine, versions
 from bayesrule.replayed import Replayed
-from bayesrule.rules import Elbo
+from bayesrule.rules import Elbo, Noisy
 
-METHODS = ("map", "ogn", "ivon", "vogn", "mean_field", "k_tied")
+METHODS = ("map", "ogn", "ivon", "vogn", "mean_field", "k_tied", "noisy_adam", "noisy_kfac")
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,20 @@ def _torch_adam(model: nn.Module, x: Tensor, y: Tensor) -> Step:
 
 
 class _learner:
-    """Steps of a learner of ours, replayed on a GPU where they can be."""
+    """Steps of a learner of ours, replayed on a GPU where they can be.
+
+    `cycle` is after how many of them all has been done that is not done in each.
+    """
 
     def __init__(self, method: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
         learner = find(method)(model, CategoricalLikelihood(), num_data=60_000)
         replayed = x.is_cuda and isinstance(learner.rule, Elbo)
         self._step = Replayed(learner).step if replayed else learner.step
         self._state, self._batch = learner.init(), (x, y)
+        rule = learner.rule
+        self.cycle = (
+            math.lcm(rule.stats_every, rule.inverse_every) if isinstance(rule, Noisy) else 1
+        )
 
     def __call__(self) -> None:
         self._state, _ = self._step(self._state, self._batch, donate=True)
@@ -205,19 +213,24 @@ def _backpack(model: nn.Module, x: Tensor, y: Tensor) -> Step:
 def _interleaved(
     contenders: dict[str, Step], steps: int, rounds: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Seconds for a step of each contender in each round; the first two rounds only warm up."""
+    """Seconds for a step of each contender in each round; the first two rounds only warm up.
+
+    A round has so many steps, or a whole cycle of a contender whose steps differ.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for number in range(rounds + 2):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
+            one = contenders[name]
+            num = max(steps, getattr(one, "cycle", 1))
             _wait(device)
             begun = time.perf_counter()
-            for _ in range(steps):
-                contenders[name]()
+            for _ in range(num):
+                one()
             _wait(device)
             if number >= 2:
-                times[name].append((time.perf_counter() - begun) / steps)
+                times[name].append((time.perf_counter() - begun) / num)
     return times
 
 

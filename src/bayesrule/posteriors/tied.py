@@ -22,7 +22,9 @@ from bayesrule.posteriors.factorised import (
 from bayesrule.posteriors.gaussian import FanIn
 from bayesrule.types import Params
 
-_LARGE = 1 << 16
+# From how many weights on another way through memory is the faster one.
+_LARGE = 1 << 13
+_WIDE = 1 << 15
 Rank = int | Mapping[str, int | None]
 """The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
 
@@ -45,29 +47,42 @@ class KTied(Factorised):
     scales: Params
 
     def _std(self) -> Params:
-        free = self._exponentials()
+        free = dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
+        # Kept beside the standard deviations, for as long as these are.
+        self.__dict__["_factors"] = free
         names = (name for name in self.mean if name in free or f"{name}.u" in free)
         return {name: free[name] if name in free else self._product(name, free) for name in names}
 
     def pull(self, gradient: Params) -> Params:
         """`∂F/∂log u = ((q/σ) V) ∘ u` and `∂F/∂log v = ((q/σ)ᵀ U) ∘ v` with `q = ∂F/∂log σ`."""
-        free, std = self._exponentials(), self.std()
+        std, free = self.std(), self.__dict__["_factors"]
+        tied = {name: slope for name, slope in gradient.items() if name not in free}
+        if tied:
+            torch._foreach_div_(list(tied.values()), [std[name] for name in tied])
         pulled: Params = {}
         for name, slope in gradient.items():
             if name in free:
                 pulled[name] = slope
                 continue
             u, v = free[f"{name}.u"], free[f"{name}.v"]
-            ratio = slope.div_(std[name]).reshape(*u.shape[:-1], v.shape[-2])
-            right, left = _both_sides(ratio, u, v)
-            pulled[f"{name}.u"], pulled[f"{name}.v"] = u.mul_(right), v.mul_(left)
+            right, left = _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v)
+            pulled[f"{name}.u"], pulled[f"{name}.v"] = right.mul_(u), left.mul_(v)
         return pulled
 
-    def _exponentials(self) -> Params:
-        return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
-
     def _product(self, name: str, free: Params) -> Tensor:
-        return (free[f"{name}.u"] @ free[f"{name}.v"].mT).view(self.mean[name].shape)
+        return _outer(free[f"{name}.u"], free[f"{name}.v"]).view(self.mean[name].shape)
+
+
+def _outer(u: Tensor, v: Tensor) -> Tensor:
+    """`U Vᵀ`."""
+    if u.ndim > 2 or u.shape[-1] > 3 or len(u) * len(v) < _WIDE:
+        return u @ v.mT
+    # Products of matrices are not made for so few columns.
+    rows, columns = v.mT.contiguous(), u.split(1, dim=1)
+    found = columns[0] * rows[0]
+    for column, row in zip(columns[1:], rows[1:], strict=True):
+        found.addcmul_(column, row)
+    return found
 
 
 def _both_sides(matrix: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
