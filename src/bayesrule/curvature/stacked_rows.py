@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -18,21 +19,45 @@ from bayesrule.types import Params
 class StackedProducts(Products):
     """`r_vn = g_vn a_nᵀ` of one layer of each net: inputs (num, n, in), slopes (num, V, n, out).
 
-    Inputs that only fill up a batch are zero, and `count` (num,) tells how many are not; without it
-    all count.
+    `own` (num, n) tells the inputs that do not only fill up a batch; without it all count. With
+    `biased` there is one input more, which is 1.
     """
 
-    inputs: Tensor
+    given: Tensor
     slopes: Tensor
-    count: Tensor | None
+    own: Tensor | None = None
+    biased: bool = False
 
     def moments(self) -> tuple[Tensor, Tensor, int | Tensor]:
-        slopes = self.slopes.flatten(1, 2)
-        return self.inputs.mT @ self.inputs, slopes.mT @ slopes, self._count
+        slopes, inputs = self.slopes.flatten(1, 2), self._kept
+        square = inputs.mT @ inputs
+        if self.biased:
+            # The products with ones are sums: a copy of all inputs beside ones would cost more.
+            num, width = square.shape[:2]
+            square, inner = square.new_empty(num, width + 1, width + 1), square
+            square[:, :width, :width] = inner
+            square[:, width, :width] = square[:, :width, width] = inputs.sum(1)
+            square[:, width, width] = self._count
+        return square, slopes.mT @ slopes, self._count
 
-    @property
+    @cached_property
+    def inputs(self) -> Tensor:
+        """All inputs, (num, n, in), zero where they only fill up."""
+        if not self.biased:
+            return self._kept
+        ones = self.given.new_ones(*self.given.shape[:-1], 1)
+        return torch.cat([self._kept, self._mask(ones)], dim=-1)
+
+    @cached_property
+    def _kept(self) -> Tensor:
+        return self._mask(self.given)
+
+    def _mask(self, inputs: Tensor) -> Tensor:
+        return inputs if self.own is None else inputs * self.own.unsqueeze(-1)
+
+    @cached_property
     def _count(self) -> int | Tensor:
-        return self.inputs.shape[1] if self.count is None else self.count
+        return self.given.shape[1] if self.own is None else self.own.sum(1)
 
     def means(self) -> Means:
         return self.inputs, self.slopes, self._count
@@ -90,7 +115,8 @@ class StackedRows:
 
     def _stacked(self, which: int) -> Tensor:
         """The gradients of a layer's outputs, (num, V, n, out)."""
-        return torch.stack([slope[which] for slope in self._slopes], dim=1)
+        each = [slope[which] for slope in self._slopes]
+        return torch.stack(each, dim=1) if len(each) > 1 else each[0].unsqueeze(1)
 
     def per_example(self) -> Params:
         """The rows themselves, {name: (num, V, n, *shape)}."""
@@ -126,12 +152,8 @@ class StackedRows:
         which = [layer.weight for layer in self._layers].index(weight)
         if bias is not None and self._layers[which].bias != bias:
             return None
-        a, own, count = self._inputs[which], self._own, None
-        if bias is not None:
-            a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1)
-        if own is not None:
-            a, count = a * own.unsqueeze(-1), own.sum(1)
-        return StackedProducts(a, self._stacked(which), count)
+        slopes = self._stacked(which)
+        return StackedProducts(self._inputs[which], slopes, self._own, bias is not None)
 
     def broken_chain(self, weights: tuple[str, ...]) -> str | None:
         """None: these rows come from layers that follow each other."""
