@@ -264,6 +264,41 @@ def hmc(result: dict[str, Any]) -> str:
     return "\n".join([text, "", *lines, "", _commands([result])])
 
 
+def active(result: dict[str, Any]) -> str:
+    """The table of errors after labels were asked for."""
+    rows = result["results"]
+    places = {(one["set"], one["method"], one["criterion"]): one for one in rows}
+    columns = sorted({(one["method"], one["criterion"]) for one in rows}, key=_random_first)
+    head = ["set", *(f"{method}, {criterion}" for method, criterion in columns)]
+    head += ["NNG-MVG, random", "NNG-MVG, variance"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for name in dict.fromkeys(one["set"] for one in rows):
+        own = [places[name, *column]["rmse"] for column in columns]
+        cells = [f"{one['mean']:.3f} ± {one['error']:.3f}" for one in own]
+        papers = [_paper_rmse(places, name, kind) for kind in ("random", "variance")]
+        lines.append("| " + " | ".join([name, *cells, *papers]) + " |")
+    plan, trials = result["plan"], max(one["trials"] for one in rows)
+    text = (
+        f"RMSE on {plan['test']} test rows after {plan['start']} labels and {plan['steps']} more, "
+        f"chosen at random or by a criterion; means over {trials} trials ± standard error. "
+        "NNG-MVG: Zhang et al. (2018), Table 2."
+    )
+    return "\n".join([text, "", *lines, "", _commands([result])])
+
+
+def _random_first(column: tuple[str, str]) -> tuple[str, int]:
+    return column[0], ("random", "variance", "bald", "epig").index(column[1])
+
+
+def _paper_rmse(places: dict[Any, dict[str, Any]], name: str, criterion: str) -> str:
+    found = [
+        one["published"]["NNG-MVG"][0]
+        for (where, _, kind), one in places.items()
+        if (where, kind) == (name, criterion) and "NNG-MVG" in one["published"]
+    ]
+    return f"{found[0]:.3f}" if found else "–"
+
+
 def image_results() -> list[dict[str, Any]]:
     """The results of `bayesrule bench images`, as they are kept."""
     order = ("mnist_fnn", "mnist_cnn", "fashion_cnn", "cifar10")
@@ -305,7 +340,7 @@ def main() -> int:
             text = replace_between(text, marker, rows(found))
     readme.write_text(text)
     page = ROOT / "docs" / "natural-gradient.md"
-    for marker, table in (("hmc", hmc),):
+    for marker, table in (("hmc", hmc), ("active", active)):
         if (file := RESULTS / f"{marker}.json").is_file():
             content = table(json.loads(file.read_text()))
             page.write_text(replace_between(page.read_text(), marker, content))

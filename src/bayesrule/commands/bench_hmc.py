@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesrule.bench import correlations, reference, uci_pictures
-from bayesrule.bench.pictures import write
 from bayesrule.checkpoint import write_atomically
 from bayesrule.commands import faults, numbers, options, text
-from bayesrule.commands.kept import keeper
+from bayesrule.commands.kept import check_places, drawn, keeper, printed, say
 from bayesrule.data.uci import uci_set
 
 # The repository's own references, where the command is called from its root.
@@ -81,9 +79,7 @@ def run(args: argparse.Namespace) -> int:
     sets = list(dict.fromkeys(uci_set(name).name for name in args.sets))
     with faults.of_the_call():
         correlations.check(args.methods)
-    for folder in (args.pictures, Path(args.out).parent if args.out else None):
-        if folder:
-            options.writable(Path(folder))
+    check_places(args)
     plan = reference.Plan()
     known = correlations.read(Path(args.out), plan, args.epochs) if args.out else []
     found = correlations.run(
@@ -93,15 +89,11 @@ def run(args: argparse.Namespace) -> int:
         epochs=args.epochs,
         known=known,
         keep=keeper(args),
-        progress=_say,
+        progress=say,
     )
-    if args.pictures:
-        for file in write(Path(args.pictures), "hmc", uci_pictures.of_hmc(found)):
-            _say(f"drawn: {file}")
-    if args.json:
-        print(options.as_json({**found, "command": options.command(args)}))
-        return 0
-    _show(found)
+    drawn(args, "hmc", found, uci_pictures.of_hmc)
+    if not printed(args, found):
+        _show(found)
     return 0
 
 
@@ -122,7 +114,7 @@ def _references(
                 "fewer --trials."
             )
         options.writable(file.parent)
-        _say(f"{len(lacking)} trials are not in '{file}' and are sampled first")
+        say(f"{len(lacking)} trials are not in '{file}' and are sampled first")
         command = options.command(args)
         found = reference.references(
             sets,
@@ -132,14 +124,10 @@ def _references(
             keep=lambda one: write_atomically(
                 file, (options.as_json({**one, "command": command}) + "\n").encode()
             ),
-            progress=_say,
+            progress=say,
         )
         known = found["references"]
     return [one for one in known if one["set"] in sets and one["trial"] < args.trials]
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _show(found: dict[str, Any]) -> None:

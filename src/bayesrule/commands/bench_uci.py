@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesrule.bench import regression, uci, uci_pictures
-from bayesrule.bench.pictures import write
 from bayesrule.bench.regression_settings import SETTINGS, entries
 from bayesrule.bench.regression_tasks import PUBLISHED
 from bayesrule.commands import faults, numbers, options, text
-from bayesrule.commands.kept import keeper
+from bayesrule.commands.kept import check_places, drawn, keeper, printed, say
 
 _SCORES = {"rmse": "RMSE", "log_likelihood": "log-likelihood"}
 
@@ -73,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
             raise faults.CallError("--settings are tagi's, which is not among --methods.")
         chosen = entries(args.methods, args.settings)
         regression.check(chosen, args.sets, two_layers=args.two_layers, plan=plan)
-    for folder in (args.pictures, Path(args.out).parent if args.out else None):
-        if folder:
-            options.writable(Path(folder))
+    check_places(args)
     found = regression.run(
         chosen,
         args.sets,
@@ -83,20 +79,12 @@ def run(args: argparse.Namespace) -> int:
         plan=plan,
         known=regression.read(Path(args.out), plan) if args.out else (),
         keep=keeper(args),
-        progress=_say,
+        progress=say,
     )
-    if args.pictures:
-        for file in write(Path(args.pictures), "uci", uci_pictures.of_uci(found)):
-            _say(f"drawn: {file}")
-    if args.json:
-        print(options.as_json({**found, "command": options.command(args)}))
-        return 0
-    _show(found)
+    drawn(args, "uci", found, uci_pictures.of_uci)
+    if not printed(args, found):
+        _show(found)
     return 0
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _show(found: dict[str, Any]) -> None:

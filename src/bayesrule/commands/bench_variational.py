@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from bayesrule.bench import pictures, tied, variational
 from bayesrule.bench.trials import read
 from bayesrule.commands import faults, options, text
-from bayesrule.commands.kept import keeper
+from bayesrule.commands.kept import check_places, drawn, keeper, say
 
 COLUMNS = {
     "T": ("temperature", "the temperature"),
@@ -42,11 +41,11 @@ def run_methods(args: argparse.Namespace) -> int:
         trials,
         **settings,
         previous=_previous(args, variational.facts(args.task, **settings)),
-        show=_say,
+        show=say,
         keep=keeper(args),
     )
     if args.pictures:
-        _draw(args, pictures.of_variational(found))
+        drawn(args, args.task, found, pictures.of_variational)
     if args.json:
         print(options.as_json(found))
         return 0
@@ -64,11 +63,11 @@ def run_tied(args: argparse.Namespace) -> int:
         seeds=args.seeds or (0, 1, 2),
         **settings,
         previous=_previous(args, tied.facts(args.task, **settings)),
-        show=_say,
+        show=say,
         keep=keeper(args),
     )
     if args.pictures:
-        _draw(args, pictures.of_tied(found))
+        drawn(args, args.task, found, pictures.of_tied)
     if args.json:
         print(options.as_json(found))
         return 0
@@ -84,24 +83,13 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def _previous(args: argparse.Namespace, facts: dict[str, Any]) -> dict[str, Any] | None:
     """What --out has already, once it is known that everything can be written."""
-    if args.pictures:
-        options.writable(Path(args.pictures))
+    check_places(args)
     if not args.out:
         return None
-    options.writable(Path(args.out).parent)
     found = read(Path(args.out), facts)
     if found:
-        _say(f"{len(found['results'])} results are there already")
+        say(f"{len(found['results'])} results are there already")
     return found
-
-
-def _draw(args: argparse.Namespace, drawn: dict[str, str]) -> None:
-    for file in pictures.write(Path(args.pictures), args.task, drawn):
-        _say(f"drawn: {file}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _show_chosen(found: dict[str, Any]) -> None:

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bayesrule.bench import pictures
 from bayesrule.checkpoint import write_atomically
 from bayesrule.commands import options
+
+
+def say(line: str) -> None:
+    """A line about what is going on, beside the result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def check_places(args: argparse.Namespace) -> None:
+    """Refuses folders of --out and --pictures that cannot be written to."""
+    for folder in (args.pictures, Path(args.out).parent if args.out else None):
+        if folder:
+            options.writable(Path(folder))
+
+
+def drawn(
+    args: argparse.Namespace, name: str, found: Any, draw: Callable[[Any], dict[str, str]]
+) -> None:
+    """Draws a result where pictures are asked for."""
+    if args.pictures:
+        for file in pictures.write(Path(args.pictures), name, draw(found)):
+            say(f"drawn: {file}")
+
+
+def printed(args: argparse.Namespace, found: dict[str, Any]) -> bool:
+    """Whether json was asked for, which is then printed."""
+    if args.json:
+        print(options.as_json({**found, "command": options.command(args)}))
+    return bool(args.json)
 
 
 def kept(args: argparse.Namespace, found: dict[str, Any]) -> bool:
