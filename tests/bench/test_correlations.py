@@ -40,6 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(3.0, 2.0, (130, 2))
     monkeypatch.setattr(reference, "uci_arrays", lambda name: (x, x[:, 0] ** 2))
     monkeypatch.setattr(reference, "hmc", lambda *given, **options: _Sampled())
+    monkeypatch.setattr(reference, "DRAWS", 50)
     monkeypatch.chdir(tmp_path)
 
 
