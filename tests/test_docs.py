@@ -129,3 +129,10 @@ def test_tables_of_variational_posteriors_are_there_once_their_results_are(
     found = tables.kept(kind, getattr(tables, order))
     assert (f"<!-- {kind}:begin -->" in README) == bool(found)
     assert not found or getattr(tables, kind)(found) in README
+
+
+@pytest.mark.parametrize("kind", ["hmc", "active"])
+def test_tables_of_natural_gradients_are_those_of_the_committed_results(kind: str) -> None:
+    page = (ROOT / "docs" / "natural-gradient.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / f"{kind}.json").read_text())
+    assert getattr(_tables(), kind)(result) in page
