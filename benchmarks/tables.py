@@ -165,8 +165,8 @@ def variational(results: list[dict[str, Any]]) -> str:
     held = results[0]["held_out"]
     lines = [
         "Posteriors by the ELBO's gradient on images, one seed; NLL, accuracy and calibration "
-        f"error on the test images, at the temperature with the least NLL on {held} held-out "
-        "training images, and in brackets what Unlu & Aitchison (2021) report.",
+        "error on the test images, at the one of its temperatures that has the least NLL on "
+        f"{held} held-out training images, and in brackets what Unlu & Aitchison (2021) report.",
         "",
         "| net | prediction | temperature | NLL | accuracy | ECE |",
         "|---|---|---|---|---|---|",
@@ -182,7 +182,8 @@ def variational(results: list[dict[str, Any]]) -> str:
             ]
             row = [result["title"], name, f"{one['temperature']:g}", *cells]
             lines.append("| " + " | ".join(row) + " |")
-    return "\n".join([*lines, "", _commands(results)])
+    notes = [one["note"] for one in results if "note" in one]
+    return "\n".join([*lines, "", *notes, _commands(results)])
 
 
 def tied(results: list[dict[str, Any]]) -> str:
@@ -261,7 +262,7 @@ def hmc(result: dict[str, Any]) -> str:
         f"trials ± standard error. {', '.join(COLUMNS)}: Zhang et al. (2018), Table 3, with rows "
         "of their own."
     )
-    return "\n".join([text, "", *lines, "", _commands([result])])
+    return "\n".join([text, "", *lines, "", result.get("note", ""), _commands([result])])
 
 
 def active(result: dict[str, Any]) -> str:

@@ -44,8 +44,7 @@ def run_methods(args: argparse.Namespace) -> int:
         show=say,
         keep=keeper(args),
     )
-    if args.pictures:
-        drawn(args, args.task, found, pictures.of_variational)
+    drawn(args, args.task, found, pictures.of_variational)
     if args.json:
         print(options.as_json(found))
         return 0
@@ -66,8 +65,7 @@ def run_tied(args: argparse.Namespace) -> int:
         show=say,
         keep=keeper(args),
     )
-    if args.pictures:
-        drawn(args, args.task, found, pictures.of_tied)
+    drawn(args, args.task, found, pictures.of_tied)
     if args.json:
         print(options.as_json(found))
         return 0
