@@ -169,7 +169,7 @@ def test_large_nets_are_drawn_a_few_at_a_time(name: str, monkeypatch: pytest.Mon
     summed = stacked_draws._summed
 
     def counted(*given: Any) -> Any:
-        groups.append(next(iter(given[-1].values())).shape[1])
+        groups.append(next(iter(given[-2].params.values())).shape[1])
         return summed(*given)
 
     monkeypatch.setattr(stacked_draws, "_MOST", 2 * size)

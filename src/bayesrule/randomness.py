@@ -76,3 +76,26 @@ class Generators:
             count = int(own.sum())
             row[own] = row.new_empty(count, each).normal_(generator=generator)
         return found.view(x.shape)
+
+    def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
+        """The numbers of as many calls of `rows`, (num, draws, size)."""
+        return torch.stack([self.rows(size, dtype) for _ in range(draws)], 1)
+
+
+class OneForAll(Generators):
+    """Numbers for all nets of a stack from one generator, which goes on from step to step."""
+
+    def __init__(self, generator: Generator, num: int) -> None:
+        super().__init__(generator.device, list)
+        self._generator, self._num = generator, num
+
+    def rows(self, size: int, dtype: torch.dtype) -> Tensor:
+        return self.several(1, size, dtype).squeeze(1)
+
+    def like(self, x: Tensor) -> Tensor:
+        return torch.empty_like(x).normal_(generator=self._generator)
+
+    def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
+        place = {"dtype": dtype, "device": self._device}
+        found = torch.empty(self._num, draws, size, **place)  # type: ignore[call-overload]
+        return found.normal_(generator=self._generator)

@@ -74,7 +74,7 @@ class Replayed:
         if plan.key != key:
             return self.learner.step(state, batch, donate=True)
         if state is not self._last:
-            _copy_into(plan.state, state)
+            copy_into(plan.state, state)
         return self._replay(plan, state, x, y)
 
     def _replay(self, plan: _Plan, state: State, x: Tensor, y: Tensor) -> tuple[State, Info]:
@@ -118,7 +118,7 @@ class Replayed:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
             own, loss = self._advance(own, x, y, rates, generators)
-        _copy_into(own, state)
+        copy_into(own, state)
         return _Plan(graph, x, y, rates, own, loss, key)
 
     def _advance(
@@ -139,7 +139,7 @@ class Replayed:
             state.posterior, derivatives, learner.prior_precision, state.rule, rates
         )
         noise = learner.likelihood.update(state.noise, local.statistics, learner.weight)
-        _copy_into(state.buffers, buffers)
+        copy_into(state.buffers, buffers)
         # The first step may find that each output has a noise of its own.
         noise = {k: _put(state.noise[k], value) for k, value in noise.items()}
         new = State(posterior, memory, noise, state.buffers, state.step, state.seed)
@@ -150,10 +150,13 @@ def _put(place: Tensor, value: Tensor) -> Tensor:
     return place.copy_(value) if place.shape == value.shape else value.clone()
 
 
-def _copy_into(target: object, source: object) -> None:
+def copy_into(target: object, source: object) -> None:
     """Copies every tensor of one tree into the same place of another."""
-    given = dict(tree.leaves(source))
+    given, places, values = dict(tree.leaves(source)), [], []
     for name, place in tree.leaves(target):
         value = given.get(name)
         if isinstance(place, Tensor) and isinstance(value, Tensor) and value is not place:
-            place.copy_(value)
+            places.append(place)
+            values.append(value)
+    if places:
+        torch._foreach_copy_(places, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -17,16 +18,18 @@ from bayesrule.curvature import (
     Local,
     NoCurvature,
     PerExample,
+    Price,
     SquaredGradient,
 )
 from bayesrule.curvature.stacked import StackedProblem
 from bayesrule.expectations import Draws, Expectation, Point
 from bayesrule.learner import Learner
-from bayesrule.matrices import Kronecker, Structure
+from bayesrule.matrices import Kronecker, Structure, SubsetMatrix
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.tridiagonal_matrix import BlockTridiagonalMatrix
-from bayesrule.posteriors import Gaussian, Posterior, Rotated
-from bayesrule.randomness import Generators
+from bayesrule.posteriors import Factorised, Gaussian, Posterior, Rotated
+from bayesrule.posteriors.factorised import LogSlope
+from bayesrule.randomness import Generators, OneForAll
 from bayesrule.types import Params
 
 # What looks at weights and outputs alone, not at the way from the mean to a draw.
@@ -45,15 +48,22 @@ class Again(Generators):
         self._given, self._num, self._draws = given, num, draws
 
     def like(self, x: Tensor) -> Tensor:
+        if isinstance(self._given, OneForAll):
+            return self._given.like(x)
         one = x[: len(x) // self._draws]
         found = [self._given.like(one) for _ in range(self._draws)]
         apart = [part.unflatten(0, (self._num, -1)) for part in found]
         return torch.stack(apart, 1).view(x.shape)
 
 
-def at_once(problem: StackedProblem, curvature: Curvature) -> bool:
-    """Whether weights of a chain are all that a curvature looks at."""
-    return problem.chain is not None and type(curvature) in _OF_WEIGHTS
+def at_once(problem: StackedProblem, curvature: Curvature, posterior: Posterior) -> bool:
+    """Whether weights of a chain are all that a curvature looks at, or what it does is a product.
+
+    With known standard deviations the slope in them is that in the weights times the offset.
+    """
+    known = type(curvature) in _OF_WEIGHTS
+    known = known or (type(curvature) is Price and isinstance(posterior, Factorised))
+    return problem.chain is not None and known
 
 
 def local(
@@ -71,33 +81,55 @@ def local(
     structure = learner.rule.structure_at(learner.family, precision, step)
     most = _MOST // vectors.numel(belief.mean) if _adds_up(structure, curvature) else 1
     total: Local | None = None
-    for weights in _weights(learner.expectation, belief, generators, max(1, most)):
-        found = _summed(learner, structure, curvature, problem, turned, weights)
+    for point in _points(learner.expectation, belief, generators, max(1, most)):
+        found = _summed(learner, structure, curvature, problem, turned, point, precision)
         total = found if total is None else total.plus(found)
     assert total is not None
     return total
 
 
-def _weights(
+def _points(
     expectation: Expectation, belief: Posterior, generators: Any, most: int
-) -> Iterator[Params]:
-    """The weights of at most so many draws at a time, {name: (num, draws, *shape)}."""
+) -> Iterator[Point]:
+    """At most so many draws at a time: weights, and offsets, {name: (num, draws, *shape)}."""
     plain = type(expectation) is Draws and not expectation.antithetic
-    if plain and isinstance(belief, Gaussian) and _takes_draws(belief):
+    if plain and _takes_draws(belief):
         for begun in range(0, expectation.num, most):
-            noise = _noise(belief.mean, min(most, expectation.num - begun), generators)
-            offsets = belief.precision.inv_sqrt(noise)
-            yield {name: offsets[name] + mean.unsqueeze(1) for name, mean in belief.mean.items()}
+            yield _drawn(belief, min(most, expectation.num - begun), generators)
         return
     points = expectation.points(belief, generators)
-    while group := [point.params for point in itertools.islice(points, most)]:
-        yield {name: torch.stack([one[name] for one in group], 1) for name in group[0]}
+    while group := list(itertools.islice(points, most)):
+        params = _stacked([point.params for point in group])
+        offsets = [point.offset for point in group if point.offset is not None]
+        yield Point(params, _stacked(offsets) if offsets else None)
 
 
-def _takes_draws(belief: Gaussian) -> bool:
-    """Whether the belief's precision makes several draws from noise at once."""
+def _stacked(each: list[Params]) -> Params:
+    return {name: torch.stack([one[name] for one in each], 1) for name in each[0]}
+
+
+def _drawn(belief: Posterior, draws: int, generators: Generators) -> Point:
+    """Several draws from the numbers that they have one after another."""
+    if isinstance(belief, Factorised):
+        std = belief.std()
+        noise = _noise({name: belief.mean[name] for name in std}, draws, generators)
+        offsets = {name: value.mul_(std[name].unsqueeze(1)) for name, value in noise.items()}
+    else:
+        assert isinstance(belief, Gaussian)
+        offsets = belief.precision.inv_sqrt(_noise(belief.mean, draws, generators))
+    wide = {name: mean.unsqueeze(1) for name, mean in belief.mean.items()}
+    for name, mean in wide.items():
+        if name not in offsets:
+            offsets[name] = torch.zeros_like(mean.expand(-1, draws, *mean.shape[2:]))
+    return Point({name: mean + offsets[name] for name, mean in wide.items()}, offsets)
+
+
+def _takes_draws(belief: Posterior) -> bool:
+    """Whether a belief makes several draws from noise at once."""
     if len({value.dtype for value in belief.mean.values()}) > 1:
         return False
+    if not isinstance(belief, Gaussian):
+        return isinstance(belief, Factorised)
     known = belief.precision
     return isinstance(known, BlockTridiagonalMatrix) or (
         isinstance(known, KroneckerMatrix) and not known.rest
@@ -108,7 +140,7 @@ def _noise(mean: Params, draws: int, generators: Generators) -> Params:
     """The numbers of as many calls of `vectors.randn_like`, {name: (num, draws, *shape)}."""
     like = next(iter(mean.values()))
     sizes = [value[0].numel() for value in mean.values()]
-    rows = torch.stack([generators.rows(sum(sizes), like.dtype) for _ in range(draws)], 1)
+    rows = generators.several(draws, sum(sizes), like.dtype)
     parts = zip(mean.items(), rows.split(sizes, dim=2), strict=True)
     return {k: part.reshape(len(like), draws, *v.shape[1:]) for (k, v), part in parts}
 
@@ -127,19 +159,23 @@ def _summed(
     curvature: Curvature,
     problem: StackedProblem,
     turned: Rotated | None,
-    weights: Params,
+    point: Point,
+    precision: Any,
 ) -> Local:
     """The sums at some draws, {name: (num, draws, *shape)}."""
+    weights, offset = point.params, point.offset
     draws, generator = _num_draws(weights), cast(Generators, problem.generator)
     whole = problem.drawn(draws, Again(generator, len(problem.y), draws))
     params = weights if turned is None else _turned_back(turned, weights)
     if draws == 1:
         params = {name: value.squeeze(1) for name, value in params.items()}
-    found = curvature.local(whole, Point(params, None), structure, None)  # type: ignore[arg-type]
-    gradient = found.gradient
+        offset = None if offset is None else {k: v.squeeze(1) for k, v in offset.items()}
+    found = curvature.local(whole, Point(params, offset), structure, precision)
+    gradient, second = found.gradient, found.curvature
     if draws > 1 and not curvature.needs_rows:
         # Rows are summed over the draws; the gradient by one pass is that of each of them.
         gradient = {name: value.sum(1) for name, value in gradient.items()}
+        second = _summed_slope(second)
     if turned is not None:
         gradient = turned.rotation.into(gradient)
     share = None
@@ -147,7 +183,16 @@ def _summed(
         # What these draws add to the mean of all of them.
         added = {name: value.sum(1) for name, value in weights.items()}
         share = vectors.scale_(added, 1.0 / learner.expectation.num)
-    return Local(found.loss, gradient, found.curvature, found.statistics, share)
+    return Local(found.loss, gradient, second, found.statistics, share)
+
+
+def _summed_slope(curvature: Any) -> Any:
+    """The slopes in standard deviations summed over draws; other curvatures are sums already."""
+    if isinstance(curvature, SubsetMatrix):
+        return replace(curvature, inner=_summed_slope(curvature.inner))
+    if isinstance(curvature, LogSlope):
+        return LogSlope({name: value.sum(1) for name, value in curvature.values.items()})
+    return curvature
 
 
 def _turned_back(belief: Rotated, weights: Params) -> Params:

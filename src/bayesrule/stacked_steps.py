@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from bayesrule.curvature.stacked import StackedProblem
 from bayesrule.curvature.stacked_layers import Chain
 from bayesrule.learner import Learner
 from bayesrule.network import Inputs, forked_randomness
-from bayesrule.randomness import Generators
+from bayesrule.randomness import Generators, OneForAll
 from bayesrule.stackable import layered, ragged_obstacle
 from bayesrule.stacked_states import seeds_of
 from bayesrule.types import Derivatives, Params, State
@@ -24,32 +25,50 @@ from bayesrule.types import Derivatives, Params, State
 _TARGETS, _MODULE, _DRAWS = 0, 1, 2
 
 
+@dataclass(frozen=True)
+class Replay:
+    """What differs between steps that are one and the same: their rates and their draws."""
+
+    rates: Any
+    numbers: OneForAll
+
+
 class GradientSteps:
     """`Learner.step` of every net of a stack; each has its own number of data, `num_data`."""
 
     def __init__(self, learner: Learner, num_data: Sequence[float]) -> None:
         self.learner, self.num_data = learner, list(num_data)
         self._chain = Chain.of(learner.network)
+        self._weights: Tensor | None = None
 
     def step(
-        self, state: State, x: Inputs, y: Tensor, own: Tensor | None, donate: bool
+        self,
+        state: State,
+        x: Inputs,
+        y: Tensor,
+        own: Tensor | None,
+        donate: bool,
+        replayed: Replay | None = None,
     ) -> tuple[State, Tensor]:
-        """The next state and each net's loss; `own` (num, n) marks what does not only fill up."""
+        """The next state and each net's loss; `own` (num, n) marks what does not only fill up.
+
+        `replayed` has what differs from step to step where one and the same step is taken again.
+        """
         if own is not None:
             x, y = _filled(x, own), _filled(y, own)
         like = next(iter(state.posterior.mean.values()))
         weight = self._weight(like)
-        problem = self._problem(state, x, y, own, weight)
-        draws: Any = self._generators(state, like.device, _DRAWS)
+        targets, draws = self._streams(state, like.device, own, replayed)
+        problem = self._problem(state, x, y, own, weight, targets)
         with self._module_randomness(problem, state):
             local = self._local(problem, state, draws)
-        return self._absorbed(state, local, problem, weight, donate)
+        return self._absorbed(state, local, problem, weight, donate, replayed)
 
     def _local(self, problem: StackedProblem, state: State, draws: Any) -> Local:
         """Sums over each net's batch and the points of its expectation."""
         learner = self.learner
         curvature = learner.rule.curvature_at(learner.curvature, state.step)
-        if stacked_draws.at_once(problem, curvature):
+        if stacked_draws.at_once(problem, curvature, state.posterior):
             given = problem, state.posterior, draws, state.step
             return stacked_draws.local(learner, curvature, *given)
         if layered(learner):
@@ -64,10 +83,18 @@ class GradientSteps:
         """`num_data / temperature`: a number, or one for each net, (num,)."""
         if len(set(self.num_data)) == 1:
             return self.num_data[0] / self.learner.temperature
-        return like.new_tensor(self.num_data) / self.learner.temperature
+        if self._weights is None or self._weights.device != like.device:
+            self._weights = like.new_tensor(self.num_data) / self.learner.temperature
+        return self._weights
 
     def _problem(
-        self, state: State, x: Inputs, y: Tensor, own: Tensor | None, weight: Any
+        self,
+        state: State,
+        x: Inputs,
+        y: Tensor,
+        own: Tensor | None,
+        weight: Any,
+        targets: Generators,
     ) -> StackedProblem:
         """The batches and, in this one place, what each of their examples stands for."""
         learner, chain = self.learner, self._chain
@@ -80,7 +107,7 @@ class GradientSteps:
             {name: value.clone() for name, value in state.buffers.items()},
             x,
             y,
-            self._generators(state, like.device, _TARGETS, own),  # type: ignore[arg-type]
+            targets,  # type: ignore[arg-type]
             scale=weight / (count * learner.expectation.num),
             temperature=learner.temperature,
             own=own,
@@ -88,7 +115,13 @@ class GradientSteps:
         )
 
     def _absorbed(
-        self, state: State, local: Local, problem: StackedProblem, weight: Any, donate: bool
+        self,
+        state: State,
+        local: Local,
+        problem: StackedProblem,
+        weight: Any,
+        donate: bool,
+        replayed: Replay | None,
     ) -> tuple[State, Tensor]:
         """`Learner.absorb`: rules treat every number alone, and nets are more of them."""
         learner, rule = self.learner, self.learner.rule
@@ -100,7 +133,11 @@ class GradientSteps:
         found = curvature.complete(found, rule.structure(learner.family))
         given = state.posterior, state.rule
         belief, memory = given if donate else rule.copied(*given)
-        posterior, memory = rule.step(belief, found, learner.prior_precision, memory, state.step)
+        known = belief, found, learner.prior_precision, memory
+        if replayed is None:
+            posterior, memory = rule.step(*known, state.step)
+        else:
+            posterior, memory = rule.move(*known, replayed.rates)
         noise = self._noise(state.noise, local.statistics, weight)
         new = State(posterior, memory, noise, problem.buffers, state.step + 1, state.seed)
         return new, loss
@@ -126,6 +163,19 @@ class GradientSteps:
         if problem is not None:
             raise ValueError(f"Batches that differ in size cannot be stacked, since {problem}.")
         return None if found is None else found.to(y.device)
+
+    def _streams(
+        self,
+        state: State,
+        device: torch.device,
+        own: Tensor | None,
+        replayed: Replay | None,
+    ) -> tuple[Generators, Any]:
+        """Where targets and weights are drawn from."""
+        if replayed is not None:
+            return replayed.numbers, replayed.numbers
+        targets = self._generators(state, device, _TARGETS, own)
+        return targets, self._generators(state, device, _DRAWS)
 
     def _generators(
         self, state: State, device: torch.device, stream: int, own: Tensor | None = None

@@ -20,6 +20,7 @@ from bayesrule.predict import as_inputs, predict
 from bayesrule.progress import Progress
 from bayesrule.stackable import obstacle, ragged_obstacle
 from bayesrule.stacked import Stacked
+from bayesrule.stacked_replay import stepper
 from bayesrule.train import Epoch, Run, TrainingError, predictive_on_the_way
 from bayesrule.types import Batch, State
 
@@ -107,6 +108,7 @@ class Together:
         num_data = [net.learner.num_data for net in nets]
         self.stack = Stacked(nets[0].learner, len(nets), num_data=num_data)
         self.state = self.stack.stack([net.learner.init(net.seed) for net in nets])
+        self.steps = stepper(self.stack, self.state)
         like = next(iter(self.state.posterior.mean.values()))
         self.x = as_inputs(_joined([net.batches.x for net in nets]), self.state)
         self.y = torch.cat([net.batches.y for net in nets]).to(like.device)
@@ -122,9 +124,10 @@ class Together:
     def _epoch(self, epoch: int) -> None:
         begun, total, count = time.perf_counter(), torch.zeros(()), len(self.nets[0].batches)
         for batch, sizes in self._batches(epoch):
-            self.state, info = self.stack.step(self.state, batch, sizes=sizes, donate=True)
-            total = total.to(info.loss) + info.loss
+            loss = self.steps.step(batch, sizes)
+            total = total.to(loss) + loss
             self.bar.advance(len(self.nets))
+        self.state = self.steps.state
         pairs = zip(total.tolist(), self.stack.num_data, strict=True)
         losses = [loss / count / num_data for loss, num_data in pairs]
         self._check(losses, epoch)

@@ -67,9 +67,12 @@ def scale_(a: Params, factor: float | Tensor) -> Params:
     return a
 
 
-def add_(a: Params, b: Params, alpha: float = 1.0) -> Params:
-    """`a ← a + alpha b`."""
-    torch._foreach_add_(list(a.values()), _values(b, a), alpha=alpha)
+def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
+    """`a ← a + alpha b`; alpha is a number, or a 0-d tensor that a GPU is not asked for."""
+    if isinstance(alpha, Tensor):
+        torch._foreach_add_(list(a.values()), torch._foreach_mul(_values(b, a), alpha))
+    else:
+        torch._foreach_add_(list(a.values()), _values(b, a), alpha=alpha)
     return a
 
 
@@ -83,14 +86,21 @@ def shift_(a: Params, value: float | Tensor) -> Params:
     return a
 
 
-def lerp_(a: Params, b: Params, weight: float) -> Params:
-    """`a ← (1 − weight) a + weight b`."""
-    torch._foreach_lerp_(list(a.values()), _values(b, a), weight)
+def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
+    """`a ← (1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
+    if isinstance(weight, Tensor):
+        for one, other in zip(a.values(), _values(b, a), strict=True):
+            one.lerp_(other, weight)
+    else:
+        torch._foreach_lerp_(list(a.values()), _values(b, a), weight)
     return a
 
 
-def addcdiv_(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
-    """`a ← a + value b / c`, elementwise."""
+def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
+    """`a ← a + value b / c`, elementwise; the value is a number or a 0-d tensor."""
+    if isinstance(value, Tensor):
+        ratio = torch._foreach_div(_values(b, a), _values(c, a))
+        return add_(a, dict(zip(a, ratio, strict=True)), alpha=value)
     torch._foreach_addcdiv_(list(a.values()), _values(b, a), _values(c, a), value=value)
     return a
 
@@ -123,8 +133,10 @@ def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
     return _named(a, torch._foreach_addcmul(*lists, value=value))
 
 
-def lerp(a: Params, b: Params, weight: float) -> Params:
-    """`(1 − weight) a + weight b`."""
+def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
+    """`(1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
+    if isinstance(weight, Tensor):
+        return {name: value.lerp(b[name], weight) for name, value in a.items()}
     return _named(a, torch._foreach_lerp(list(a.values()), _values(b, a), weight))
 
 

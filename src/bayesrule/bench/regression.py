@@ -52,6 +52,7 @@ def run(
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
     bar: bool | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """All rows that are not `known` yet; `keep` gets the whole result after each of them.
 
@@ -72,7 +73,7 @@ def run(
         data = uci.load(name, plan.splits)
         for entry in group:
             row = found[entry.name, name, two_layers] = _row(
-                entry, data, name, two_layers, plan, bar
+                entry, data, name, two_layers, plan, bar, device
             )
             done += 1
             progress(f"[{done}/{len(wanted)}] {line(row)}")
@@ -138,14 +139,14 @@ def train(
     two_layers: bool = False,
     plan: Plan | None = None,
     bar: bool | None = False,
+    device: str = "cpu",
 ) -> list[Run]:
     """One net for each split, all at once where the method can."""
     plan, parts = plan or Plan(), splits(data)
     seeds = range(plan.seed * 1000, plan.seed * 1000 + len(parts))
+    given: dict[str, Any] = {"two_layers": two_layers, "epochs": plan.epochs, "device": device}
     learners = [
-        setting.learner(
-            name, x.shape[1], len(y), two_layers=two_layers, epochs=plan.epochs, seed=seed
-        )
+        setting.learner(name, x.shape[1], len(y), seed=seed, **given)
         for (x, y), seed in zip(parts, seeds, strict=True)
     ]
     epochs, batch = setting.size(name, data.x.shape[1], plan.epochs)
@@ -155,7 +156,13 @@ def train(
 
 
 def _row(
-    entry: Entry, data: uci.Splits, name: str, two_layers: bool, plan: Plan, bar: bool | None
+    entry: Entry,
+    data: uci.Splits,
+    name: str,
+    two_layers: bool,
+    plan: Plan,
+    bar: bool | None,
+    device: str,
 ) -> dict[str, Any]:
     """One row of the table; where training fails, what went wrong."""
     place = {"entry": entry.name, "set": name, "two_layers": two_layers}
@@ -163,17 +170,23 @@ def _row(
         if isinstance(entry, Tagi):
             found = uci.row(data, name, entry.setting, plan.seed)
         else:
-            found = _scored(entry, data, name, two_layers, plan, bar)
+            found = _scored(entry, data, name, two_layers, plan, bar, device)
     except _FAILURES as problem:
         return {**place, "failed": f"{type(problem).__name__}: {problem}"}
     return {**place, **found, "versions": versions(), "machine": machine()}
 
 
 def _scored(
-    setting: Setting, data: uci.Splits, name: str, two_layers: bool, plan: Plan, bar: bool | None
+    setting: Setting,
+    data: uci.Splits,
+    name: str,
+    two_layers: bool,
+    plan: Plan,
+    bar: bool | None,
+    device: str,
 ) -> dict[str, Any]:
     begun = time.perf_counter()
-    runs = train(setting, data, name, two_layers=two_layers, plan=plan, bar=bar)
+    runs = train(setting, data, name, two_layers=two_layers, plan=plan, bar=bar, device=device)
     seconds = time.perf_counter() - begun
     pairs = zip(runs, data.x_test, strict=True)
     found = [one.predict(x, Draws(TEST_DRAWS), seed=plan.seed) for one, x in pairs]
@@ -189,6 +202,7 @@ def _scored(
             for who, each in published.items()
         },
         "seconds": seconds,
+        "device": device,
         "options": setting.facts(),
     }
 

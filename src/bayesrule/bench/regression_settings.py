@@ -72,6 +72,7 @@ class Setting:
         two_layers: bool = False,
         epochs: int | None = None,
         seed: int = 0,
+        device: str = "cpu",
     ) -> Learner:
         """A net of one or two hidden layers for a set, and how it learns."""
         method = find(self.method)
@@ -81,8 +82,9 @@ class Setting:
         drawn = {"draws": self.draws} if "draws" in own else {"expectation": Draws(self.draws)}
         options = {**drawn, **self.options, "learning_rate": rate}
         refuse_unknown(method, options)
+        net = mlp(inputs, 1, (TASKS[name].hidden,) * (2 if two_layers else 1), seed=seed)
         return method(
-            mlp(inputs, 1, (TASKS[name].hidden,) * (2 if two_layers else 1), seed=seed),
+            net.to(device),
             GaussianLikelihood(shape=self.noise_shape, rate=self.noise_rate),
             num_data=num_data,
             prior_precision=self.prior_precision,

@@ -224,7 +224,7 @@ def scores(data: Splits, predictions: Sequence[Prediction]) -> dict[str, Any]:
     errors, log_likelihoods, noises = [], [], []
     for k, found in enumerate(predictions):
         prediction = found.rescaled(data.shift[k], data.scale[k])
-        y = data.y_test[k].unsqueeze(1)
+        y = data.y_test[k].unsqueeze(1).to(prediction.mean.device)
         errors.append(float((prediction.mean - y).square().mean().sqrt()))
         log_likelihoods.append(float(prediction.log_prob(y).mean()))
         noises.append(float(found.aleatoric.mean().sqrt()))

@@ -10,6 +10,7 @@ from typing import Any
 from bayesrule.bench import regression, uci, uci_pictures
 from bayesrule.bench.regression_settings import SETTINGS, entries
 from bayesrule.bench.regression_tasks import PUBLISHED
+from bayesrule.bench.trials import usable
 from bayesrule.commands import faults, numbers, options, text
 from bayesrule.commands.kept import check_places, drawn, keeper, printed, say
 
@@ -36,6 +37,8 @@ def add(kinds: Any) -> None:
             bayesrule bench uci --methods noisy_kfac,mean_field --sets yacht --splits 2 --epochs 50
             bayesrule bench uci --methods noisy_kfac,noisy_kfac-own,mean_field --out uci.json
             bayesrule bench uci --methods noisy_kfac,mean_field --two-layers --pictures pictures
+            bayesrule bench uci --methods noisy_kfac --sets protein --device cuda --out protein.json
+            bayesrule bench uci --methods noisy_kfac --add protein.json --out uci.json
         """,
     )
     every = ", ".join(["tagi", *SETTINGS])
@@ -55,7 +58,17 @@ def add(kinds: Any) -> None:
         ("epochs", "instead of each method's own; not for tagi"),
     ):
         parser.add_argument(f"--{name}", type=numbers.whole(), metavar="N", help=what)
+    parser.add_argument(
+        "--device", default="cpu", metavar="NAME", help="cpu or cuda; not for tagi (default: cpu)"
+    )
     parser.add_argument("--out", metavar="FILE", help="keep the result as json, and go on")
+    parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="take in the rows of another result, say from another machine (may be repeated)",
+    )
     parser.add_argument("--pictures", metavar="FOLDER", help="draw svg files of the result")
     options.add_seed(parser, "of first weights, order of data and draws (default: 0)")
     options.add_json(parser)
@@ -71,20 +84,35 @@ def run(args: argparse.Namespace) -> int:
             raise faults.CallError("--settings are tagi's, which is not among --methods.")
         chosen = entries(args.methods, args.settings)
         regression.check(chosen, args.sets, two_layers=args.two_layers, plan=plan)
+        usable(args.device)
     check_places(args)
+    keep = keeper(args)
     found = regression.run(
         chosen,
         args.sets,
         two_layers=args.two_layers,
         plan=plan,
-        known=regression.read(Path(args.out), plan) if args.out else (),
-        keep=keeper(args),
+        known=_known(args, plan),
+        keep=keep,
         progress=say,
+        device=args.device,
     )
+    keep(found)
     drawn(args, "uci", found, uci_pictures.of_uci)
     if not printed(args, found):
         _show(found)
     return 0
+
+
+def _known(args: argparse.Namespace, plan: regression.Plan) -> list[dict[str, Any]]:
+    """The rows that there are already; those of --out come first."""
+    rows: dict[object, dict[str, Any]] = {}
+    for file in [*([Path(args.out)] if args.out else []), *map(Path, args.add)]:
+        if file != Path(args.out or "") and not file.is_file():
+            raise faults.CallError(f"There is no file '{file}' whose rows could be added.")
+        for row in regression.read(file, plan):
+            rows.setdefault(regression.key(row), row)
+    return list(rows.values())
 
 
 def _show(found: dict[str, Any]) -> None:

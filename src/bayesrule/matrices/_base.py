@@ -63,7 +63,7 @@ class Matrix(ABC):
         """`S + damping I`."""
 
     @abstractmethod
-    def lerp(self, target: Self, rate: float) -> Self:
+    def lerp(self, target: Self, rate: float | Tensor) -> Self:
         """`(1 − rate) F + rate T`: the natural-gradient step of a precision."""
 
     @abstractmethod
@@ -91,11 +91,11 @@ class Matrix(ABC):
         """`S⁻¹ v`; may use up v."""
         return self.solve(vector)
 
-    def descend_(self, point: Params, gradient: Params, rate: float) -> Params:
+    def descend_(self, point: Params, gradient: Params, rate: float | Tensor) -> Params:
         """`x − rate S⁻¹ g`; may use up x."""
         return vectors.add_(point, self.solve(gradient), alpha=-rate)
 
-    def lerp_(self, target: Self, rate: float) -> Self:
+    def lerp_(self, target: Self, rate: float | Tensor) -> Self:
         """`(1 − rate) F + rate T`; may use up F."""
         return self.lerp(target, rate)
 

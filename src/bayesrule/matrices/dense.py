@@ -107,7 +107,7 @@ class DenseMatrix(Matrix):
         diagonal.add_(vectors.over(damping, diagonal))
         return self._with(values)
 
-    def lerp(self, target: DenseMatrix, rate: float) -> DenseMatrix:
+    def lerp(self, target: DenseMatrix, rate: float | Tensor) -> DenseMatrix:
         return self._with(self.values.lerp(target.values, rate))
 
     def retract(self, target: DenseMatrix, rate: float, damping: float) -> DenseMatrix:

@@ -53,7 +53,7 @@ class DiagonalMatrix(Matrix):
     def damped(self, damping: float) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.shift(self.values, damping))
 
-    def lerp(self, target: DiagonalMatrix, rate: float) -> DiagonalMatrix:
+    def lerp(self, target: DiagonalMatrix, rate: float | Tensor) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.lerp(self.values, target.values, rate))
 
     def retract(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
@@ -68,10 +68,10 @@ class DiagonalMatrix(Matrix):
     def solve_(self, vector: Params) -> Params:
         return vectors.div_(vector, self.values)
 
-    def descend_(self, point: Params, gradient: Params, rate: float) -> Params:
+    def descend_(self, point: Params, gradient: Params, rate: float | Tensor) -> Params:
         return vectors.addcdiv_(point, gradient, self.values, value=-rate)
 
-    def lerp_(self, target: DiagonalMatrix, rate: float) -> DiagonalMatrix:
+    def lerp_(self, target: DiagonalMatrix, rate: float | Tensor) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.lerp_(self.values, target.values, rate))
 
     def retract_(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
@@ -161,7 +161,7 @@ class IsotropicMatrix(Matrix):
     def damped(self, damping: float) -> IsotropicMatrix:
         return self._with(self.value + damping)
 
-    def lerp(self, target: IsotropicMatrix, rate: float) -> IsotropicMatrix:
+    def lerp(self, target: IsotropicMatrix, rate: float | Tensor) -> IsotropicMatrix:
         return self._with(self.value.lerp(target.value, rate))
 
     def retract(self, target: IsotropicMatrix, rate: float, damping: float) -> IsotropicMatrix:

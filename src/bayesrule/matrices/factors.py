@@ -77,7 +77,7 @@ class Factors:
         """With `damping` more, a number or one for each net."""
         return Factors(self.input, self.output, self.count, self.damping + damping)
 
-    def lerp(self, target: Factors, rate: float) -> Factors:
+    def lerp(self, target: Factors, rate: float | Tensor) -> Factors:
         """`(1 − rate) A + rate A'` and the same of S; a sum over no data has no part in A."""
         count = self.count.lerp(target.count, rate)
         # In the type of the factors: a flag times a number has the default type.
@@ -215,6 +215,8 @@ def inverse_root(matrix: Tensor, whose: str) -> Tensor:
 
     Where rounding leaves M without one, its eigenvalues are kept above a rounding error.
     """
+    if matrix.is_cuda and torch.cuda.is_current_stream_capturing():
+        return inverse_root_unseen(matrix)
     lower, failed = torch.linalg.cholesky_ex(matrix)
     if failed.any():
         values, directions = eigen(matrix, whose)
@@ -222,6 +224,34 @@ def inverse_root(matrix: Tensor, whose: str) -> Tensor:
         kept = torch.linalg.qr(roots.unsqueeze(-1) * directions.mT).R.mT
         lower = torch.where(spread(failed != 0), kept, lower)
     return torch.linalg.solve_triangular(lower, _eye(matrix), upper=False).mT
+
+
+def inverse_root_unseen(matrix: Tensor) -> Tensor:
+    """`inverse_root` without a look at the numbers, which a step in a CUDA graph cannot take.
+
+    In double precision, with a rounding error of the trace more on the diagonal, and a thousand of
+    them where that does not do.
+    """
+    wide = matrix.double()
+    error = torch.finfo(matrix.dtype).eps * diagonals(wide).sum(-1)
+    lower, failed = torch.linalg.cholesky_ex(shifted(wide, error))
+    safe = torch.linalg.cholesky_ex(shifted(wide, 1e3 * error)).L
+    lower = torch.where(spread(failed != 0), safe, lower)
+    found = torch.linalg.solve_triangular(lower, _eye(wide), upper=False).mT
+    return found.to(matrix.dtype)
+
+
+def inverse_roots(matrices: list[Tensor], whose: str) -> list[Tensor]:
+    """`inverse_root` of matrices of several sizes at once, each as a block beside an identity."""
+    first, wide = matrices[0], max(matrix.shape[-1] for matrix in matrices)
+    shape = len(matrices), *first.shape[:-2], wide, wide
+    whole = torch.eye(wide, dtype=first.dtype, device=first.device).expand(shape).clone()
+    for place, matrix in zip(whole, matrices, strict=True):
+        size = matrix.shape[-1]
+        place[..., :size, :size] = matrix
+    found = inverse_root(whole, whose)
+    sizes = [matrix.shape[-1] for matrix in matrices]
+    return [root[..., :n, :n] for root, n in zip(found, sizes, strict=True)]
 
 
 def eigen(matrix: Tensor, whose: str) -> tuple[Tensor, Tensor]:

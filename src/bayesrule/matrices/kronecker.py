@@ -31,6 +31,9 @@ from bayesrule.matrices.layer_rows import (
 from bayesrule.matrices.layout import Pair, by_module, by_shape, places
 from bayesrule.types import Params, Rows
 
+# Factors up to this wide are padded to one size, where that saves time.
+_SMALL = 128
+
 
 @dataclass(frozen=True)
 class KroneckerMatrix(Matrix):
@@ -65,13 +68,22 @@ class KroneckerMatrix(Matrix):
             rest = function(DiagonalMatrix(self.rest), DiagonalMatrix(other.rest)).diagonal()
         return replace(self, layers=layers, rest=rest)
 
+    def _find_roots(self) -> None:
+        """All roots at once on a GPU, which needs longer to start than to find small ones."""
+        layers = [layer for layer in self.layers.values() if isinstance(layer, FactoredLayer)]
+        small = [layer for layer in layers if max(layer.place.size) <= _SMALL]
+        if small and small[0].factors.output.is_cuda and not small[0].is_rooted:
+            FactoredLayer.find_roots(small)
+
     def matmul(self, vector: Params) -> Params:
         return self._vector(lambda block, part: block.matmul(part), vector)
 
     def solve(self, vector: Params) -> Params:
+        self._find_roots()
         return self._vector(lambda block, part: block.solve(part), vector)
 
     def inv_sqrt(self, noise: Params) -> Params:
+        self._find_roots()
         return self._vector(lambda block, part: block.inv_sqrt(part), noise)
 
     def logdet(self) -> Tensor:
@@ -109,7 +121,7 @@ class KroneckerMatrix(Matrix):
     def damped(self, damping: float) -> KroneckerMatrix:
         return self._map(lambda a, _: a.damped(damping), self)
 
-    def lerp(self, target: KroneckerMatrix, rate: float) -> KroneckerMatrix:
+    def lerp(self, target: KroneckerMatrix, rate: float | Tensor) -> KroneckerMatrix:
         return self._map(lambda a, b: a.lerp(b, rate), target)
 
     def retract(self, target: KroneckerMatrix, rate: float, damping: float) -> KroneckerMatrix:

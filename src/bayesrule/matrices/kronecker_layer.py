@@ -19,6 +19,7 @@ from bayesrule.matrices.factors import (
     eigen,
     floored,
     inverse_root,
+    inverse_roots,
     outer,
     quadratic,
     spread,
@@ -59,7 +60,7 @@ class LayerMatrix(Matrix):
         """The same matrix, as one that is diagonal in the eigenbases of the factors."""
 
     @abstractmethod
-    def combined(self, factors: Factors, parts: list[tuple[Self, float]]) -> Self:
+    def combined(self, factors: Factors, parts: list[tuple[Self, float | Tensor]]) -> Self:
         """The matrix with new factors that is the sum of the given multiples."""
 
     @property
@@ -101,7 +102,7 @@ class LayerMatrix(Matrix):
     def times(self, factor: float) -> Self:
         return self.combined(self.factors.times(factor), [(self, factor)])
 
-    def lerp(self, target: Self, rate: float) -> Self:
+    def lerp(self, target: Self, rate: float | Tensor) -> Self:
         factors = self.factors.lerp(target.factors, rate)
         return self.combined(factors, [(self, 1.0 - rate), (target, rate)])
 
@@ -134,6 +135,24 @@ class FactoredLayer(LayerMatrix):
     def root(self) -> Root:
         left, right = (inverse_root(factor, self.whose) for factor in self.damped_factors)
         return Root.of(left, right)
+
+    @property
+    def is_rooted(self) -> bool:
+        """Whether the root is known already."""
+        return "root" in vars(self)
+
+    def keep_root(self, root: Root) -> None:
+        """Takes a root that was found elsewhere."""
+        vars(self)["root"] = root
+
+    @staticmethod
+    def find_roots(layers: list[FactoredLayer]) -> None:
+        """The roots of several layers at once."""
+        factors = [factor for layer in layers for factor in layer.damped_factors]
+        whose = ", ".join(layer.whose for layer in layers)
+        found = iter(inverse_roots(factors, whose))
+        for layer, pair in zip(layers, zip(found, found, strict=True), strict=True):
+            layer.keep_root(Root.of(*pair))
 
     def apply(self, x: Tensor) -> Tensor:
         left, right = self.damped_factors
@@ -168,7 +187,9 @@ class FactoredLayer(LayerMatrix):
             vars(new)["eigen"] = self.eigen
         return new
 
-    def combined(self, factors: Factors, parts: list[tuple[FactoredLayer, float]]) -> FactoredLayer:
+    def combined(
+        self, factors: Factors, parts: list[tuple[FactoredLayer, float | Tensor]]
+    ) -> FactoredLayer:
         return replace(self, factors=factors)
 
 
@@ -223,7 +244,9 @@ class ExactLayer(SpectralLayer):
             vars(new)["spectrum"] = self.spectrum
         return new
 
-    def combined(self, factors: Factors, parts: list[tuple[ExactLayer, float]]) -> ExactLayer:
+    def combined(
+        self, factors: Factors, parts: list[tuple[ExactLayer, float | Tensor]]
+    ) -> ExactLayer:
         return replace(self, factors=factors)
 
 
@@ -276,7 +299,7 @@ class CorrectedLayer(SpectralLayer):
         return replace(self, factors=self.factors.damped(damping))
 
     def combined(
-        self, factors: Factors, parts: list[tuple[CorrectedLayer, float]]
+        self, factors: Factors, parts: list[tuple[CorrectedLayer, float | Tensor]]
     ) -> CorrectedLayer:
         if len(parts) == 1:
             share = parts[0][1]

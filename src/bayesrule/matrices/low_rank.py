@@ -108,8 +108,8 @@ class LowRankMatrix(Matrix):
     def damped(self, damping: float) -> LowRankMatrix:
         return self._with(self.d + damping, self.u)
 
-    def lerp(self, target: LowRankMatrix, rate: float) -> LowRankMatrix:
-        return self.times(1.0 - rate).plus(target.times(rate))
+    def lerp(self, target: LowRankMatrix, rate: float | Tensor) -> LowRankMatrix:
+        return self.times(1.0 - float(rate)).plus(target.times(float(rate)))
 
     def retract(self, target: LowRankMatrix, rate: float, damping: float) -> LowRankMatrix:
         # U Uᵀ is positive on both sides, so only the diagonal part can turn negative.

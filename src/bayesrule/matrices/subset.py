@@ -85,7 +85,7 @@ class SubsetMatrix(Matrix):
     def damped(self, damping: float) -> SubsetMatrix:
         return self._with(self.inner.damped(damping))
 
-    def lerp(self, target: SubsetMatrix, rate: float) -> SubsetMatrix:
+    def lerp(self, target: SubsetMatrix, rate: float | Tensor) -> SubsetMatrix:
         return self._with(self.inner.lerp(target.inner, rate))
 
     def retract(self, target: SubsetMatrix, rate: float, damping: float) -> SubsetMatrix:

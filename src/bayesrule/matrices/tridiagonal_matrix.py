@@ -202,7 +202,7 @@ class BlockTridiagonalMatrix(Matrix):
     def damped(self, damping: float) -> BlockTridiagonalMatrix:
         return self._with({k: v.damped(damping) for k, v in self.layers.items()}, self.links)
 
-    def lerp(self, target: BlockTridiagonalMatrix, rate: float) -> BlockTridiagonalMatrix:
+    def lerp(self, target: BlockTridiagonalMatrix, rate: float | Tensor) -> BlockTridiagonalMatrix:
         return self._with(
             {k: v.lerp(target.layers[k], rate) for k, v in self.layers.items()},
             {k: v.lerp(target.links[k], rate) for k, v in self.links.items()},

@@ -72,7 +72,8 @@ def noisy_kfac(
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
     found = curvature or Fisher()
-    family = _kronecker(Kronecker(widest=widest), initial_curvature, inverse_every, found)
+    structure = Kronecker(widest=widest)
+    family = _kronecker(model, structure, initial_curvature, inverse_every, found)
     return _learner(model, likelihood, family, rule, found, draws, settings)
 
 
@@ -97,9 +98,8 @@ def noisy_ekfac(
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
     found = curvature or Fisher()
-    family = _kronecker(
-        Kronecker(corrected=True, widest=widest), initial_curvature, inverse_every, found
-    )
+    structure = Kronecker(corrected=True, widest=widest)
+    family = _kronecker(model, structure, initial_curvature, inverse_every, found)
     return _learner(model, likelihood, family, rule, found, draws, settings)
 
 
@@ -151,10 +151,14 @@ def noisy_full(
 
 
 def _kronecker(
-    structure: Kronecker, first: float, inverse_every: int, curvature: Curvature
+    model: nn.Module, structure: Kronecker, first: float, inverse_every: int, curvature: Curvature
 ) -> GaussianFamily:
-    """In the factors' eigenbases, where these are kept for a while and the curvature allows it."""
-    kept = inverse_every > 1 and curvature.takes_rotations
+    """In the factors' eigenbases, where these are kept for a while and the curvature allows it.
+
+    A GPU multiplies by whole roots in no time, and eigenvectors of wide factors take it seconds.
+    """
+    wide = any(value.is_cuda for value in model.parameters()) and not structure.corrected
+    kept = inverse_every > 1 and curvature.takes_rotations and not wide
     return RotatedFamily(structure, first) if kept else GaussianFamily(structure, first)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -22,6 +22,16 @@ from bayesrule.types import Derivatives, Params
 
 Belief = Gaussian | Rotated
 T = TypeVar("T")
+
+
+class Rates(NamedTuple):
+    """What may change from step to step: numbers, or 0-d tensors where steps are replayed.
+
+    `learning_rate` is without the bias of an average of gradients that began at zero.
+    """
+
+    learning_rate: float | Tensor
+    rate: float | Tensor
 
 
 @dataclass(frozen=True)
@@ -141,6 +151,14 @@ class Noisy(Rule):
         """Whether the mean is preconditioned by another matrix than the belief's precision."""
         return self.damping > 0 and not self.square_root
 
+    def rates(self, step: int) -> Rates:
+        """The numbers of a step."""
+        rate = as_schedule(self.learning_rate)(step)
+        if isinstance(self.momentum, Average):
+            # The average began at zero: without bias it is larger.
+            rate = rate / (1.0 - self.momentum.decay ** (step + 1))
+        return Rates(rate, as_schedule(self.rate)(step))
+
     def step(
         self,
         posterior: Belief,
@@ -149,10 +167,22 @@ class Noisy(Rule):
         memory: Memory,
         step: int,
     ) -> tuple[Belief, Memory]:
+        rates = self.rates(step)
+        return self.move(posterior, derivatives, prior_precision, memory, rates, step)
+
+    def move(
+        self,
+        posterior: Belief,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        rates: Rates,
+        step: int = 0,
+    ) -> tuple[Belief, Memory]:
+        """The step itself; its number says what is looked at and what is kept from before."""
         memory, weight = dict(memory), derivatives.weight
         if derivatives.curvature is not None:
-            rate = as_schedule(self.rate)(step)
-            memory["curvature"] = memory["curvature"].lerp_(derivatives.curvature, rate)
+            memory["curvature"] = memory["curvature"].lerp_(derivatives.curvature, rates.rate)
         elif self._is_stale(step):
             memory["curvature"] = memory["curvature"].refreshed()
         where = derivatives.weights if self.prior_at_draws else _seen(posterior).mean
@@ -164,7 +194,7 @@ class Noisy(Rule):
         divisor = self._divisor(seen.precision, prior_precision, weight, memory)
         # The nets of a stack, each with a loss of its own, come first in all tensors.
         nets = derivatives.loss.ndim
-        mean = self._descended(seen.mean, divisor, gradient, weight, memory, step, nets)
+        mean = self._descended(seen.mean, divisor, gradient, weight, memory, rates, nets)
         return _moved(posterior, mean), memory
 
     def _is_stale(self, step: int) -> bool:
@@ -216,16 +246,13 @@ class Noisy(Rule):
         gradient: Params,
         weight: float,
         memory: Memory,
-        step: int,
+        rates: Rates,
         nets: int,
     ) -> Params:
         """The mean after the step; it is used up, and `memory` moves."""
-        rate = as_schedule(self.learning_rate)(step)
+        rate = rates.learning_rate
         if isinstance(self.momentum, Average):
-            decay = self.momentum.decay
-            gradient = vectors.lerp_(memory["momentum"], gradient, 1.0 - decay)
-            # The average began at zero: without bias it is larger.
-            rate = rate / (1.0 - decay ** (step + 1))
+            gradient = vectors.lerp_(memory["momentum"], gradient, 1.0 - self.momentum.decay)
         if math.isinf(self.kl_clip) and not isinstance(self.momentum, Velocity):
             return divisor.descend_(mean, gradient, rate)
         direction = divisor.solve(gradient)

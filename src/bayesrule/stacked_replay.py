@@ -1,0 +1,176 @@
+"""Steps of many small nets on a GPU as CUDA graphs, replayed for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bayesrule import seeds, tree
+from bayesrule.learner import Learner
+from bayesrule.matrices import Diagonal, Kronecker
+from bayesrule.matrices.factors import Root
+from bayesrule.matrices.kronecker import KroneckerMatrix
+from bayesrule.matrices.kronecker_layer import FactoredLayer
+from bayesrule.network import Inputs
+from bayesrule.posteriors import GaussianFamily
+from bayesrule.randomness import OneForAll
+from bayesrule.replayed import copy_into
+from bayesrule.rules import Elbo, Noisy
+from bayesrule.stacked import Stacked
+from bayesrule.stacked_steps import GradientSteps, Replay
+from bayesrule.types import Params, State
+
+_WARM_UP = 3
+# A stream beside those that single steps draw from.
+_STREAM = 5
+
+
+class Stepper(Protocol):
+    """Steps of a stack one after another, and the state after the last of them."""
+
+    def step(self, batch: tuple[Inputs, Tensor], sizes: Sequence[int]) -> Tensor:
+        """Takes a step; each net's loss."""
+
+    @property
+    def state(self) -> State:
+        """The state after the last step."""
+
+
+def stepper(stack: Stacked, state: State) -> Stepper:
+    """The fastest way to take the steps of a stack, which gives its state up."""
+    replayed = state.posterior.device.type == "cuda" and replayable(stack.learner)
+    return Graphs(stack, state) if replayed else Plain(stack, state)
+
+
+def replayable(learner: Learner) -> bool:
+    """Whether every step of a learner is the same, but for rates and draws, and waits for nothing.
+
+    Eigenvectors, for one, are found in so many turns as a look at the numbers says.
+    """
+    rule, family = learner.rule, learner.family
+    if isinstance(rule, Elbo):
+        return True
+    if type(rule) is not Noisy or not isinstance(family, GaussianFamily):
+        return False
+    structure = family.structure
+    plain = isinstance(structure, Kronecker) and not (structure.exact or structure.corrected)
+    return rule.stats_every == rule.inverse_every == 1 and (plain or type(structure) is Diagonal)
+
+
+class Plain:
+    """Steps as they come."""
+
+    def __init__(self, stack: Stacked, state: State) -> None:
+        self._stack, self.state = stack, state
+
+    def step(self, batch: tuple[Inputs, Tensor], sizes: Sequence[int]) -> Tensor:
+        """Takes a step; each net's loss."""
+        self.state, info = self._stack.step(self.state, batch, sizes=sizes, donate=True)
+        return info.loss
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A captured step: where its batch lies, and its losses."""
+
+    graph: torch.cuda.CUDAGraph
+    x: Any
+    y: Tensor
+    loss: Tensor
+
+
+class Graphs:
+    """A graph for each shape of batch; all of them change one and the same state.
+
+    A step of small nets is some hundred kernels, and starting them takes far longer than running
+    them. Draws come from one generator that goes on from step to step, so that numbers differ from
+    those of single steps; the method is the same.
+    """
+
+    def __init__(self, stack: Stacked, state: State) -> None:
+        steps = stack._steps
+        assert isinstance(steps, GradientSteps)
+        self._steps, self._rule = steps, stack.learner.rule
+        device, first = state.posterior.device, int(state.seed[0])  # type: ignore[index]
+        self._generator = seeds.generator(device, first, state.step, _STREAM)
+        rates = self._rule.rates(state.step)
+        places = (torch.tensor(float(one), device=device) for one in rates)
+        self._replay = Replay(type(rates)(*places), OneForAll(self._generator, stack.num))
+        self._state, self._begun = state, False
+        self._roots: dict[str, Params] = {}
+        self._plans: dict[object, _Plan] = {}
+
+    @property
+    def state(self) -> State:
+        """The state after the last step; its objects are new, for graphs change their tensors."""
+        found = tree.map_tensors(self._state, lambda tensor: tensor)
+        for name, layer in _factored(found).items():
+            layer.keep_root(Root.of(**self._roots[name]))
+        return found
+
+    def step(self, batch: tuple[Inputs, Tensor], sizes: Sequence[int]) -> Tensor:
+        """Takes a step; each net's loss."""
+        x, y = batch
+        own = self._steps.own(y, sizes)
+        rates = self._rule.rates(self._state.step)
+        for place, value in zip(self._replay.rates, rates, strict=True):
+            place.fill_(float(value))
+        if not self._begun:
+            # The first step may find that each output has a noise of its own.
+            new, loss = self._steps.step(self._state, x, y, own, True, self._replay)
+            self._state, self._begun = tree.map_tensors(new, torch.clone), True
+            self._roots = tree.map_tensors(_roots(new), torch.clone)
+            return loss
+        key = _shapes(x), y.shape, tuple(sizes)
+        if key not in self._plans:
+            self._plans[key] = self._captured(x, y, own)
+        plan = self._plans[key]
+        copy_into({"x": plan.x, "y": plan.y}, {"x": _parts(x), "y": y})
+        plan.graph.replay()
+        self._state = replace(self._state, step=self._state.step + 1)
+        return plan.loss
+
+    def _captured(self, x: Inputs, y: Tensor, own: Tensor | None) -> _Plan:
+        held: Any = tuple(part.clone() for part in x) if isinstance(x, tuple) else x.clone()
+        y = y.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            trial = tree.map_tensors(self._state, torch.clone)
+            for _ in range(_WARM_UP):
+                trial, _ = self._steps.step(trial, held, y, own, True, self._replay)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        with torch.cuda.graph(graph):
+            # Objects of their own: what they work out from their tensors belongs to the graph.
+            new, loss = self._steps.step(self.state, held, y, own, True, self._replay)
+            copy_into(self._state, new)
+            # Weights are drawn by the roots that the step before has found.
+            copy_into(self._roots, _roots(new))
+        return _Plan(graph, _parts(held), y, loss)
+
+
+def _factored(state: State) -> dict[str, FactoredLayer]:
+    """The layers of a precision that are known by two factors, whose roots are worth keeping."""
+    precision = getattr(state.posterior, "precision", None)
+    layers = precision.layers if isinstance(precision, KroneckerMatrix) else {}
+    return {k: layer for k, layer in layers.items() if isinstance(layer, FactoredLayer)}
+
+
+def _roots(state: State) -> dict[str, Params]:
+    layers = _factored(state).items()
+    return {k: {"left": layer.root.left, "right": layer.root.right} for k, layer in layers}
+
+
+def _shapes(x: Inputs) -> object:
+    return tuple(part.shape for part in x) if isinstance(x, tuple) else x.shape
+
+
+def _parts(x: Any) -> dict[str, Tensor]:
+    """The inputs by number, a tree of tensors."""
+    return {str(i): part for i, part in enumerate(x if isinstance(x, tuple) else (x,))}
