@@ -107,7 +107,7 @@ def check(
                 continue
             entry.learner(task.name, task.features, size, two_layers=two_layers, epochs=plan.epochs)
             row = rows.get((entry.name, task.name, two_layers), {})
-            mine = json.loads(json.dumps(entry.facts()))
+            mine = json.loads(json.dumps(entry.facts(two_layers)))
             if row.get("options", mine) != mine:
                 raise CheckpointError(
                     f"There is a row of {entry.name} on {name} with {row['options']} already, this "
@@ -203,7 +203,7 @@ def _scored(
         },
         "seconds": seconds,
         "device": device,
-        "options": setting.facts(),
+        "options": setting.facts(two_layers),
     }
 
 
