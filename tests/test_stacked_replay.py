@@ -14,7 +14,7 @@ from bayesrule.models import mlp
 from bayesrule.randomness import OneForAll
 from bayesrule.rules import Average, Velocity
 from bayesrule.stacked import Stacked
-from bayesrule.stacked_replay import Graphs, Plain, replayable, stepper
+from bayesrule.stacked_replay import Graphs, Plain, stepper, uniform
 from bayesrule.stacked_steps import Replay
 
 NUM, SIZE = 3, 8
@@ -70,7 +70,8 @@ def test_one_generator_for_all_nets_goes_on() -> None:
     first, second = (numbers.several(50, 30, torch.float64) for _ in range(2))
     assert first.shape == (20, 50, 30)
     assert not torch.equal(first, second)
-    assert abs(float(first.mean())) < 0.03 and abs(float(first.std()) - 1) < 0.03
+    assert abs(float(first.mean())) < 0.03
+    assert abs(float(first.std()) - 1) < 0.03
     assert numbers.rows(7, torch.float32).shape == (20, 7)
     assert numbers.like(first[:, 0]).shape == (20, 30)
 
@@ -97,7 +98,7 @@ def method(name: str, **options: Any) -> Callable[[], br.Learner]:
     ],
 )
 def test_what_is_replayed(make: Callable[[], br.Learner], can: bool) -> None:
-    assert replayable(make()) is can
+    assert uniform(make()) is can
 
 
 def test_without_a_gpu_steps_are_taken_as_they_come() -> None:
@@ -105,7 +106,8 @@ def test_without_a_gpu_steps_are_taken_as_they_come() -> None:
     steps = stepper(stack, stack.init())
     assert isinstance(steps, Plain)
     loss = steps.step(data(), [SIZE] * NUM)
-    assert loss.shape == (NUM,) and steps.state.step == 1
+    assert loss.shape == (NUM,)
+    assert steps.state.step == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

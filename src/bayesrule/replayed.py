@@ -1,9 +1,10 @@
-"""Steps along the ELBO's gradient as one CUDA graph, replayed for each batch."""
+"""Steps of one net as a CUDA graph, replayed for each batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +12,13 @@ from torch import Tensor
 from bayesrule import distributed, seeds, tree
 from bayesrule.curvature import Problem
 from bayesrule.learner import Learner, check_batch
-from bayesrule.posteriors import Normal
-from bayesrule.rules import Elbo, Rates
-from bayesrule.types import Batch, Info, State
+from bayesrule.matrices import Diagonal, Kronecker
+from bayesrule.matrices.factors import Root
+from bayesrule.matrices.kronecker import KroneckerMatrix
+from bayesrule.matrices.kronecker_layer import FactoredLayer
+from bayesrule.posteriors import GaussianFamily
+from bayesrule.rules import Elbo, Noisy
+from bayesrule.types import Batch, Info, Params, State
 
 _WARM_UP = 3
 
@@ -25,21 +30,47 @@ class _Plan:
     graph: torch.cuda.CUDAGraph
     x: Tensor
     y: Tensor
-    rates: Rates
+    rates: Any
     state: State
+    roots: dict[str, Params]
     loss: Tensor
     key: object
 
 
+def replayable(learner: Learner) -> bool:
+    """Whether steps of a learner differ in their rates and draws alone, and wait for nothing.
+
+    Where curvature is looked at, and roots are found, in some steps only, all others do.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, noisy_ekfac, noisy_kfac
+    >>> given = nn.Linear(2, 1), GaussianLikelihood(noise=0.1)
+    >>> replayable(noisy_kfac(*given, num_data=10, inverse_every=1))
+    True
+    >>> replayable(noisy_ekfac(*given, num_data=10))
+    False
+    """
+    rule, family = learner.rule, learner.family
+    if isinstance(rule, Elbo):
+        return True
+    if type(rule) is not Noisy or type(family) is not GaussianFamily:
+        return False
+    structure = family.structure
+    # Eigenvectors are found in so many turns as a look at the numbers says.
+    plain = isinstance(structure, Kronecker) and not (structure.exact or structure.corrected)
+    return plain or type(structure) is Diagonal
+
+
 class Replayed:
-    """The steps of `mean_field`, `k_tied`, `variational_laplace` or a point estimate on a GPU.
+    """The steps of `mean_field`, `variational_laplace`, `noisy_kfac` or a point estimate on a GPU.
 
     A step of a deep net is some thousand small kernels, and starting them one by one takes longer
     than running them. Here the first step of a shape of batch is captured as a CUDA graph, and all
     others replay it. Random numbers come from a stream of their own that goes on from replay to
     replay, so draws differ from those of `learner.step`; the method is the same. Batches of another
-    shape than the first, and everything on a CPU, go through `learner.step`. The state's tensors
-    stay where they are: each step changes the same ones.
+    shape than the first, steps of `noisy_kfac` that look at the curvature, and everything on a CPU,
+    go through `learner.step`. The state's tensors stay where they are: each step changes the same
+    ones.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, mean_field
@@ -49,11 +80,13 @@ class Replayed:
     """
 
     def __init__(self, learner: Learner) -> None:
-        if not isinstance(learner.rule, Elbo):
+        if not replayable(learner):
             raise TypeError(
                 "Replayed steps are for learners that follow the ELBO's gradient, such as "
-                f"mean_field; this one has the rule {type(learner.rule).__name__}."
+                "mean_field, and for noisy_adam and noisy_kfac on a GPU; this one has the rule "
+                f"{type(learner.rule).__name__} and the family {type(learner.family).__name__}."
             )
+        assert isinstance(learner.rule, Elbo | Noisy)
         self.learner, self.rule = learner, learner.rule
         self._plan: _Plan | None = None
         self._last: State | None = None
@@ -62,7 +95,7 @@ class Replayed:
     def step(self, state: State, batch: Batch, *, donate: bool = True) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step."""
         x, y = batch
-        if not isinstance(x, Tensor) or not x.is_cuda or distributed.world_size() > 1:
+        if not isinstance(x, Tensor) or not self._on_gpu(x) or not self._is_plain(state.step):
             return self.learner.step(state, batch, donate=donate)
         check_batch(x, y)
         if not donate:
@@ -75,7 +108,18 @@ class Replayed:
             return self.learner.step(state, batch, donate=True)
         if state is not self._last:
             copy_into(plan.state, state)
+            copy_into(plan.roots, roots(state))
         return self._replay(plan, state, x, y)
+
+    def _on_gpu(self, x: Tensor) -> bool:
+        return x.is_cuda and distributed.world_size() == 1
+
+    def _is_plain(self, step: int) -> bool:
+        """Whether a step does what most do: no look at the curvature, no new roots."""
+        rule = self.rule
+        if isinstance(rule, Elbo) or rule.stats_every == rule.inverse_every == 1:
+            return True
+        return step % rule.stats_every > 0 and step % rule.inverse_every > 0
 
     def _replay(self, plan: _Plan, state: State, x: Tensor, y: Tensor) -> tuple[State, Info]:
         plan.x.copy_(x)
@@ -86,9 +130,8 @@ class Replayed:
         plan.graph.replay()
         self._count += 1
         own = plan.state
-        # A new object: replaying changes scales that the old one has worked something out from.
-        posterior = replace(own.posterior)  # type: ignore[type-var]
-        new = State(posterior, own.rule, own.noise, own.buffers, state.step + 1, state.seed)
+        # New objects: replaying changes what the old ones have worked something out from.
+        new = replace(seen_anew(own, plan.roots), step=state.step + 1, seed=state.seed)
         self._last = new
         return new, Info(plan.loss.clone(), self.learner.temperature, self._divergence(new))
 
@@ -104,25 +147,29 @@ class Replayed:
 
     def _captured(self, state: State, x: Tensor, y: Tensor, key: object) -> _Plan:
         own = tree.map_tensors(state, torch.clone)
+        known = tree.map_tensors(roots(state), torch.clone)
         generators = [seeds.generator(x.device, state.seed, state.step, 3 + k) for k in range(2)]
-        rates = Rates(*(torch.tensor(float(r), device=x.device) for r in self.rule.rates(0)))
+        given = self.rule.rates(state.step)
+        rates: Any = type(given)(*(torch.tensor(float(r), device=x.device) for r in given))
         x, y = x.clone(), y.clone()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
+            trial = seen_anew(tree.map_tensors(own, torch.clone), known)
             for _ in range(_WARM_UP):
-                own, _ = self._advance(own, x, y, rates, generators)
+                trial, _ = self._advance(trial, x, y, rates, generators)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
-            own, loss = self._advance(own, x, y, rates, generators)
-        copy_into(own, state)
-        return _Plan(graph, x, y, rates, own, loss, key)
+            new, loss = self._advance(seen_anew(own, known), x, y, rates, generators)
+            copy_into(own, new)
+            copy_into(known, roots(new))
+        return _Plan(graph, x, y, rates, own, known, loss, key)
 
     def _advance(
-        self, state: State, x: Tensor, y: Tensor, rates: Rates, generators: list[torch.Generator]
+        self, state: State, x: Tensor, y: Tensor, rates: Any, generators: list[torch.Generator]
     ) -> tuple[State, Tensor]:
         """One step; every tensor of the state is changed in its place."""
         learner = self.learner
@@ -132,11 +179,11 @@ class Replayed:
             scale=scale,
             temperature=learner.temperature,
         )
-        local = learner.local(problem, state.posterior, generators[1])
-        derivatives = learner.derivatives(local, scale)
-        assert isinstance(state.posterior, Normal)
+        local = learner.local(problem, state.posterior, generators[1], state.step)
+        derivatives = learner.derivatives(local, scale, state.step)
+        belief: Any = state.posterior
         posterior, memory = self.rule.move(
-            state.posterior, derivatives, learner.prior_precision, state.rule, rates
+            belief, derivatives, learner.prior_precision, state.rule, rates, state.step
         )
         noise = learner.likelihood.update(state.noise, local.statistics, learner.weight)
         copy_into(state.buffers, buffers)
@@ -160,3 +207,33 @@ def copy_into(target: object, source: object) -> None:
             values.append(value)
     if places:
         torch._foreach_copy_(places, values)
+
+
+def factored(state: State) -> dict[str, FactoredLayer]:
+    """The layers of a belief, and of what its mean is divided by, that are known by two factors."""
+    rule = state.rule if isinstance(state.rule, dict) else {}
+    given = {
+        "precision": getattr(state.posterior, "precision", None),
+        "preconditioner": rule.get("preconditioner"),
+    }
+    return {
+        f"{which}/{name}": layer
+        for which, matrix in given.items()
+        if isinstance(matrix, KroneckerMatrix)
+        for name, layer in matrix.layers.items()
+        if isinstance(layer, FactoredLayer)
+    }
+
+
+def roots(state: State) -> dict[str, Params]:
+    """The roots of these layers; steps use them until others are found."""
+    layers = factored(state).items()
+    return {name: {"left": one.root.left, "right": one.root.right} for name, one in layers}
+
+
+def seen_anew(state: State, known: dict[str, Params]) -> State:
+    """The same tensors in new objects that know the roots of their layers and nothing else."""
+    found = tree.map_tensors(state, lambda tensor: tensor)
+    for name, layer in factored(found).items():
+        layer.keep_root(Root.of(**known[name]))
+    return found

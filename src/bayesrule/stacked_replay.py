@@ -11,15 +11,10 @@ from torch import Tensor
 
 from bayesrule import seeds, tree
 from bayesrule.learner import Learner
-from bayesrule.matrices import Diagonal, Kronecker
-from bayesrule.matrices.factors import Root
-from bayesrule.matrices.kronecker import KroneckerMatrix
-from bayesrule.matrices.kronecker_layer import FactoredLayer
 from bayesrule.network import Inputs
-from bayesrule.posteriors import GaussianFamily
 from bayesrule.randomness import OneForAll
-from bayesrule.replayed import copy_into
-from bayesrule.rules import Elbo, Noisy
+from bayesrule.replayed import copy_into, replayable, roots, seen_anew
+from bayesrule.rules import Noisy
 from bayesrule.stacked import Stacked
 from bayesrule.stacked_steps import GradientSteps, Replay
 from bayesrule.types import Params, State
@@ -42,23 +37,15 @@ class Stepper(Protocol):
 
 def stepper(stack: Stacked, state: State) -> Stepper:
     """The fastest way to take the steps of a stack, which gives its state up."""
-    replayed = state.posterior.device.type == "cuda" and replayable(stack.learner)
+    replayed = state.posterior.device.type == "cuda" and uniform(stack.learner)
     return Graphs(stack, state) if replayed else Plain(stack, state)
 
 
-def replayable(learner: Learner) -> bool:
-    """Whether every step of a learner is the same, but for rates and draws, and waits for nothing.
-
-    Eigenvectors, for one, are found in so many turns as a look at the numbers says.
-    """
-    rule, family = learner.rule, learner.family
-    if isinstance(rule, Elbo):
-        return True
-    if type(rule) is not Noisy or not isinstance(family, GaussianFamily):
-        return False
-    structure = family.structure
-    plain = isinstance(structure, Kronecker) and not (structure.exact or structure.corrected)
-    return rule.stats_every == rule.inverse_every == 1 and (plain or type(structure) is Diagonal)
+def uniform(learner: Learner) -> bool:
+    """Whether every single step is the same, but for rates and draws."""
+    rule = learner.rule
+    plain = not isinstance(rule, Noisy) or rule.stats_every == rule.inverse_every == 1
+    return plain and replayable(learner)
 
 
 class Plain:
@@ -107,10 +94,7 @@ class Graphs:
     @property
     def state(self) -> State:
         """The state after the last step; its objects are new, for graphs change their tensors."""
-        found = tree.map_tensors(self._state, lambda tensor: tensor)
-        for name, layer in _factored(found).items():
-            layer.keep_root(Root.of(**self._roots[name]))
-        return found
+        return seen_anew(self._state, self._roots)
 
     def step(self, batch: tuple[Inputs, Tensor], sizes: Sequence[int]) -> Tensor:
         """Takes a step; each net's loss."""
@@ -123,7 +107,7 @@ class Graphs:
             # The first step may find that each output has a noise of its own.
             new, loss = self._steps.step(self._state, x, y, own, True, self._replay)
             self._state, self._begun = tree.map_tensors(new, torch.clone), True
-            self._roots = tree.map_tensors(_roots(new), torch.clone)
+            self._roots = tree.map_tensors(roots(new), torch.clone)
             return loss
         key = _shapes(x), y.shape, tuple(sizes)
         if key not in self._plans:
@@ -151,20 +135,8 @@ class Graphs:
             new, loss = self._steps.step(self.state, held, y, own, True, self._replay)
             copy_into(self._state, new)
             # Weights are drawn by the roots that the step before has found.
-            copy_into(self._roots, _roots(new))
+            copy_into(self._roots, roots(new))
         return _Plan(graph, _parts(held), y, loss)
-
-
-def _factored(state: State) -> dict[str, FactoredLayer]:
-    """The layers of a precision that are known by two factors, whose roots are worth keeping."""
-    precision = getattr(state.posterior, "precision", None)
-    layers = precision.layers if isinstance(precision, KroneckerMatrix) else {}
-    return {k: layer for k, layer in layers.items() if isinstance(layer, FactoredLayer)}
-
-
-def _roots(state: State) -> dict[str, Params]:
-    layers = _factored(state).items()
-    return {k: {"left": layer.root.left, "right": layer.root.right} for k, layer in layers}
 
 
 def _shapes(x: Inputs) -> object:

@@ -22,8 +22,7 @@ from bayesrule.posteriors import Factorised
 from bayesrule.predict import How, as_inputs, predict
 from bayesrule.prediction import Prediction
 from bayesrule.progress import Progress
-from bayesrule.replayed import Replayed
-from bayesrule.rules import Elbo
+from bayesrule.replayed import Replayed, replayable
 from bayesrule.run_folder import Best, Epoch, Folder
 from bayesrule.types import Batch, Info, State
 
@@ -71,7 +70,7 @@ def fit(
     - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
       from the last checkpoint and ends bit for bit as if it had not been.
     - `fused`: steps are compiled (`Fused`), for `tagi` on large nets or for many steps; learners
-      that follow the ELBO's gradient replay theirs on a GPU (`Replayed`).
+      whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
     - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
       each step, with a state that the next step changes.
 
@@ -260,7 +259,7 @@ class _Loop:
 
 def _fast(learner: Learner) -> Callable[..., tuple[State, Info]]:
     """The step without what it costs to start its many small parts."""
-    if isinstance(learner.rule, Elbo):
+    if replayable(learner):
         return Replayed(learner).step
     return Fused(learner).step
 

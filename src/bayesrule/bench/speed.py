@@ -24,8 +24,8 @@ from bayesrule.methods import find
 from bayesrule.models import mlp
 from bayesrule.network import forked_randomness
 from bayesrule.provenance import machine, versions
-from bayesrule.replayed import Replayed
-from bayesrule.rules import Elbo, Noisy
+from bayesrule.replayed import Replayed, replayable
+from bayesrule.rules import Noisy
 
 METHODS = ("map", "ogn", "ivon", "vogn", "mean_field", "k_tied", "noisy_adam", "noisy_kfac")
 
@@ -167,7 +167,7 @@ class _learner:
 
     def __init__(self, method: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
         learner = find(method)(model, CategoricalLikelihood(), num_data=60_000)
-        replayed = x.is_cuda and isinstance(learner.rule, Elbo)
+        replayed = x.is_cuda and replayable(learner)
         self._step = Replayed(learner).step if replayed else learner.step
         self._state, self._batch = learner.init(), (x, y)
         rule = learner.rule

@@ -25,8 +25,7 @@ from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.predict import How, predict
 from bayesrule.provenance import machine, versions
-from bayesrule.replayed import Replayed
-from bayesrule.rules import Elbo
+from bayesrule.replayed import Replayed, replayable
 from bayesrule.types import State
 
 Figures = dict[str, float]
@@ -98,7 +97,7 @@ def train(
     device, num = x.device, epochs or task.epochs
     learner = _learner(task, trial, device, len(y), num * (len(y) // task.batch_size))
     state, generator = learner.init(seed), Generator(device).manual_seed(seed)
-    step = Replayed(learner).step if isinstance(learner.rule, Elbo) else learner.step
+    step = Replayed(learner).step if replayable(learner) else learner.step
     history: list[Figures] = []
     for epoch in range(num):
         begun, total = time.perf_counter(), torch.zeros((), device=device)

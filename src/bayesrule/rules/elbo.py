@@ -134,8 +134,9 @@ class Elbo(Rule):
         prior_precision: float,
         memory: Memory,
         rates: Rates,
+        step: int = 0,
     ) -> tuple[Posterior, Memory]:
-        """The step itself; all in place."""
+        """The step itself; all in place. Its number plays no part."""
         groups = _groups(posterior)
         gradients = self._gradients(posterior, derivatives, prior_precision, rates.kl_weight)
         if math.isfinite(self.clip):
