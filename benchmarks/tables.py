@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bayesrule.bench.reference import COLUMNS
 from bayesrule.bench.tied import ratio_summary, summary, truncated_summary
 from bayesrule.bench.variational import chosen
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from natural_tables import PAGE, commands
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -183,7 +186,7 @@ def variational(results: list[dict[str, Any]]) -> str:
             row = [result["title"], name, f"{one['temperature']:g}", *cells]
             lines.append("| " + " | ".join(row) + " |")
     notes = [one["note"] for one in results if "note" in one]
-    return "\n".join([*lines, "", *notes, _commands(results)])
+    return "\n".join([*lines, "", *notes, commands(results)])
 
 
 def tied(results: list[dict[str, Any]]) -> str:
@@ -213,7 +216,7 @@ def tied(results: list[dict[str, Any]]) -> str:
                 ratios.get(method, "–"),
             ]
             lines.append("| " + " | ".join(row) + " |")
-    return "\n".join([*lines, "", *_truncations(results), _commands(results)])
+    return "\n".join([*lines, "", *_truncations(results), commands(results)])
 
 
 def _truncations(results: list[dict[str, Any]]) -> list[str]:
@@ -235,69 +238,10 @@ def _in_brackets(own: str, paper: float | None) -> str:
     return own if paper is None else f"{own} ({paper:g})"
 
 
-def _commands(results: list[dict[str, Any]]) -> str:
-    return "; ".join(f"`{one['command']}`, {one['machine']}" for one in results) + "."
-
-
 def kept(kind: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """The results of a kind that there are, such as `tied_mnist.json`."""
     files = [RESULTS / f"{kind}_{name}.json" for name in names]
     return [json.loads(file.read_text()) for file in files if file.is_file()]
-
-
-def hmc(result: dict[str, Any]) -> str:
-    """The table of correlations with the variances of NUTS."""
-    places = {(one["set"], one["method"]): one for one in result["results"]}
-    methods = list(dict.fromkeys(one["method"] for one in result["results"]))
-    head = ["set", *methods, *COLUMNS]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name in dict.fromkeys(one["set"] for one in result["results"]):
-        own = [places[name, method] for method in methods]
-        cells = [f"{one['correlation']:.3f} ± {one['error']:.3f}" for one in own]
-        papers = [f"{value:.3f}" for value in own[0]["published"]]
-        lines.append("| " + " | ".join([name, *cells, *papers]) + " |")
-    trials = max(one["trials"] for one in result["results"])
-    text = (
-        f"Pearson correlation of epistemic variances with those of NUTS, means over {trials} "
-        f"trials ± standard error. {', '.join(COLUMNS)}: Zhang et al. (2018), Table 3, with rows "
-        "of their own."
-    )
-    return "\n".join([text, "", *lines, "", result.get("note", ""), _commands([result])])
-
-
-def active(result: dict[str, Any]) -> str:
-    """The table of errors after labels were asked for."""
-    rows = result["results"]
-    places = {(one["set"], one["method"], one["criterion"]): one for one in rows}
-    columns = sorted({(one["method"], one["criterion"]) for one in rows}, key=_random_first)
-    head = ["set", *(f"{method}, {criterion}" for method, criterion in columns)]
-    head += ["NNG-MVG, random", "NNG-MVG, variance"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name in dict.fromkeys(one["set"] for one in rows):
-        own = [places[name, *column]["rmse"] for column in columns]
-        cells = [f"{one['mean']:.3f} ± {one['error']:.3f}" for one in own]
-        papers = [_paper_rmse(places, name, kind) for kind in ("random", "variance")]
-        lines.append("| " + " | ".join([name, *cells, *papers]) + " |")
-    plan, trials = result["plan"], max(one["trials"] for one in rows)
-    text = (
-        f"RMSE on {plan['test']} test rows after {plan['start']} labels and {plan['steps']} more, "
-        f"chosen at random or by a criterion; means over {trials} trials ± standard error. "
-        "NNG-MVG: Zhang et al. (2018), Table 2."
-    )
-    return "\n".join([text, "", *lines, "", _commands([result])])
-
-
-def _random_first(column: tuple[str, str]) -> tuple[str, int]:
-    return column[0], ("random", "variance", "bald", "epig").index(column[1])
-
-
-def _paper_rmse(places: dict[Any, dict[str, Any]], name: str, criterion: str) -> str:
-    found = [
-        one["published"]["NNG-MVG"][0]
-        for (where, _, kind), one in places.items()
-        if (where, kind) == (name, criterion) and "NNG-MVG" in one["published"]
-    ]
-    return f"{found[0]:.3f}" if found else "–"
 
 
 def image_results() -> list[dict[str, Any]]:
@@ -341,10 +285,11 @@ def main() -> int:
             text = replace_between(text, marker, rows(found))
     readme.write_text(text)
     page = ROOT / "docs" / "natural-gradient.md"
-    for marker, table in (("hmc", hmc), ("active", active)):
-        if (file := RESULTS / f"{marker}.json").is_file():
-            content = table(json.loads(file.read_text()))
-            page.write_text(replace_between(page.read_text(), marker, content))
+    for marker, (names, table) in PAGE.items():
+        if found := [
+            json.loads(file.read_text()) for name in names if (file := RESULTS / name).is_file()
+        ]:
+            page.write_text(replace_between(page.read_text(), marker, table(*found)))
     return 0
 
 

@@ -115,9 +115,9 @@ class TestSettings:
         assert one.rule == two.rule
         assert OWN.size("boston", 455) == OWN.size("naval", 455)
         # At least so many epochs, and about so many steps where they are more.
-        assert OWN.size("boston", 10**6)[0] >= 40
+        assert OWN.size("boston", 10**6)[0] >= 60
         epochs, batch = OWN.size("boston", 455)
-        assert epochs * math.ceil(455 / batch) == pytest.approx(10_000, rel=0.1)
+        assert epochs * math.ceil(455 / batch) == pytest.approx(30_000, rel=0.1)
 
     def test_a_variant(self) -> None:
         mine = replace(
@@ -304,6 +304,23 @@ class TestTheCommand:
         assert said.code == 130
         assert [one["entry"] for one in json.loads(file.read_text())["results"]] == ["vogn"]
 
+    def test_rows_of_other_files_are_added(self, tmp_path: Path) -> None:
+        apart, whole = tmp_path / "rows", tmp_path / "uci.json"
+        for name in ("vogn", "mean_field"):
+            words = (*WORDS, "--methods", name, "--sets", "yacht")
+            assert call(*words, "--out", apart / f"{name}.json").code == 0
+        words = (*WORDS, "--methods", "vogn,mean_field", "--sets", "yacht")
+        said = call(*words, "--add", apart, "--out", whole)
+        assert "2 of 2 rows are there already" in said.err
+        kept = json.loads(whole.read_text())
+        assert {one["entry"] for one in kept["results"]} == {"vogn", "mean_field"}
+        assert kept["wins"][0]["sets"] == 1
+        # A file alone, and what is in --out already is not taken from elsewhere.
+        again = call(*words, "--add", apart / "vogn.json", "--out", whole, "--json")
+        assert json.loads(again.out)["results"] == kept["results"]
+        for place in (tmp_path / "no.json", tmp_path / "empty"):
+            assert "There is no json file at" in only_line(call(*words, "--add", place))
+
     def test_json_alone(self) -> None:
         said = call(*WORDS, "--methods", "vogn", "--sets", "yacht", "--json")
         found = json.loads(said.out)
@@ -317,6 +334,8 @@ class TestTheCommand:
             (["--methods", "vogm"], "Unknown method 'vogm'. Did you mean 'vogn'?"),
             (["--methods", "vogn", "--sets", "bostn"], "Did you mean 'boston'?"),
             (["--methods", "vogn", "--settings", "table"], "--settings are tagi's"),
+            (["--methods", "vogn", "--device", "nowhere"], "The device 'nowhere' cannot be used"),
+            (["--methods", "tagi", "--device", "meta"], "tagi trains on the CPU here"),
         ],
     )
     def test_what_there_is_not_is_refused_before_any_training(

@@ -78,6 +78,8 @@ TASKS = {
             "3-tied": (0.497, 0.120, 96.9, 486),
         },
         learning_rate=5e-4,
+        # Slow at first, so that gradients have a direction in the steps that are looked at.
+        warmup=0.3,
         scale_multiplier=3.0,
     ),
     "cifar10-tied": Task(

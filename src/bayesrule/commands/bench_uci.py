@@ -66,8 +66,8 @@ def add(kinds: Any) -> None:
         "--add",
         action="append",
         default=[],
-        metavar="FILE",
-        help="take in the rows of another result, say from another machine (may be repeated)",
+        metavar="PLACE",
+        help="take in the rows of another result, or of a folder of them (may be repeated)",
     )
     parser.add_argument("--pictures", metavar="FOLDER", help="draw svg files of the result")
     options.add_seed(parser, "of first weights, order of data and draws (default: 0)")
@@ -85,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
         chosen = entries(args.methods, args.settings)
         regression.check(chosen, args.sets, two_layers=args.two_layers, plan=plan)
         usable(args.device)
+        if args.device != "cpu" and "tagi" in args.methods:
+            raise faults.CallError("tagi trains on the CPU here: leave it or --device out.")
     check_places(args)
     keep = keeper(args)
     found = regression.run(
@@ -107,12 +109,21 @@ def run(args: argparse.Namespace) -> int:
 def _known(args: argparse.Namespace, plan: regression.Plan) -> list[dict[str, Any]]:
     """The rows that there are already; those of --out come first."""
     rows: dict[object, dict[str, Any]] = {}
-    for file in [*([Path(args.out)] if args.out else []), *map(Path, args.add)]:
-        if file != Path(args.out or "") and not file.is_file():
-            raise faults.CallError(f"There is no file '{file}' whose rows could be added.")
+    for file in [*([Path(args.out)] if args.out else []), *_added(args.add)]:
         for row in regression.read(file, plan):
             rows.setdefault(regression.key(row), row)
     return list(rows.values())
+
+
+def _added(given: Sequence[str]) -> list[Path]:
+    """The files of --add; of a folder, all json files."""
+    found: list[Path] = []
+    for place in map(Path, given):
+        files = sorted(place.glob("*.json")) if place.is_dir() else [place]
+        if not files or not all(file.is_file() for file in files):
+            raise faults.CallError(f"There is no json file at '{place}' whose rows could be added.")
+        found += files
+    return found
 
 
 def _show(found: dict[str, Any]) -> None:

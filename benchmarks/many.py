@@ -1,0 +1,122 @@
+"""Nets for the splits of a set trained together (`br.fit_many`) and one after another (`br.fit`).
+
+    python benchmarks/many.py [--set boston] [--nets 20] [--rounds 5] [--threads 2] [--out FILE]
+
+Each round trains all nets for an epoch in both ways, in turn, and looks whether their predictions
+are the same. Data are found as by `bayesrule bench uci`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bayesrule as br
+from bayesrule.bench import uci
+from bayesrule.bench.regression import splits
+from bayesrule.bench.regression_settings import SETTINGS
+from bayesrule.provenance import machine, versions
+
+METHODS = ("noisy_kfac", "noisy_tridiagonal", "mean_field", "vogn")
+BAR = 8.0
+Parts = list[tuple[Tensor, Tensor]]
+
+
+def learners(method: str, name: str, parts: Parts) -> list[br.Learner]:
+    """One for each split, in the paper's setting."""
+    made = SETTINGS[method].learner
+    return [made(name, x.shape[1], len(y), seed=k) for k, (x, y) in enumerate(parts)]
+
+
+def together(made: list[br.Learner], parts: Parts, batch: int) -> list[br.Run]:
+    """All in one process, a step of all nets at a time."""
+    seeds = list(range(len(parts)))
+    return br.fit_many(made, parts, epochs=1, batch_size=batch, seeds=seeds, progress=False)
+
+
+def apart(made: list[br.Learner], parts: Parts, batch: int) -> list[br.Run]:
+    """One net after another."""
+    given: dict[str, Any] = {"epochs": 1, "batch_size": batch, "progress": False}
+    pairs = zip(made, parts, strict=True)
+    return [br.fit(one, part, seed=k, **given) for k, (one, part) in enumerate(pairs)]
+
+
+def timed(train: Callable[..., list[br.Run]], *given: Any) -> tuple[float, list[br.Run]]:
+    """The seconds of a training, and its runs."""
+    begun = time.perf_counter()
+    runs = train(*given)
+    return time.perf_counter() - begun, runs
+
+
+def difference(one: list[br.Run], two: list[br.Run], parts: Parts) -> float:
+    """The largest difference between the means that two trainings predict (standardised)."""
+    means = [[run.predict(x, how=br.AtMean()).mean for run, (x, _) in zip(r, parts, strict=True)]
+             for r in (one, two)]  # fmt: skip
+    return max(float((a - b).abs().max()) for a, b in zip(*means, strict=True))
+
+
+def result(method: str, name: str, parts: Parts, batch: int, rounds: int) -> dict[str, Any]:
+    """Medians over rounds, both ways in turn; a round before them only warms up."""
+    times: dict[str, list[float]] = {"together": [], "apart": []}
+    worst = 0.0
+    for number in range(rounds + 1):
+        first, one = timed(together, learners(method, name, parts), parts, batch)
+        second, two = timed(apart, learners(method, name, parts), parts, batch)
+        worst = max(worst, difference(one, two, parts))
+        if number:
+            times["together"].append(first)
+            times["apart"].append(second)
+    ratios = [b / a for a, b in zip(times["together"], times["apart"], strict=True)]
+    return {
+        "method": method,
+        "seconds": {way: statistics.median(each) for way, each in times.items()},
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "largest_difference": worst,
+    }
+
+
+def main() -> int:
+    """Times all methods and writes what was found; 1 if one of them misses its bar."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--set", default="boston")
+    parser.add_argument("--nets", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    br.keep_memory()
+    parts = splits(uci.load(options.set, options.nets))
+    batch = SETTINGS["noisy_kfac"].size(options.set, len(parts[0][1]))[1]
+    found = [result(name, options.set, parts, batch, options.rounds) for name in METHODS]
+    document = {
+        "benchmark": "many",
+        "set": options.set,
+        "nets": len(parts),
+        "batch_size": batch,
+        "rounds": options.rounds,
+        "bar": BAR,
+        "results": found,
+        "versions": versions(),
+        "machine": machine(),
+        "command": " ".join(["python", "benchmarks/many.py", *sys.argv[1:]]),
+    }
+    text = json.dumps(document, indent=2)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+    return int(min(one["ratio"] for one in found) < BAR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
