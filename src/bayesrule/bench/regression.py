@@ -72,9 +72,8 @@ def run(
     for name, group in _by_set(missing):
         data = uci.load(name, plan.splits)
         for entry in group:
-            row = found[entry.name, name, two_layers] = _row(
-                entry, data, name, two_layers, plan, bar, device
-            )
+            row = _row(entry, data, name, two_layers=two_layers, plan=plan, bar=bar, device=device)
+            found[key(row)] = row
             done += 1
             progress(f"[{done}/{len(wanted)}] {line(row)}")
             keep(document(plan, list(found.values())))
@@ -156,37 +155,25 @@ def train(
 
 
 def _row(
-    entry: Entry,
-    data: uci.Splits,
-    name: str,
-    two_layers: bool,
-    plan: Plan,
-    bar: bool | None,
-    device: str,
+    entry: Entry, data: uci.Splits, name: str, *, two_layers: bool, plan: Plan, **how: Any
 ) -> dict[str, Any]:
-    """One row of the table; where training fails, what went wrong."""
+    """One row of the table, trained as by `train`; where that fails, what went wrong."""
     place = {"entry": entry.name, "set": name, "two_layers": two_layers}
     try:
         if isinstance(entry, Tagi):
             found = uci.row(data, name, entry.setting, plan.seed)
         else:
-            found = _scored(entry, data, name, two_layers, plan, bar, device)
+            found = _scored(entry, data, name, two_layers=two_layers, plan=plan, **how)
     except _FAILURES as problem:
         return {**place, "failed": f"{type(problem).__name__}: {problem}"}
     return {**place, **found, "versions": versions(), "machine": machine()}
 
 
 def _scored(
-    setting: Setting,
-    data: uci.Splits,
-    name: str,
-    two_layers: bool,
-    plan: Plan,
-    bar: bool | None,
-    device: str,
+    setting: Setting, data: uci.Splits, name: str, *, two_layers: bool, plan: Plan, **how: Any
 ) -> dict[str, Any]:
     begun = time.perf_counter()
-    runs = train(setting, data, name, two_layers=two_layers, plan=plan, bar=bar, device=device)
+    runs = train(setting, data, name, two_layers=two_layers, plan=plan, **how)
     seconds = time.perf_counter() - begun
     pairs = zip(runs, data.x_test, strict=True)
     found = [one.predict(x, Draws(TEST_DRAWS), seed=plan.seed) for one, x in pairs]
@@ -202,7 +189,7 @@ def _scored(
             for who, each in published.items()
         },
         "seconds": seconds,
-        "device": device,
+        "device": how["device"],
         "options": setting.facts(two_layers),
     }
 

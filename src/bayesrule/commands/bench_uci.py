@@ -82,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
         uci.check(args.sets, args.settings or ())
         if args.settings and "tagi" not in args.methods:
             raise faults.CallError("--settings are tagi's, which is not among --methods.")
-        chosen = entries(args.methods, args.settings)
-        regression.check(chosen, args.sets, two_layers=args.two_layers, plan=plan)
-        usable(args.device)
         if args.device != "cpu" and "tagi" in args.methods:
             raise faults.CallError("tagi trains on the CPU here: leave it or --device out.")
+        usable(args.device)
+        chosen = entries(args.methods, args.settings)
+        regression.check(chosen, args.sets, two_layers=args.two_layers, plan=plan)
     check_places(args)
     keep = keeper(args)
     found = regression.run(
