@@ -167,6 +167,9 @@ def test_a_wide_layer_is_told_and_gets_a_diagonal() -> None:
 def test_many_weights_are_too_many_for_a_full_matrix() -> None:
     with pytest.raises(ValueError, match="A full matrix over 90,300 parameters"):
         br.noisy_full(nn.Linear(300, 300), GaussianLikelihood(), num_data=8)
+    with pytest.raises(ValueError, match="limit=6 of noisy_full"):
+        br.noisy_full(nn.Linear(2, 2), GaussianLikelihood(), num_data=8, limit=5)
+    br.noisy_full(nn.Linear(2, 2), GaussianLikelihood(), num_data=8, limit=6)
 
 
 # --- laplace --------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class Dense(Structure):
             raise ValueError(
                 f"A full matrix over {size:,} parameters takes {size**2 * 4 / 1e9:,.1f} GB; the "
                 f"limit is {self.limit:,} parameters. Use Diagonal(), LowRank(rank), a last-layer "
-                f"posterior, or Dense(limit={size})."
+                f"posterior, or Dense(limit={size}) (limit={size} of noisy_full)."
             )
         some = next(iter(params.values()))
         eye = torch.eye(size, dtype=some.dtype, device=some.device)

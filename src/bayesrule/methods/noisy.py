@@ -140,13 +140,17 @@ def noisy_full(
     kl_clip: float = math.inf,
     stats_every: int = 1,
     inverse_every: int = 1,
+    limit: int = 20_000,
     curvature: Curvature | None = None,
     **settings: Unpack[Settings],
 ) -> Learner:
-    """Noisy natural gradient with a full covariance, for nets of some thousand weights."""
+    """Noisy natural gradient with a full covariance, for nets of some thousand weights.
+
+    More than `limit` of them are refused: the matrix has a row and a column for each.
+    """
     clips, every = (damping, kl_clip), (stats_every, inverse_every)
     rule = _rule(learning_rate, rate, momentum, clips, every)
-    family = GaussianFamily(Dense(), initial_curvature)
+    family = GaussianFamily(Dense(limit), initial_curvature)
     return _learner(model, likelihood, family, rule, curvature or Fisher(), draws, settings)
 
 
