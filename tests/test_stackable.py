@@ -105,3 +105,24 @@ def test_rules_and_families_of_somebodys_own() -> None:
         **parts,
     )
     assert obstacle(isotropic) == "a covariance of the structure Isotropic"
+
+
+class Recurrent(nn.Module):
+    """The last state of an LSTM, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.cell(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("name", ["mean_field", "map", "noisy_adam"])
+def test_recurrent_nets_train_one_by_one(name: str) -> None:
+    assert obstacle(learner(name, Recurrent())) == "LSTM, over which torch does not map"
+    x, y = torch.randn(6, 4, 2), torch.randn(6, 1)
+    runs = br.fit_many(
+        lambda x, y: learner(name, Recurrent()), [(x, y)] * 2, epochs=1, progress=False
+    )
+    assert [run.predict(x).mean.shape for run in runs] == [(6, 1)] * 2

@@ -136,6 +136,9 @@ def _likelihood(learner: Learner) -> str | None:
 
 def _module(learner: Learner) -> str | None:
     network = learner.network
+    for part in network.model.modules():
+        if isinstance(part, nn.RNNBase):
+            return f"{type(part).__name__}, over which torch does not map"
     if type(learner.curvature) not in _ROWS or Chain.of(network) is not None:
         return None
     if layered(learner):
