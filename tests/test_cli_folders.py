@@ -120,8 +120,15 @@ def start(*words: str | Path, prelude: str = "") -> subprocess.Popen[str]:
     )
 
 
-# A checkpoint after every epoch, so that a test need not wait for the next one.
-OFTEN = "import bayesrule.train as t; t.fit.__kwdefaults__['checkpoint_seconds'] = 0.0"
+# A checkpoint after every epoch, so that a test need not wait for the next one, and time after it,
+# so that the run is still there when the test comes to it.
+OFTEN = """
+import time
+import bayesrule.train as t
+t.fit.__kwdefaults__['checkpoint_seconds'] = 0.0
+write = t.Folder.write
+t.Folder.write = lambda *given, **options: (write(*given, **options), time.sleep(0.2))[0]
+"""
 
 
 def wait_for(file: Path, process: subprocess.Popen[str]) -> None:

@@ -76,8 +76,13 @@ def run(
             found[key(row)] = row
             done += 1
             progress(f"[{done}/{len(wanted)}] {line(row)}")
-            keep(document(plan, list(found.values())))
-    return document(plan, list(found.values()))
+            keep(document(plan, _in_order(found.values(), names)))
+    return document(plan, _in_order(found.values(), names))
+
+
+def _in_order(rows: Iterable[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    """The rows set by set, those of other sets last."""
+    return sorted(rows, key=lambda row: [*names, row["set"]].index(row["set"]))
 
 
 def _by_set(missing: Iterable[tuple[str, Entry]]) -> list[tuple[str, list[Entry]]]:
