@@ -90,7 +90,7 @@ def _resnet18() -> nn.Sequential:
 
 # Found on held-out images of Fashion-MNIST; first steps are small while the curvature is a guess.
 _KFAC = {
-    "learning_rate": 0.03,
+    "learning_rate": 0.01,
     "rate": 0.1,
     "initial_curvature": 0.1,
     "damping": 3e-3,
@@ -106,11 +106,11 @@ TASKS = {
         prior_precision=5.0,
         augmented=False,
         methods=tuple(METHODS),
-        temperatures=(1.0, 0.3),
+        temperatures=(0.5, 0.3),
         own={
             "sgd": {"learning_rate": 0.03},
             "noisy_adam": {"learning_rate": 0.2, "rate": 0.01, "initial_curvature": 1e-3},
-            "noisy_kfac": {**_KFAC, "inverse_every": 100},
+            "noisy_kfac": {**_KFAC, "inverse_every": 50},
         },
     ),
     "cifar10-noisy": Task(
@@ -126,7 +126,7 @@ TASKS = {
             "sgd": {"learning_rate": 0.1},
             "noisy_adam": {"learning_rate": 0.03, "rate": 0.01, "initial_curvature": 1e-3},
             # Steps may be longer with batch norm, and roots of 4,608 inputs take long to find.
-            "noisy_kfac": {**_KFAC, "learning_rate": 0.01, "kl_clip": 1e-2, "inverse_every": 200},
+            "noisy_kfac": {**_KFAC, "kl_clip": 1e-2, "inverse_every": 200},
         },
     ),
 }
