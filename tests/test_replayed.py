@@ -23,7 +23,7 @@ def captured(self: br.Replayed, state: State, x: Tensor, y: Tensor, key: object)
     known = tree.map_tensors(replayed.roots(state), torch.clone)
     generators = [seeds.generator("cpu", state.seed, state.step, 3 + k) for k in range(2)]
     given = self.rule.rates(state.step)
-    rates = type(given)(*(torch.tensor(float(r), dtype=x.dtype) for r in given))  # type: ignore[call-arg]
+    rates = type(given)(*(torch.tensor(float(r), dtype=x.dtype) for r in given))
     x, y, loss = x.clone(), y.clone(), torch.zeros((), dtype=x.dtype)
 
     def replay() -> None:

@@ -52,7 +52,7 @@ def test_rates_as_tensors_give_the_same_steps(structure: br.Structure, rule: str
     state = other = stack.init()
     numbers = OneForAll(torch.Generator().manual_seed(1), NUM)
     for _ in range(4):
-        rates = stack.learner.rule.rates(other.step)  # type: ignore[attr-defined]
+        rates = RULES[rule].rates(other.step)
         given = type(rates)(*(torch.tensor(one, dtype=torch.float64) for one in rates))
         state, info = stack.step(state, data())
         assert stack._steps is not None

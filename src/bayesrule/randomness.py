@@ -57,8 +57,7 @@ class Generators:
 
     def rows(self, size: int, dtype: torch.dtype) -> Tensor:
         """`size` numbers for each net, (num, size)."""
-        place = {"dtype": dtype, "device": self._device}
-        found = torch.empty(len(self._each), size, **place)  # type: ignore[call-overload]
+        found = torch.empty(len(self._each), size, dtype=dtype, device=self._device)
         for row, generator in zip(found.unbind(), self._each, strict=True):
             if size < _BULK:
                 row.normal_(generator=generator)
@@ -81,6 +80,26 @@ class Generators:
         """The numbers of as many calls of `rows`, (num, draws, size)."""
         return torch.stack([self.rows(size, dtype) for _ in range(draws)], 1)
 
+    def again(self, num: int, draws: int) -> Generators:
+        """The numbers for several draws of num nets at once, as for one after another."""
+        return Again(self, num, draws)
+
+
+class Again(Generators):
+    """The numbers for several draws, (num · draws · n, *): those of `given`, asked for each draw.
+
+    Each net gets the numbers that it would get for one draw after another.
+    """
+
+    def __init__(self, given: Generators, num: int, draws: int) -> None:
+        self._given, self._num, self._draws = given, num, draws
+
+    def like(self, x: Tensor) -> Tensor:
+        one = x[: len(x) // self._draws]
+        found = [self._given.like(one) for _ in range(self._draws)]
+        apart = [part.unflatten(0, (self._num, -1)) for part in found]
+        return torch.stack(apart, 1).view(x.shape)
+
 
 class OneForAll(Generators):
     """Numbers for all nets of a stack from one generator, which goes on from step to step."""
@@ -96,6 +115,8 @@ class OneForAll(Generators):
         return torch.empty_like(x).normal_(generator=self._generator)
 
     def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
-        place = {"dtype": dtype, "device": self._device}
-        found = torch.empty(self._num, draws, size, **place)  # type: ignore[call-overload]
+        found = torch.empty(self._num, draws, size, dtype=dtype, device=self._device)
         return found.normal_(generator=self._generator)
+
+    def again(self, num: int, draws: int) -> Generators:
+        return self  # There is no order to keep.

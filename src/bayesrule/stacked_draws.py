@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from bayesrule import vectors
 from bayesrule.curvature import (
@@ -29,31 +28,13 @@ from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.tridiagonal_matrix import BlockTridiagonalMatrix
 from bayesrule.posteriors import Factorised, Gaussian, Posterior, Rotated
 from bayesrule.posteriors.factorised import LogSlope
-from bayesrule.randomness import Generators, OneForAll
+from bayesrule.randomness import Generators
 from bayesrule.types import Params
 
 # What looks at weights and outputs alone, not at the way from the mean to a draw.
 _OF_WEIGHTS = {NoCurvature, SquaredGradient, PerExample, GGN, Fisher}
 # How many weights are drawn at once, over all nets: what saves time for small ones takes memory.
 _MOST = 1 << 25
-
-
-class Again(Generators):
-    """The numbers for several draws, (num · draws · n, *): those of `given`, asked for each draw.
-
-    Each net gets the numbers that it would get for one draw after another.
-    """
-
-    def __init__(self, given: Generators, num: int, draws: int) -> None:
-        self._given, self._num, self._draws = given, num, draws
-
-    def like(self, x: Tensor) -> Tensor:
-        if isinstance(self._given, OneForAll):
-            return self._given.like(x)
-        one = x[: len(x) // self._draws]
-        found = [self._given.like(one) for _ in range(self._draws)]
-        apart = [part.unflatten(0, (self._num, -1)) for part in found]
-        return torch.stack(apart, 1).view(x.shape)
 
 
 def at_once(problem: StackedProblem, curvature: Curvature, posterior: Posterior) -> bool:
@@ -165,7 +146,7 @@ def _summed(
     """The sums at some draws, {name: (num, draws, *shape)}."""
     weights, offset = point.params, point.offset
     draws, generator = _num_draws(weights), cast(Generators, problem.generator)
-    whole = problem.drawn(draws, Again(generator, len(problem.y), draws))
+    whole = problem.drawn(draws, generator.again(len(problem.y), draws))
     params = weights if turned is None else _turned_back(turned, weights)
     if draws == 1:
         params = {name: value.squeeze(1) for name, value in params.items()}

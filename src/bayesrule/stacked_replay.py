@@ -14,8 +14,9 @@ from bayesrule.learner import Learner
 from bayesrule.network import Inputs
 from bayesrule.randomness import OneForAll
 from bayesrule.replayed import copy_into, replayable, roots, seen_anew
-from bayesrule.rules import Noisy
+from bayesrule.rules import Noisy, RatedRule
 from bayesrule.stacked import Stacked
+from bayesrule.stacked_states import seeds_of
 from bayesrule.stacked_steps import GradientSteps, Replay
 from bayesrule.types import Params, State
 
@@ -81,8 +82,9 @@ class Graphs:
     def __init__(self, stack: Stacked, state: State) -> None:
         steps = stack._steps
         assert isinstance(steps, GradientSteps)
+        assert isinstance(stack.learner.rule, RatedRule)
         self._steps, self._rule = steps, stack.learner.rule
-        device, first = state.posterior.device, int(state.seed[0])  # type: ignore[index]
+        device, first = state.posterior.device, seeds_of(state)[0]
         self._generator = seeds.generator(device, first, state.step, _STREAM)
         rates = self._rule.rates(state.step)
         places = (torch.tensor(float(one), device=device) for one in rates)

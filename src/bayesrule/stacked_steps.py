@@ -17,6 +17,7 @@ from bayesrule.curvature.stacked_layers import Chain
 from bayesrule.learner import Learner
 from bayesrule.network import Inputs, forked_randomness
 from bayesrule.randomness import Generators, OneForAll
+from bayesrule.rules import RatedRule
 from bayesrule.stackable import layered, ragged_obstacle
 from bayesrule.stacked_states import seeds_of
 from bayesrule.types import Derivatives, Params, State
@@ -137,6 +138,7 @@ class GradientSteps:
         if replayed is None:
             posterior, memory = rule.step(*known, state.step)
         else:
+            assert isinstance(rule, RatedRule)
             posterior, memory = rule.move(*known, replayed.rates)
         noise = self._noise(state.noise, local.statistics, weight)
         new = State(posterior, memory, noise, problem.buffers, state.step + 1, state.seed)

@@ -1,6 +1,6 @@
 """How a belief moves."""
 
-from bayesrule.rules._base import Memory, Rule
+from bayesrule.rules._base import Memory, RatedRule, Rule
 from bayesrule.rules.conditioning import Conditioning
 from bayesrule.rules.elbo import Elbo, Rates
 from bayesrule.rules.momentum import Average, HeavyBall, Velocity
@@ -15,6 +15,7 @@ __all__ = [
     "Memory",
     "Natural",
     "Noisy",
+    "RatedRule",
     "Rates",
     "Rule",
     "Velocity",

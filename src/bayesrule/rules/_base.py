@@ -63,3 +63,38 @@ class Rule(ABC):
 
         All that is given belongs to the rule, which may use its memory again.
         """
+
+
+class RatedRule(Rule):
+    """A rule whose steps differ by a few numbers, so that one of them can be replayed for all.
+
+    `rates` gives these numbers for a step, a named tuple; `move` takes them, or 0-d tensors in
+    their place, which a GPU is not asked for.
+    """
+
+    @abstractmethod
+    def rates(self, step: int) -> Any:
+        """The numbers of a step."""
+
+    @abstractmethod
+    def move(
+        self,
+        posterior: Any,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        rates: Any,
+        step: int = 0,
+    ) -> tuple[Posterior, Memory]:
+        """The step itself; its number may say what is looked at and what is kept from before."""
+
+    def step(
+        self,
+        posterior: Any,
+        derivatives: Derivatives,
+        prior_precision: float,
+        memory: Memory,
+        step: int,
+    ) -> tuple[Posterior, Memory]:
+        rates = self.rates(step)
+        return self.move(posterior, derivatives, prior_precision, memory, rates, step)

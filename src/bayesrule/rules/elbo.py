@@ -17,7 +17,7 @@ from bayesrule.expectations import Expectation, Layerwise, Moments
 from bayesrule.matrices import Diagonal, Matrix, Structure, SubsetMatrix
 from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
 from bayesrule.posteriors.factorised import LogSlope
-from bayesrule.rules._base import Memory, Rule
+from bayesrule.rules._base import Memory, RatedRule
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.types import Derivatives, Params
 
@@ -33,7 +33,7 @@ class Rates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Elbo(Rule):
+class Elbo(RatedRule):
     """Descends `E_q[loss] / N + (T/N) w KL(q ‖ prior)` in the mean and the scales of q.
 
     With Bonnet's and Price's theorems nothing else is needed of the data than the gradient and the
@@ -116,16 +116,6 @@ class Elbo(Rule):
     def rates(self, step: int) -> Rates:
         """The numbers of a step."""
         return Rates(as_schedule(self.learning_rate)(step), as_schedule(self.kl_weight)(step))
-
-    def step(
-        self,
-        posterior: Normal,
-        derivatives: Derivatives,
-        prior_precision: float,
-        memory: Memory,
-        step: int,
-    ) -> tuple[Posterior, Memory]:
-        return self.move(posterior, derivatives, prior_precision, memory, self.rates(step))
 
     def move(
         self,

@@ -15,7 +15,7 @@ from bayesrule.expectations import AtMean, Draws, Expectation
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
 from bayesrule.matrices.rotation import Rotation
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Rotated, RotatedFamily
-from bayesrule.rules._base import Memory, Rule
+from bayesrule.rules._base import Memory, RatedRule
 from bayesrule.rules.momentum import Average, Velocity
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.types import Derivatives, Params
@@ -35,7 +35,7 @@ class Rates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Noisy(Rule):
+class Noisy(RatedRule):
     """`F ← (1−ρ) F + ρ E[∇²ℓ]`, `S = F + δI`, then `m ← m − α S⁻¹ E[∇ℓ(w) + δw]`, w drawn.
 
     Zhang et al. (2018), eq. 9, with δ the prior precision, α `learning_rate`, ρ `rate`. Unlike
@@ -158,17 +158,6 @@ class Noisy(Rule):
             # The average began at zero: without bias it is larger.
             rate = rate / (1.0 - self.momentum.decay ** (step + 1))
         return Rates(rate, as_schedule(self.rate)(step))
-
-    def step(
-        self,
-        posterior: Belief,
-        derivatives: Derivatives,
-        prior_precision: float,
-        memory: Memory,
-        step: int,
-    ) -> tuple[Belief, Memory]:
-        rates = self.rates(step)
-        return self.move(posterior, derivatives, prior_precision, memory, rates, step)
 
     def move(
         self,
