@@ -108,6 +108,15 @@ def resnet18(width: int = 64, classes: int = 10, channels: int = 3) -> nn.Sequen
     return nn.Sequential(*stem, *blocks, *head)
 
 
+class _Softplus(nn.Softplus):
+    """Softplus in the precision of its input, which `torch.autocast` would make float32."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Elementwise."""
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input)
+
+
 class _PreactBlock(nn.Module):
     """Norm, activation and 3×3 convolution, twice, and a way around them."""
 
@@ -132,7 +141,7 @@ class _PreactBlock(nn.Module):
 
 
 def preact_resnet18(
-    activation: Callable[[], nn.Module] = nn.Softplus,
+    activation: Callable[[], nn.Module] = _Softplus,
     width: int = 64,
     classes: int = 10,
     channels: int = 3,

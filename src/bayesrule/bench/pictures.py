@@ -180,7 +180,8 @@ def of_variational(result: dict[str, Any]) -> dict[str, str]:
     """Pictures by file name of a result of `bench.variational`: the ELBO of each setting.
 
     One panel for each method and temperature, since bounds of other temperatures are of other
-    things; the lines are the multipliers.
+    things; the lines are the multipliers. Where there are several multipliers of one temperature,
+    what came of each of them is drawn too: the figure on early stopping of Unlu & Aitchison (2021).
     """
     groups: dict[tuple[str, float], dict[str, Line]] = {}
     for one in result["results"]:
@@ -194,7 +195,38 @@ def of_variational(result: dict[str, Any]) -> dict[str, str]:
         )
         for (method, temperature), lines in groups.items()
     ]
-    return {"elbo.svg": sheet(panels)} if panels else {}
+    found = {"elbo.svg": sheet(panels)} if panels else {}
+    if against := _against_multipliers(result["results"]):
+        found["multipliers.svg"] = sheet(against, columns=3)
+    return found
+
+
+def _against_multipliers(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Log-likelihood and accuracy on the test images, and the last ELBO, for each temperature."""
+    groups: dict[float, dict[str, dict[float, tuple[float, float, float]]]] = {}
+    for one in results:
+        if one["method"] != "map":
+            name = f"{one['method']}, {one['way']}"
+            last = float(_bound(one)[1][-1])
+            figures = -one["test"]["nll"], one["test"]["accuracy"], last
+            curves = groups.setdefault(one["temperature"], {})
+            curves.setdefault(name, {})[one["scale_multiplier"]] = figures
+    panels = []
+    for temperature, curves in groups.items():
+        shown = {name: dict(sorted(c.items())) for name, c in curves.items() if len(c) > 1}
+        multipliers = sorted({m for curve in shown.values() for m in curve})
+        for place, what in enumerate(("test log-likelihood", "test accuracy in %", "last ELBO")):
+            lines = [
+                Line(name, [*curve], [figures[place] for figures in curve.values()])
+                # Ways of predicting share a training.
+                for name, curve in shown.items()
+                if place < 2 or name.endswith("mean")
+            ]
+            if lines:
+                title = f"{what}, temperature {temperature:g}"
+                x = "multiplier of the scales' learning rate"
+                panels.append(panel(title, lines, x, "", doublings=multipliers))
+    return panels
 
 
 def _bound(one: dict[str, Any]) -> tuple[Floats, Floats]:

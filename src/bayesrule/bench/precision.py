@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -24,3 +24,13 @@ def fast_math(device: str) -> Iterator[str]:
         yield "TF32"
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+def half(device: str, wanted: bool) -> AbstractContextManager[object]:
+    """Products and convolutions in bfloat16 on a GPU where it is wanted, as `torch.autocast` does.
+
+    Casts are not kept, since a CUDA graph that is captured in between would read them later.
+    """
+    if not (wanted and device.startswith("cuda")):
+        return nullcontext()
+    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from bayesrule import metrics, schedules, vectors
 from bayesrule.bench import noisy_tasks, variational_tasks
 from bayesrule.bench.images import shifted_and_mirrored, split
-from bayesrule.bench.precision import fast_math
+from bayesrule.bench.precision import fast_math, half
 from bayesrule.bench.trials import enough, usable
 from bayesrule.bench.variational_tasks import Task
 from bayesrule.curvature import Problem, SecondOrder
@@ -185,6 +185,7 @@ def facts(
         "learning_rate": task.learning_rate,
         "prior_precision": task.prior_precision,
         "own": task.own,
+        "half": task.half,
         "batch_size": task.batch_size,
         "num": num,
         "held_out": held_out,
@@ -235,10 +236,12 @@ def run(
         "machine": machine(),
     }
     with fast_math(device) as precision:
-        result["precision"] = precision
+        trains_half = task.half and device.startswith("cuda")
+        result["precision"] = "bfloat16, scored in TF32" if trains_half else precision
         for number, trial in enumerate(missing, len(trials) - len(missing) + 1):
             show(f"[{number}/{len(trials)}] {trial}")
-            learned = train(task, trial, (x, y), epochs=epochs, seed=seed, show=_epoch(show))
+            with half(device, task.half):
+                learned = train(task, trial, (x, y), epochs=epochs, seed=seed, show=_epoch(show))
             results += _scored(trial, *learned, parts, show)
             keep(result)
     return result

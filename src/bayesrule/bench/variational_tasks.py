@@ -53,7 +53,7 @@ class Task:
 
     `published` has the paper's figures by method and way of predicting: NLL, accuracy in percent
     and calibration error; `source` says where they are from. `own` has options of single methods,
-    by name; these come before those of the task.
+    by name; these come before those of the task. `half` says that a GPU trains it in bfloat16.
     """
 
     title: str
@@ -69,6 +69,7 @@ class Task:
     temperatures: tuple[float, ...] = (1.0, 0.1)
     own: dict[str, dict[str, float]] = field(default_factory=dict)
     source: str = ""
+    half: bool = False
 
 
 UNLU = (
@@ -91,6 +92,7 @@ TASKS = {
             "map, mean": (0.29, 93.6, 0.096),
         },
         source=UNLU,
+        half=True,
     ),
     "cifar10-preact": Task(
         "CIFAR-10, PreactResNet-18 with softplus",
@@ -107,5 +109,6 @@ TASKS = {
             "map, mean": (0.43, 90.8, 0.058),
         },
         source=UNLU,
+        half=True,
     ),
 }

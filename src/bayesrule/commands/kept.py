@@ -12,6 +12,8 @@ from bayesrule.bench import pictures
 from bayesrule.checkpoint import write_atomically
 from bayesrule.commands import options
 
+BETWEEN = "; "
+
 
 def say(line: str) -> None:
     """A line about what is going on, beside the result."""
@@ -51,12 +53,19 @@ def kept(args: argparse.Namespace, found: dict[str, Any]) -> bool:
     return bool(args.json)
 
 
-def keeper(args: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
-    """Writes a result while it grows, if it is to be kept at all."""
+def keeper(
+    args: argparse.Namespace, previous: dict[str, Any] | None = None
+) -> Callable[[dict[str, Any]], None]:
+    """Writes a result while it grows, if it is to be kept at all.
+
+    Where it goes on from a `previous` one, the calls that made it stand before this one.
+    """
+    earlier = str((previous or {}).get("command", "")).split(BETWEEN)
+    commands = dict.fromkeys([*filter(None, earlier), options.command(args)])
 
     def keep(found: dict[str, Any]) -> None:
         if args.out:
-            document = {**found, "command": options.command(args)}
+            document = {**found, "command": BETWEEN.join(commands)}
             write_atomically(Path(args.out), (options.as_json(document) + "\n").encode())
 
     return keep

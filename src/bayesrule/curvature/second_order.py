@@ -36,7 +36,8 @@ class SecondOrder(Curvature):
     `difference` takes `H̃ v`, `v = σ² ∘ g̃`, as a difference of gradients, `[g̃(m + εv) − g̃(m)] / ε`,
     with `ε‖v‖ = difference ‖m‖` and a random sign of ε, which cancels the next order on average. On
     a GPU, where second derivatives of normalising layers are slow, it takes a third of the time. It
-    looks at the net twice, so a net with dropout is refused.
+    looks at the net twice, so a net with dropout is refused. Under `torch.autocast` it is taken in
+    the precision of the weights all the same.
 
     With `share` below 1 the price is taken from so much of each batch, its first examples, which
     are taken to be in random order. A square of a sum over many examples is no less noisy than one
@@ -82,7 +83,9 @@ class SecondOrder(Curvature):
     ) -> Local:
         """Loss and price together, or the price `alone`."""
         if self.difference is not None:
-            return self._by_difference(problem, mean, precision, self.difference, alone=alone)
+            # Of two gradients rounded to a few digits nothing would be left.
+            with torch.autocast(_device(mean).type, enabled=False):
+                return self._by_difference(problem, mean, precision, self.difference, alone=alone)
         leaves = _leaves(mean)
         outputs = problem.forward(leaves)
         loss = problem.nll(outputs, problem.y)
@@ -146,6 +149,10 @@ class SecondOrder(Curvature):
             return torch.autograd.grad(outputs, leaves, given, is_grads_batched=True, **options)
         loss = problem.nll(outputs, problem.sample(outputs.detach()))
         return torch.autograd.grad(loss, leaves, torch.ones_like(loss), **options)
+
+
+def _device(params: Params) -> torch.device:
+    return next(iter(params.values())).device
 
 
 def _leaves(params: Params) -> Params:
