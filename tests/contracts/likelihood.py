@@ -80,6 +80,12 @@ class LikelihoodContract:
         assert found.shape == (len(self.outputs),)
         close(found, self.expected_log_prob(self.outputs, self.targets))
 
+    def test_log_prob_asks_no_other_device_for_a_number(self) -> None:
+        # There are none on this device; on a GPU such a question waits, and no graph can have it.
+        noise = {name: value.to("meta") for name, value in self.noise().items()}
+        found = self.likelihood.log_prob(self.outputs.to("meta"), self.targets.to("meta"), noise)
+        assert found.shape == (len(self.outputs),)
+
     def test_distribution(self) -> None:
         """Also with a leading axis of draws."""
         stacked = torch.stack([self.outputs, self.outputs + 0.3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -125,7 +126,7 @@ class BernoulliLikelihood(Likelihood):
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         matched = match(outputs, targets, "BernoulliLikelihood")
-        if matched.numel() and not ((matched == 0) | (matched == 1)).all():
+        if _is_answer(matched).logical_not().any():
             raise ValueError("BernoulliLikelihood needs targets that are 0 or 1.")
         return matched
 
@@ -133,7 +134,7 @@ class BernoulliLikelihood(Likelihood):
         return Bernoulli(logits=outputs, validate_args=False)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
-        matched = self.check(outputs, targets)
+        matched = self._answers(outputs, targets)
         loss = functional.binary_cross_entropy_with_logits(outputs, matched, reduction="none")
         return -per_example(loss)
 
@@ -154,23 +155,24 @@ class BernoulliLikelihood(Likelihood):
         # log p(y) ≈ log sigmoid(± κ m), MacKay (1992), and its derivatives in m.
         matched = match(mean, targets, "BernoulliLikelihood")
         seen = ~matched.isnan()
-        matched, shrink = self._answers(matched.nan_to_num(0.0)), _shrink(variance) * seen
+        matched = self._answers(matched, matched.nan_to_num(0.0))
+        shrink = _shrink(variance) * seen
         shrunk = mean * shrink
         p = shrunk.sigmoid()
         loss = functional.binary_cross_entropy_with_logits(shrunk, matched, reduction="none")
         eta = -(shrink.square() * p * (1.0 - p))
         return Conditioned(shrink * (matched - p), eta, -per_example(loss * seen))
 
-    def _answers(self, targets: Tensor) -> Tensor:
+    def _answers(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Targets that are 0 or 1; others are refused, or NaN where asking would make one wait."""
         if targets.device.type == "cpu":
-            return self.check(targets, targets)
-        return targets.masked_fill((targets != 0) & (targets != 1), math.nan)
+            return self.check(outputs, targets)
+        return _nan_unless(_is_answer, match(outputs, targets, "BernoulliLikelihood"))
 
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
     ) -> Tensor:
-        matched = self._answers(match(mean, targets, "BernoulliLikelihood"))
+        matched = self._answers(mean, targets)
         return per_example(matched * mean - expected_softplus(mean, variance))
 
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
@@ -185,7 +187,7 @@ class PoissonLikelihood(Likelihood):
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         matched = match(outputs, targets, "PoissonLikelihood")
-        if matched.numel() and ((matched < 0) | (matched != matched.round())).any():
+        if _is_count(matched).logical_not().any():
             raise ValueError("PoissonLikelihood needs counts: whole numbers that are not negative.")
         return matched
 
@@ -193,8 +195,14 @@ class PoissonLikelihood(Likelihood):
         return Poisson(outputs.exp(), validate_args=False)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
-        y = self.check(outputs, targets)
+        y = self._counts(outputs, targets)
         return per_example(y * outputs - outputs.exp() - torch.lgamma(y + 1.0))
+
+    def _counts(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Targets that are counts; others are refused, or NaN where asking would make one wait."""
+        if targets.device.type == "cpu":
+            return self.check(outputs, targets)
+        return _nan_unless(_is_count, match(outputs, targets, "PoissonLikelihood"))
 
     def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
         return torch.poisson(outputs.exp(), generator=generator)
@@ -210,5 +218,17 @@ class PoissonLikelihood(Likelihood):
         self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
     ) -> Tensor:
         # E[exp f] = exp(m + s/2)
-        y = self.check(mean, targets)
+        y = self._counts(mean, targets)
         return per_example(y * mean - torch.exp(mean + 0.5 * variance) - torch.lgamma(y + 1.0))
+
+
+def _is_answer(targets: Tensor) -> Tensor:
+    return (targets == 0) | (targets == 1)
+
+
+def _is_count(targets: Tensor) -> Tensor:
+    return (targets >= 0) & (targets == targets.round())
+
+
+def _nan_unless(good: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
+    return targets.masked_fill(good(targets).logical_not(), math.nan)
