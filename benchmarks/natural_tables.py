@@ -109,10 +109,11 @@ def noisy_images(*results: Result) -> str:
     text = (
         "Accuracy, NLL and calibration error on the test images. Each method has the temperature "
         f"T and the multiple of its learning rate of least NLL on {held} held-out training images "
-        f"(seeds {', '.join(map(str, seeds))}; mean ± standard deviation over them)."
+        f"(seeds {', '.join(map(str, seeds))} where a ± stands, the standard deviation over them)."
     )
     head = ["net", "prediction", "chosen", "accuracy", "NLL", "ECE"]
-    return "\n".join([text, "", *table(head, lines), "", commands(list(results))])
+    notes = [one["note"] for one in results if "note" in one]
+    return "\n".join([text, "", *table(head, lines), "", *notes, commands(list(results))])
 
 
 _HOW = {"accuracy": (2, " %"), "nll": (3, ""), "ece": (4, "")}
