@@ -49,6 +49,8 @@ def test_methods_at_temperatures_beside_the_paper(tmp_path: Path) -> None:
     first, second, *_ = more.err.splitlines()
     assert (first, second) == ("3 results are there already", "[3/4] map, temperature 0.1")
     kept = json.loads(file.read_text())
+    one, two = kept["command"].split("; ")
+    assert one == f"{two} --temperatures 1", "both calls have a part in it"
     assert sorted({one["temperature"] for one in kept["results"]}) == [0.1, 1.0]
     settings = more.out.partition("All settings")[2].splitlines()
     assert len([line for line in settings if line.startswith(("map", "mean_field"))]) == 6
@@ -95,10 +97,11 @@ def test_a_rate_that_all_share_has_no_column() -> None:
 def test_multipliers_are_drawn(tmp_path: Path) -> None:
     words = ["--methods", "mean_field", "--temperatures", "1", "--multipliers", "1,30"]
     said = call(*ELBO, *words, "--pictures", tmp_path / "drawn")
-    (file,) = (tmp_path / "drawn").iterdir()
-    assert file.name == "fashion-preact-elbo.svg"
-    assert "scales × 30" in file.read_text()
-    assert said.err.splitlines()[-1] == f"drawn: {file}"
+    files = [tmp_path / "drawn" / f"fashion-preact-{one}.svg" for one in ("elbo", "multipliers")]
+    assert sorted((tmp_path / "drawn").iterdir()) == files
+    assert "scales × 30" in files[0].read_text()
+    assert "last ELBO, temperature 1" in files[1].read_text()
+    assert said.err.splitlines()[-2:] == [f"drawn: {file}" for file in files]
 
 
 def test_what_was_done_is_kept_when_it_is_interrupted(

@@ -157,6 +157,19 @@ def test_the_residual_net_has_the_layout_of_the_paper() -> None:
     assert sum(p.numel() for p in model.parameters()) == kernels + norms + 512 * 10 + 10
 
 
+def test_the_residual_net_stays_in_bfloat16_under_autocast() -> None:
+    seen: set[torch.dtype] = set()
+    model = small_resnet().eval()
+    for part in model.modules():
+        if isinstance(part, nn.Softplus):
+            part.register_forward_hook(lambda _, __, found: seen.add(found.dtype))
+    x = images(2, 2, 8, 8)[:, :1].expand(-1, 3, -1, -1)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        rounded = model(x)
+    assert seen == {torch.bfloat16}
+    torch.testing.assert_close(rounded.float(), model(x), rtol=0.05, atol=0.05)
+
+
 def test_grey_images_of_28_and_other_activations_are_taken() -> None:
     model = preact_resnet18(nn.Tanh, width=2, classes=7, channels=1)
     assert model(images(2, 1, 28, 28)).shape == (2, 7)

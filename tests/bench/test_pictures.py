@@ -104,7 +104,8 @@ def test_pictures_of_tied_runs() -> None:
 
 def variational_result(rows: list[dict[str, Any]]) -> dict[str, Any]:
     kinds = [("map", "mean"), ("mean_field", "mean"), ("mean_field", "10 draws")]
-    common = {"temperature": 0.5, "scale_multiplier": 10.0, "history": rows}
+    scores = {"nll": 0.5, "accuracy": 90.0}
+    common = {"temperature": 0.5, "scale_multiplier": 10.0, "history": rows, "test": scores}
     return {"results": [{"method": m, "way": way, **common} for m, way in kinds]}
 
 
@@ -125,6 +126,23 @@ def test_one_panel_for_each_method_and_temperature() -> None:
     assert found.count("scales × 10") == found.count("scales × 30") == 1
     assert not any("map" in text for text in found)
     assert pictures.of_variational({"results": result["results"][:1]}) == {}
+
+
+def test_multipliers_of_the_scales_rate_are_drawn_where_there_are_several() -> None:
+    rows = [{"epoch": k, "loss": 1.0 / k, "kl": 4.0, "elbo": -9.0} for k in (1, 2)]
+    results = variational_result(rows)["results"]
+    assert "multipliers.svg" not in pictures.of_variational({"results": results})
+    more = [{**one, "scale_multiplier": 30.0} for one in results[1:]]
+    others = [{**one, "temperature": 0.1} for one in results]
+    drawn = pictures.of_variational({"results": [*results, *more, *others]})["multipliers.svg"]
+    found = texts(drawn)
+    titles = [text for text in found if "temperature" in text]
+    what = ("test log-likelihood", "test accuracy in %", "last ELBO")
+    assert titles == [f"{one}, temperature 0.5" for one in what]
+    # Both ways of predicting, but one training.
+    assert found.count("mean_field, mean") == 3
+    assert found.count("mean_field, 10 draws") == 2
+    assert {"10", "30"} <= set(found)
 
 
 def test_files_have_the_name_of_the_task(tmp_path: Path) -> None:

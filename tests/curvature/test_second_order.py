@@ -136,6 +136,28 @@ def test_a_difference_of_gradients_comes_close() -> None:
             assert_close(found.curvature.values[name], wanted.curvature.values[name])
 
 
+def test_a_difference_keeps_its_digits_under_autocast() -> None:
+    net, x, y = _net().float(), randn(4, 2, seed=1).float(), torch.tensor([0, 2, 1, 1])
+    likelihood = _Fixed()
+    params, variance = _params(net), {k: v.float() for k, v in _variance(net).items()}
+    precision = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
+
+    def gradient(half: bool, share: float) -> Params:
+        likelihood.drawn = torch.tensor([1, 2, 0, 1])[: round(share * len(y))]
+        problem = _problem(net, likelihood, x, y)
+        curvature = SecondOrder(difference=1e-3, share=share)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return curvature.local(problem, Point(params, None), Diagonal(), precision).gradient
+
+    for name, value in gradient(half=False, share=1.0).items():
+        assert_close(gradient(half=True, share=1.0)[name], value, rtol=0.0, atol=0.0)
+    # The loss of the whole batch is free to be rounded.
+    rounded, plain = gradient(half=True, share=0.5), gradient(half=False, share=0.5)
+    assert any((rounded[k] != plain[k]).any() for k in plain)
+    for name, value in plain.items():
+        assert_close(rounded[name], value, rtol=0.03, atol=0.03 * float(value.abs().max()))
+
+
 def test_a_difference_keeps_the_averages_of_one_look() -> None:
     def learner(difference: float | None) -> Learner:
         torch.manual_seed(0)
