@@ -9,7 +9,7 @@ from typing import Any
 
 from bayesrule.bench import active
 from bayesrule.commands import faults, numbers, options, text
-from bayesrule.commands.kept import keeper, kept
+from bayesrule.commands.kept import keeper, printed
 
 # Which columns stand beside ours: R for random rows, A for those of the largest variance.
 _LETTERS = {"random": "R", "variance": "A"}
@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     plan = active.Plan(epochs=args.epochs, seed=args.seed)
     if args.out:
         options.writable(Path(args.out).parent)
+    keep = keeper(args)
     found = active.run(
         args.methods,
         args.sets,
@@ -75,10 +76,11 @@ def run(args: argparse.Namespace) -> int:
         num=args.trials,
         plan=plan,
         known=active.read(Path(args.out), plan) if args.out else (),
-        keep=keeper(args),
+        keep=keep,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    if kept(args, found):
+    keep(found)
+    if printed(args, found):
         return 0
     for method in dict.fromkeys(one["method"] for one in found["results"]):
         _show(method, [one for one in found["results"] if one["method"] == method])

@@ -36,14 +36,13 @@ def run_methods(args: argparse.Namespace) -> int:
         "held_out": args.held_out or variational.HELD_OUT,
         "seed": args.seed or 0,
     }
-    previous = _previous(args, variational.facts(args.task, **settings))
     found = variational.run(
         args.task,
         trials,
         **settings,
-        previous=previous,
+        previous=_previous(args, variational.facts(args.task, **settings)),
         show=say,
-        keep=keeper(args, previous),
+        keep=keeper(args),
     )
     drawn(args, args.task, found, pictures.of_variational)
     if args.json:
@@ -57,15 +56,14 @@ def run_methods(args: argparse.Namespace) -> int:
 def run_tied(args: argparse.Namespace) -> int:
     """Trains ranks for seeds and prints their means, the ratios and the truncations."""
     settings = {**_settings(args), "marks": tuple(args.marks or tied.MARKS)}
-    previous = _previous(args, tied.facts(args.task, **settings))
     found = tied.run(
         args.task,
         ranks=args.ranks or (0, 2, 3),
         seeds=args.seeds or (0, 1, 2),
         **settings,
-        previous=previous,
+        previous=_previous(args, tied.facts(args.task, **settings)),
         show=say,
-        keep=keeper(args, previous),
+        keep=keeper(args),
     )
     drawn(args, args.task, found, pictures.of_tied)
     if args.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,20 +49,15 @@ def kept(args: argparse.Namespace, found: dict[str, Any]) -> bool:
     found["command"] = options.command(args)
     if args.out:
         write_atomically(Path(args.out), (options.as_json(found) + "\n").encode())
-    if args.json:
-        print(options.as_json(found))
-    return bool(args.json)
+    return printed(args, found)
 
 
-def keeper(
-    args: argparse.Namespace, previous: dict[str, Any] | None = None
-) -> Callable[[dict[str, Any]], None]:
+def keeper(args: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
     """Writes a result while it grows, if it is to be kept at all.
 
-    Where it goes on from a `previous` one, the calls that made it stand before this one.
+    Where it goes on from a file, the calls that made that stand before this one.
     """
-    earlier = str((previous or {}).get("command", "")).split(BETWEEN)
-    commands = dict.fromkeys([*filter(None, earlier), options.command(args)])
+    commands = dict.fromkeys([*_earlier(args.out), options.command(args)])
 
     def keep(found: dict[str, Any]) -> None:
         if args.out:
@@ -69,3 +65,12 @@ def keeper(
             write_atomically(Path(args.out), (options.as_json(document) + "\n").encode())
 
     return keep
+
+
+def _earlier(file: str | None) -> list[str]:
+    """The calls that a file was made by; none if it is no result."""
+    try:
+        found = json.loads(Path(file or "").read_text())
+        return str(found["command"]).split(BETWEEN)
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
