@@ -112,6 +112,24 @@ def test_pull_is_the_chain_rule(rank: int) -> None:
         close(got, want, 1e-12)
 
 
+@pytest.mark.parametrize("shape", [(5, 2, 3, 3), (5, 4, 2, 3), (5, 2, 3, 1), (5, 7, 1, 1)])
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> None:
+    mean, slope = randn(*shape, seed=1), randn(*shape, seed=2)
+    columns = shape[1] * shape[2] * shape[3]
+    scales = {"c.u": randn(5, rank, seed=3), "c.v": randn(columns, rank, seed=4)}
+    plain = KTied({"c": mean}, scales)
+    last = torch.channels_last
+    moved = KTied({"c": mean.contiguous(memory_format=last)}, scales)
+    close(moved.std()["c"], plain.std()["c"])
+    assert moved.std()["c"].stride() == moved.mean["c"].stride(), "read together, so laid out alike"
+    wanted = plain.pull({"c": slope.clone()})
+    for given in (slope.clone(), slope.contiguous(memory_format=last)):
+        found = moved.pull({"c": given})
+        for name, value in wanted.items():
+            close(found[name], value)
+
+
 def test_a_step_follows_the_reparameterised_gradient() -> None:
     """Bonnet, Price and `pull` against autograd through `θ = μ + (U Vᵀ) ε`."""
     torch.manual_seed(0)

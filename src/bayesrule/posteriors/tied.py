@@ -65,12 +65,57 @@ class KTied(Factorised):
                 pulled[name] = slope
                 continue
             u, v = free[f"{name}.u"], free[f"{name}.v"]
-            right, left = _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v)
+            order = self._order(name)
+            if order is None:
+                right, left = _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v)
+            else:
+                shape = self.mean[name].shape
+                matrix = slope.permute(order).reshape(len(u), len(v))
+                right, left = _both_sides(matrix, u, _columns_to(v, shape, order))
+                left = _columns_from(left, shape, order)
             pulled[f"{name}.u"], pulled[f"{name}.v"] = right.mul_(u), left.mul_(v)
         return pulled
 
     def _product(self, name: str, free: Params) -> Tensor:
-        return _outer(free[f"{name}.u"], free[f"{name}.v"]).view(self.mean[name].shape)
+        u, v, mean = free[f"{name}.u"], free[f"{name}.v"], self.mean[name]
+        order = self._order(name)
+        if order is None:
+            return _outer(u, v).view(mean.shape)
+        found = _outer(u, _columns_to(v, mean.shape, order))
+        return found.view([mean.shape[axis] for axis in order]).permute(_inverse(order))
+
+    def _order(self, name: str) -> list[int] | None:
+        """How a weight lies in memory, where that matters; not for many nets at once."""
+        return _in_memory(self.mean[name]) if self.scales[f"{name}.u"].ndim == 2 else None
+
+
+def _in_memory(weight: Tensor) -> list[int] | None:
+    """The axes as they lie in memory, if all but the first lie in another order: channels last.
+
+    What is read together with the weights should lie as they do.
+    """
+    if weight.is_contiguous():
+        return None
+    order = sorted(range(weight.ndim), key=weight.stride, reverse=True)
+    fits = order[0] == 0 and weight.permute(order).is_contiguous()
+    return order if fits else None
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _columns_to(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
+    """The rows of V, one for each column of the matrix, in another order of axes."""
+    later = [axis - 1 for axis in order[1:]]
+    return v.view(*shape[1:], -1).permute(*later, len(later)).reshape(v.shape)
+
+
+def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
+    """The way back."""
+    later = _inverse([axis - 1 for axis in order[1:]])
+    there = [shape[axis] for axis in order[1:]]
+    return v.reshape(*there, -1).permute(*later, len(later)).reshape(v.shape)
 
 
 def _outer(u: Tensor, v: Tensor) -> Tensor:
