@@ -22,8 +22,8 @@ def captured(self: br.Replayed, state: State, x: Tensor, y: Tensor, key: object)
     own = tree.map_tensors(state, torch.clone)
     known = tree.map_tensors(replayed.roots(state), torch.clone)
     generators = [seeds.generator("cpu", state.seed, state.step, 3 + k) for k in range(2)]
-    given = self.rule.rates(state.step)
-    rates = type(given)(*(torch.tensor(float(r), dtype=x.dtype) for r in given))
+    placed = self.rule.placed(state.step, x.device)
+    rates = type(placed)(*(r.to(x.dtype) if isinstance(r, Tensor) else r for r in placed))
     x, y, loss = x.clone(), y.clone(), torch.zeros((), dtype=x.dtype)
 
     def replay() -> None:
@@ -119,3 +119,16 @@ def test_what_cannot_be_replayed_is_refused_by_name() -> None:
     for method in (br.noisy_ekfac, br.noisy_full, br.vogn):
         with pytest.raises(TypeError, match="Replayed steps are for"):
             br.Replayed(method(net, likelihood, num_data=10))
+
+
+def test_rates_that_no_step_changes_stay_numbers() -> None:
+    rule = br.Elbo(br.schedules.linear(0.1, 0.2, 10), kl_weight=0.5)
+    placed = rule.placed(0, torch.device("cpu"))
+    assert isinstance(placed.learning_rate, Tensor)
+    assert placed.kl_weight == 0.5
+    rule.refill(placed, 10)
+    torch.testing.assert_close(placed.learning_rate, torch.tensor(0.2))
+    changing = br.Elbo(0.1, kl_weight=br.schedules.linear(0.0, 1.0, 10))
+    placed = changing.placed(5, torch.device("cpu"))
+    assert all(isinstance(place, Tensor) for place in placed)
+    torch.testing.assert_close(placed.kl_weight, torch.tensor(0.5))

@@ -124,9 +124,7 @@ class Replayed:
     def _replay(self, plan: _Plan, state: State, x: Tensor, y: Tensor) -> tuple[State, Info]:
         plan.x.copy_(x)
         plan.y.copy_(y)
-        for place, value in zip(plan.rates, self.rule.rates(state.step), strict=True):
-            assert isinstance(place, Tensor)
-            place.fill_(float(value))
+        self.rule.refill(plan.rates, state.step)
         plan.graph.replay()
         self._count += 1
         own = plan.state
@@ -149,8 +147,7 @@ class Replayed:
         own = tree.map_tensors(state, torch.clone)
         known = tree.map_tensors(roots(state), torch.clone)
         generators = [seeds.generator(x.device, state.seed, state.step, 3 + k) for k in range(2)]
-        given = self.rule.rates(state.step)
-        rates: Any = type(given)(*(torch.tensor(float(r), device=x.device) for r in given))
+        rates = self.rule.placed(state.step, x.device)
         x, y = x.clone(), y.clone()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

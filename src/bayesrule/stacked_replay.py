@@ -86,9 +86,8 @@ class Graphs:
         self._steps, self._rule = steps, stack.learner.rule
         device, first = state.posterior.device, seeds_of(state)[0]
         self._generator = seeds.generator(device, first, state.step, _STREAM)
-        rates = self._rule.rates(state.step)
-        places = (torch.tensor(float(one), device=device) for one in rates)
-        self._replay = Replay(type(rates)(*places), OneForAll(self._generator, stack.num))
+        rates = self._rule.placed(state.step, device)
+        self._replay = Replay(rates, OneForAll(self._generator, stack.num))
         self._state, self._begun = state, False
         self._roots: dict[str, Params] = {}
         self._plans: dict[object, _Plan] = {}
@@ -102,9 +101,7 @@ class Graphs:
         """Takes a step; each net's loss."""
         x, y = batch
         own = self._steps.own(y, sizes)
-        rates = self._rule.rates(self._state.step)
-        for place, value in zip(self._replay.rates, rates, strict=True):
-            place.fill_(float(value))
+        self._rule.refill(self._replay.rates, self._state.step)
         if not self._begun:
             # The first step may find that each output has a noise of its own.
             new, loss = self._steps.step(self._state, x, y, own, True, self._replay)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bayesrule import tree
 from bayesrule.curvature import Curvature
@@ -69,12 +70,33 @@ class RatedRule(Rule):
     """A rule whose steps differ by a few numbers, so that one of them can be replayed for all.
 
     `rates` gives these numbers for a step, a named tuple; `move` takes them, or 0-d tensors in
-    their place, which a GPU is not asked for.
+    their place, which a GPU is not asked for. `steady` names those that no step changes.
     """
+
+    @property
+    def steady(self) -> tuple[str, ...]:
+        """The rates that are the same at all steps and may be numbers in each of them."""
+        return ()
 
     @abstractmethod
     def rates(self, step: int) -> Any:
         """The numbers of a step."""
+
+    def placed(self, step: int, device: torch.device) -> Any:
+        """The rates of a step with 0-d tensors in the places of those that change."""
+        rates = self.rates(step)
+        named = zip(rates._fields, rates, strict=True)
+        places = (
+            float(value) if name in self.steady else torch.tensor(float(value), device=device)
+            for name, value in named
+        )
+        return type(rates)(*places)
+
+    def refill(self, placed: Any, step: int) -> None:
+        """Puts the rates of another step into their places."""
+        for place, value in zip(placed, self.rates(step), strict=True):
+            if isinstance(place, Tensor):
+                place.fill_(float(value))
 
     @abstractmethod
     def move(

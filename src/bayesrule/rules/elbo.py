@@ -113,6 +113,10 @@ class Elbo(RatedRule):
             memory["gradients"] = {k: vectors.zeros_like(v) for k, v in groups.items() if v}
         return memory
 
+    @property
+    def steady(self) -> tuple[str, ...]:
+        return () if callable(self.kl_weight) else ("kl_weight",)
+
     def rates(self, step: int) -> Rates:
         """The numbers of a step."""
         return Rates(as_schedule(self.learning_rate)(step), as_schedule(self.kl_weight)(step))
