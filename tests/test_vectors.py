@@ -126,3 +126,21 @@ def test_noise_is_white_typed_and_repeatable() -> None:
     assert torch.equal(flat(one), flat(two))
     assert abs(float(one["w"].mean())) < 5 / 4000**0.5
     assert abs(float(one["w"].square().mean()) - 1.0) < 5 * (2 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 1, 0, 2)])
+def test_draws_lie_in_memory_as_what_they_are_for(order: tuple[int, ...]) -> None:
+    like = torch.zeros(2, 3, 4, 5).permute(order)
+    like = torch.empty_like(like)
+    found = vectors.randn_like({"a": like}, torch.Generator().manual_seed(0))["a"]
+    assert found.shape == like.shape
+    assert found.stride() == like.stride()
+    flat = torch.randn(120, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(found.flatten().sort().values, flat.sort().values)
+
+
+def test_what_has_gaps_in_memory_gets_draws_without() -> None:
+    like = torch.zeros(4, 6)[:, ::2]
+    found = vectors.randn_like({"a": like}, torch.Generator().manual_seed(0))["a"]
+    assert found.shape == (4, 3)
+    assert found.is_contiguous()

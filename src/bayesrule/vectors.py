@@ -5,7 +5,7 @@ As in torch, names that end in an underscore work in place; they are for vectors
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -62,8 +62,8 @@ def scale_(a: Params, factor: float | Tensor) -> Params:
     if _differs(factor):
         for value in a.values():
             value.mul_(over(factor, value))
-        return a
-    torch._foreach_mul_(list(a.values()), factor)
+    elif a:
+        torch._foreach_mul_(list(a.values()), factor)
     return a
 
 
@@ -191,7 +191,36 @@ def randn_like(a: Params, generator: Generator | Generators) -> Params:
         return {k: part.reshape(v.shape) for (k, v), part in zip(a.items(), blocks, strict=True)}
     flat = randomness.normal(numel(a), generator, dtype=dtype, device=device)
     parts = flat.split([value.numel() for value in a.values()])
-    return {k: part.view(v.shape) for (k, v), part in zip(a.items(), parts, strict=True)}
+    return {k: laid_out(part, v) for (k, v), part in zip(a.items(), parts, strict=True)}
+
+
+def laid_out(flat: Tensor, like: Tensor) -> Tensor:
+    """A view of one row of numbers that lies in memory as another tensor does, gaps aside.
+
+    >>> kernel = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    >>> laid_out(torch.zeros(96), kernel).stride() == kernel.stride()
+    True
+    """
+    order = in_memory(like)
+    if order is None:
+        return flat.view(like.shape)
+    return flat.view([like.shape[axis] for axis in order]).permute(inverse(order))
+
+
+def in_memory(tensor: Tensor) -> list[int] | None:
+    """The axes in the order in which they lie in memory, as of kernels with their channels last.
+
+    None if that is their own order, or if there are gaps.
+    """
+    if tensor.is_contiguous():
+        return None
+    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+    return order if tensor.permute(order).is_contiguous() else None
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The order that undoes another one."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def apart(a: Params) -> Params:

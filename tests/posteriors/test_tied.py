@@ -130,6 +130,19 @@ def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> N
             close(found[name], value)
 
 
+def test_nets_without_vectors_or_without_ranks_learn_too() -> None:
+    net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 1, bias=False))
+    batch = randn(5, 3, seed=1).float(), randn(5, 1, seed=2).float()
+    for rank in (2, {"*": None}):
+        learner = k_tied(net, GaussianLikelihood(noise=0.1), num_data=10, rank=rank)
+        first = learner.init()
+        state, _ = learner.step(first, batch)
+        assert list(state.posterior.scales) == list(first.posterior.scales)
+        assert all(
+            (state.posterior.scales[k] != v).all() for k, v in first.posterior.scales.items()
+        )
+
+
 def test_a_step_follows_the_reparameterised_gradient() -> None:
     """Bonnet, Price and `pull` against autograd through `θ = μ + (U Vᵀ) ε`."""
     torch.manual_seed(0)

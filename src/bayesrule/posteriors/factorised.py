@@ -76,8 +76,11 @@ class Factorised(Normal):
         return dict(self.__dict__["_known"][1])
 
     @abstractmethod
-    def pull(self, gradient: Params) -> Params:
-        """The gradient in the free parameters from the one in `log std`, which it may use up."""
+    def pull(self, gradient: Params, share: float | Tensor = 1.0) -> Params:
+        """The gradient in the free parameters from `share` times the one in `log std`.
+
+        It may use that one up. Of many nets, each may have a share of its own.
+        """
 
     @property
     def num_parameters(self) -> int:
@@ -148,8 +151,8 @@ class MeanField(Factorised):
     def _std(self) -> Params:
         return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
 
-    def pull(self, gradient: Params) -> Params:
-        return gradient
+    def pull(self, gradient: Params, share: float | Tensor = 1.0) -> Params:
+        return vectors.scale_(gradient, share)
 
 
 def first_std(params: Params, spread: float | FanIn, prior_precision: float) -> Params:

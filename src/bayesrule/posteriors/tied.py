@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule import seeds
+from bayesrule import seeds, vectors
 from bayesrule.posteriors.factorised import (
     SHARE,
     Factorised,
@@ -53,28 +53,34 @@ class KTied(Factorised):
         names = (name for name in self.mean if name in free or f"{name}.u" in free)
         return {name: free[name] if name in free else self._product(name, free) for name in names}
 
-    def pull(self, gradient: Params) -> Params:
+    def pull(self, gradient: Params, share: float | Tensor = 1.0) -> Params:
         """`∂F/∂log u = ((q/σ) V) ∘ u` and `∂F/∂log v = ((q/σ)ᵀ U) ∘ v` with `q = ∂F/∂log σ`."""
         std, free = self.std(), self.__dict__["_factors"]
+        own = vectors.scale_({k: v for k, v in gradient.items() if k in free}, share)
         tied = {name: slope for name, slope in gradient.items() if name not in free}
-        if tied:
-            torch._foreach_div_(list(tied.values()), [std[name] for name in tied])
-        pulled: Params = {}
-        for name, slope in gradient.items():
-            if name in free:
-                pulled[name] = slope
-                continue
-            u, v = free[f"{name}.u"], free[f"{name}.v"]
-            order = self._order(name)
-            if order is None:
-                right, left = _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v)
-            else:
-                shape = self.mean[name].shape
-                matrix = slope.permute(order).reshape(len(u), len(v))
-                right, left = _both_sides(matrix, u, _columns_to(v, shape, order))
-                left = _columns_from(left, shape, order)
-            pulled[f"{name}.u"], pulled[f"{name}.v"] = right.mul_(u), left.mul_(v)
-        return pulled
+        if not tied:
+            return own
+        torch._foreach_div_(list(tied.values()), [std[name] for name in tied])
+        number = 1.0 if isinstance(share, Tensor) else share
+        sums: Params = {}
+        for name, slope in tied.items():
+            sums[f"{name}.u"], sums[f"{name}.v"] = self._sums(name, slope, free, number)
+        # Factors come first: an optimiser asks for gradients that lie in memory as they do.
+        products = torch._foreach_mul([free[name] for name in sums], list(sums.values()))
+        pulled = dict(zip(sums, products, strict=True))
+        if isinstance(share, Tensor):
+            vectors.scale_(pulled, share)
+        return {name: own[name] if name in own else pulled[name] for name in self.scales}
+
+    def _sums(self, name: str, slope: Tensor, free: Params, share: float) -> tuple[Tensor, Tensor]:
+        """`share M V` and `share Mᵀ U` of a slope M as a matrix."""
+        u, v, order = free[f"{name}.u"], free[f"{name}.v"], self._order(name)
+        if order is None:
+            return _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v, share)
+        shape = self.mean[name].shape
+        matrix = slope.permute(order).reshape(len(u), len(v))
+        right, left = _both_sides(matrix, u, _columns_to(v, shape, order), share)
+        return right, _columns_from(left, shape, order)
 
     def _product(self, name: str, free: Params) -> Tensor:
         u, v, mean = free[f"{name}.u"], free[f"{name}.v"], self.mean[name]
@@ -82,27 +88,13 @@ class KTied(Factorised):
         if order is None:
             return _outer(u, v).view(mean.shape)
         found = _outer(u, _columns_to(v, mean.shape, order))
-        return found.view([mean.shape[axis] for axis in order]).permute(_inverse(order))
+        return found.view([mean.shape[axis] for axis in order]).permute(vectors.inverse(order))
 
     def _order(self, name: str) -> list[int] | None:
-        """How a weight lies in memory, where that matters; not for many nets at once."""
-        return _in_memory(self.mean[name]) if self.scales[f"{name}.u"].ndim == 2 else None
-
-
-def _in_memory(weight: Tensor) -> list[int] | None:
-    """The axes as they lie in memory, if all but the first lie in another order: channels last.
-
-    What is read together with the weights should lie as they do.
-    """
-    if weight.is_contiguous():
-        return None
-    order = sorted(range(weight.ndim), key=weight.stride, reverse=True)
-    fits = order[0] == 0 and weight.permute(order).is_contiguous()
-    return order if fits else None
-
-
-def _inverse(order: list[int]) -> list[int]:
-    return sorted(range(len(order)), key=order.__getitem__)
+        """How a weight lies in memory, if not row by row: what is read with it lies so too."""
+        # Of many nets at once each has a row for itself.
+        order = vectors.in_memory(self.mean[name]) if self.scales[f"{name}.u"].ndim == 2 else None
+        return order if order and order[0] == 0 else None
 
 
 def _columns_to(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
@@ -113,7 +105,7 @@ def _columns_to(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
 
 def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
     """The way back."""
-    later = _inverse([axis - 1 for axis in order[1:]])
+    later = vectors.inverse([axis - 1 for axis in order[1:]])
     there = [shape[axis] for axis in order[1:]]
     return v.reshape(*there, -1).permute(*later, len(later)).reshape(v.shape)
 
@@ -130,12 +122,20 @@ def _outer(u: Tensor, v: Tensor) -> Tensor:
     return found
 
 
-def _both_sides(matrix: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """`M V` and `Mᵀ U`."""
+def _both_sides(matrix: Tensor, u: Tensor, v: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """`share M V` and `share Mᵀ U`."""
+    if matrix.ndim > 2:
+        return (matrix @ v).mul_(share), (matrix.mT @ u).mul_(share)
     if matrix.numel() < _LARGE:
-        return matrix @ v, matrix.mT @ u
+        return _times(matrix, v, share), _times(matrix.mT, u, share)
     # A few long rows against a large matrix: up to ten times as fast as long columns.
-    return (v.mT.contiguous() @ matrix.mT).mT, (u.mT.contiguous() @ matrix).mT
+    right = _times(v.mT.contiguous(), matrix.mT, share)
+    return right.mT, _times(u.mT.contiguous(), matrix, share).mT
+
+
+def _times(a: Tensor, b: Tensor, share: float) -> Tensor:
+    """`share A B` in one call."""
+    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=share)
 
 
 def matrix_shape(weight: Tensor) -> tuple[int, int] | None:

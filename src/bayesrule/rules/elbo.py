@@ -173,15 +173,14 @@ class Elbo(RatedRule):
         share, pull = 1.0 / derivatives.weight, kl_weight * prior_precision
         gradient, mean = derivatives.gradient, posterior.mean
         if not isinstance(posterior, Factorised):
-            toward = vectors.add_(gradient, vectors.scale(mean, pull))
+            toward = vectors.add_(gradient, mean, alpha=pull)
             return {"mean": vectors.scale_(toward, share), "scales": {}}
         std = posterior.std()
         uncertain = {name: gradient[name] for name in std}
-        vectors.add_(uncertain, vectors.scale({name: mean[name] for name in std}, pull))
+        vectors.add_(uncertain, mean, alpha=pull)
         vectors.scale_(gradient, share)
         slope = _add_squares(_log_slope(derivatives.curvature, std), std, pull)
-        slope = vectors.scale_(_shifted(slope, -kl_weight), share)
-        return {"mean": gradient, "scales": posterior.pull(slope)}
+        return {"mean": gradient, "scales": posterior.pull(_shifted(slope, -kl_weight), share)}
 
 
 def _groups(posterior: Posterior) -> dict[str, Params]:
