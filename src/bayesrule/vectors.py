@@ -68,9 +68,10 @@ def scale_(a: Params, factor: float | Tensor) -> Params:
 
 
 def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
-    """`a ← a + alpha b`; alpha is a number, or a 0-d tensor that a GPU is not asked for."""
+    """`a ← a + alpha b`; alpha is a number, a 0-d tensor (a GPU is not asked), or one per net."""
     if isinstance(alpha, Tensor):
-        torch._foreach_add_(list(a.values()), torch._foreach_mul(_values(b, a), alpha))
+        scaled = scale({name: b[name] for name in a}, alpha)
+        torch._foreach_add_(list(a.values()), list(scaled.values()))
     else:
         torch._foreach_add_(list(a.values()), _values(b, a), alpha=alpha)
     return a
@@ -97,7 +98,7 @@ def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
 
 
 def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
-    """`a ← a + value b / c`, elementwise; the value is a number or a 0-d tensor."""
+    """`a ← a + value b / c`, elementwise; the value is a number or a tensor, as for `add_`."""
     if isinstance(value, Tensor):
         ratio = torch._foreach_div(_values(b, a), _values(c, a))
         return add_(a, dict(zip(a, ratio, strict=True)), alpha=value)

@@ -180,10 +180,15 @@ class Noisy(RatedRule):
         if step % self.inverse_every == 0:
             posterior, gradient = self._follow(posterior, gradient, prior_precision, weight, memory)
         seen = _seen(posterior)
-        divisor = self._divisor(seen.precision, prior_precision, weight, memory)
+        divisor, factor = self._divisor(seen.precision, prior_precision, weight, memory)
         # The nets of a stack, each with a loss of its own, come first in all tensors.
         nets = derivatives.loss.ndim
-        mean = self._descended(seen.mean, divisor, gradient, weight, memory, rates, nets)
+        if math.isinf(self.kl_clip) and not isinstance(self.momentum, Velocity):
+            gradient, rate = self._averaged(gradient, memory), rates.learning_rate
+            mean = divisor.descend_(seen.mean, gradient, rate / factor)
+        else:
+            divisor = divisor.times_(factor) if self.square_root else divisor
+            mean = self._descended(seen.mean, divisor, gradient, weight, memory, rates, nets)
         return _moved(posterior, mean), memory
 
     def _is_stale(self, step: int) -> bool:
@@ -217,16 +222,22 @@ class Noisy(RatedRule):
 
     def _divisor(
         self, precision: Matrix, prior_precision: float, weight: float, memory: Memory
-    ) -> Matrix:
-        """What the mean's gradient is divided by."""
+    ) -> tuple[Matrix, float]:
+        """A matrix and a factor: what the mean's gradient is divided by is their product."""
         if not self.square_root:
-            return memory["preconditioner"] if self._damped_apart else precision
+            return memory["preconditioner"] if self._damped_apart else precision, 1.0
         more = prior_precision + weight * self.damping
-        # N √(F/N + γ) = √(N (F + Nγ)), and N (√(F/N) + γ) = √(N F) + Nγ.
+        # N √(F/N + γ) = √N √(F + Nγ), and N (√(F/N) + γ) = √N (√F + √N γ).
         values = memory["curvature"].diagonal()
-        inside = vectors.shift(values, more) if self.damped_root else values
-        root = vectors.scale_(vectors.sqrt(inside), weight**0.5)
-        return DiagonalMatrix(root if self.damped_root else vectors.shift_(root, more))
+        if self.damped_root:
+            return DiagonalMatrix(vectors.sqrt(vectors.shift(values, more))), weight**0.5
+        root = vectors.shift_(vectors.sqrt(values), more / weight**0.5)
+        return DiagonalMatrix(root), weight**0.5
+
+    def _averaged(self, gradient: Params, memory: Memory) -> Params:
+        if not isinstance(self.momentum, Average):
+            return gradient
+        return vectors.lerp_(memory["momentum"], gradient, 1.0 - self.momentum.decay)
 
     def _descended(
         self,
@@ -239,11 +250,7 @@ class Noisy(RatedRule):
         nets: int,
     ) -> Params:
         """The mean after the step; it is used up, and `memory` moves."""
-        rate = rates.learning_rate
-        if isinstance(self.momentum, Average):
-            gradient = vectors.lerp_(memory["momentum"], gradient, 1.0 - self.momentum.decay)
-        if math.isinf(self.kl_clip) and not isinstance(self.momentum, Velocity):
-            return divisor.descend_(mean, gradient, rate)
+        rate, gradient = rates.learning_rate, self._averaged(gradient, memory)
         direction = divisor.solve(gradient)
         if not math.isinf(self.kl_clip):
             moved = _dot(gradient, direction, nets) * (rate**2 / weight)
