@@ -176,7 +176,7 @@ class Noisy(RatedRule):
             memory["curvature"] = memory["curvature"].refreshed()
         where = derivatives.weights if self.prior_at_draws else _seen(posterior).mean
         assert where is not None
-        gradient = vectors.add(derivatives.gradient, where, alpha=prior_precision)
+        gradient = vectors.add_(derivatives.gradient, where, alpha=prior_precision)
         if step % self.inverse_every == 0:
             posterior, gradient = self._follow(posterior, gradient, prior_precision, weight, memory)
         seen = _seen(posterior)
