@@ -134,7 +134,7 @@ class BernoulliLikelihood(Likelihood):
         return Bernoulli(logits=outputs, validate_args=False)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
-        matched = self._answers(outputs, targets)
+        matched = _possible(self, _is_answer, outputs, targets)
         loss = functional.binary_cross_entropy_with_logits(outputs, matched, reduction="none")
         return -per_example(loss)
 
@@ -155,7 +155,7 @@ class BernoulliLikelihood(Likelihood):
         # log p(y) ≈ log sigmoid(± κ m), MacKay (1992), and its derivatives in m.
         matched = match(mean, targets, "BernoulliLikelihood")
         seen = ~matched.isnan()
-        matched = self._answers(matched, matched.nan_to_num(0.0))
+        matched = _possible(self, _is_answer, mean, matched.nan_to_num(0.0))
         shrink = _shrink(variance) * seen
         shrunk = mean * shrink
         p = shrunk.sigmoid()
@@ -163,16 +163,10 @@ class BernoulliLikelihood(Likelihood):
         eta = -(shrink.square() * p * (1.0 - p))
         return Conditioned(shrink * (matched - p), eta, -per_example(loss * seen))
 
-    def _answers(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Targets that are 0 or 1; others are refused, or NaN where asking would make one wait."""
-        if targets.device.type == "cpu":
-            return self.check(outputs, targets)
-        return _nan_unless(_is_answer, match(outputs, targets, "BernoulliLikelihood"))
-
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
     ) -> Tensor:
-        matched = self._answers(mean, targets)
+        matched = _possible(self, _is_answer, mean, targets)
         return per_example(matched * mean - expected_softplus(mean, variance))
 
     def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
@@ -195,14 +189,8 @@ class PoissonLikelihood(Likelihood):
         return Poisson(outputs.exp(), validate_args=False)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
-        y = self._counts(outputs, targets)
+        y = _possible(self, _is_count, outputs, targets)
         return per_example(y * outputs - outputs.exp() - torch.lgamma(y + 1.0))
-
-    def _counts(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Targets that are counts; others are refused, or NaN where asking would make one wait."""
-        if targets.device.type == "cpu":
-            return self.check(outputs, targets)
-        return _nan_unless(_is_count, match(outputs, targets, "PoissonLikelihood"))
 
     def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
         return torch.poisson(outputs.exp(), generator=generator)
@@ -218,7 +206,7 @@ class PoissonLikelihood(Likelihood):
         self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
     ) -> Tensor:
         # E[exp f] = exp(m + s/2)
-        y = self._counts(mean, targets)
+        y = _possible(self, _is_count, mean, targets)
         return per_example(y * mean - torch.exp(mean + 0.5 * variance) - torch.lgamma(y + 1.0))
 
 
@@ -230,5 +218,11 @@ def _is_count(targets: Tensor) -> Tensor:
     return (targets >= 0) & (targets == targets.round())
 
 
-def _nan_unless(good: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
-    return targets.masked_fill(good(targets).logical_not(), math.nan)
+def _possible(
+    likelihood: Likelihood, good: Callable[[Tensor], Tensor], outputs: Tensor, targets: Tensor
+) -> Tensor:
+    """Targets that there can be; others are refused, or NaN where asking would make one wait."""
+    if targets.device.type == "cpu":
+        return likelihood.check(outputs, targets)
+    matched = match(outputs, targets, type(likelihood).__name__)
+    return matched.masked_fill(good(matched).logical_not(), math.nan)

@@ -87,8 +87,7 @@ class KTied(Factorised):
         order = self._order(name)
         if order is None:
             return _outer(u, v).view(mean.shape)
-        found = _outer(u, _columns_to(v, mean.shape, order))
-        return found.view([mean.shape[axis] for axis in order]).permute(vectors.inverse(order))
+        return vectors.laid_out(_outer(u, _columns_to(v, mean.shape, order)).view(-1), mean)
 
     def _order(self, name: str) -> list[int] | None:
         """How a weight lies in memory, if not row by row: what is read with it lies so too."""
