@@ -16,8 +16,13 @@ SCORES = {"log_likelihood": "Log-likelihood of a test point", "rmse": "RMSE"}
 
 
 def commands(results: list[Result]) -> str:
-    """How results were made, and where."""
-    return "; ".join(f"`{one['command']}`, {one['machine']}" for one in results) + "."
+    """How results were made, and where; of many calls for one of them the first stands for all."""
+    return "; ".join(f"{_calls(one['command'])}, {one['machine']}" for one in results) + "."
+
+
+def _calls(command: str) -> str:
+    first, *others = command.split("; ")
+    return f"`{command}`" if len(others) < 2 else f"`{first}` and {len(others)} calls like it"
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -33,7 +33,7 @@ BARS = {
 BARS_OF_MAP = {"softplus": {"variational_laplace": 2.75}}
 BARS_OF_OTHERS = {"k_tied": "mean_field"}
 TIED = ("mnist", "cifar10", "imdb")
-VARIATIONAL = ("fashion", "cifar10")
+VARIATIONAL = ("fashion_short", "fashion", "cifar10")
 
 
 def speed(result: dict[str, Any]) -> str:
@@ -171,8 +171,8 @@ def variational(results: list[dict[str, Any]]) -> str:
         "error on the test images, at the one of its temperatures that has the least NLL on "
         f"{held} held-out training images, and in brackets what Unlu & Aitchison (2021) report.",
         "",
-        "| net | prediction | temperature | NLL | accuracy | ECE |",
-        "|---|---|---|---|---|---|",
+        "| net | epochs | prediction | temperature | NLL | accuracy | ECE |",
+        "|---|---|---|---|---|---|---|",
     ]
     for result in results:
         for one in chosen(result["results"]):
@@ -183,9 +183,10 @@ def variational(results: list[dict[str, Any]]) -> str:
                 _in_brackets(f"{test['accuracy']:.1f} %", papers[1]),
                 _in_brackets(f"{test['ece']:.3f}", papers[2]),
             ]
-            row = [result["title"], name, f"{one['temperature']:g}", *cells]
+            setting = [str(result["epochs"]), name, f"{one['temperature']:g}"]
+            row = [result["title"], *setting, *cells]
             lines.append("| " + " | ".join(row) + " |")
-    notes = [one["note"] for one in results if "note" in one]
+    notes = dict.fromkeys(one["note"] for one in results if "note" in one)
     return "\n".join([*lines, "", *notes, commands(results)])
 
 

@@ -70,6 +70,26 @@ def test_lines_of_one_name_share_a_place_in_the_legend() -> None:
     assert dashes == [None, None, pictures.DASHES[1], "", pictures.DASHES[1]]
 
 
+def test_a_line_looks_alike_in_a_panel_that_lacks_another() -> None:
+    drawn = pictures.sheet([pictures.panel("", [Line("b", [1], [3.0])], "x", "y", among="ab")])
+    groups = [g.get("class") for g in ElementTree.fromstring(drawn).iter(f"{SVG}g")]
+    assert "series c1" in groups
+    assert groups.count("c1") == 1, "in the legend too"
+    assert "c0" not in groups
+
+
+def test_a_long_name_gets_room_beside_its_panel() -> None:
+    def width(name: str) -> float:
+        drawn = pictures.sheet(
+            [pictures.panel("Title", [Line(name, [1, 2], [1.0, 2.0])], "x", "y")]
+        )
+        return float(ElementTree.fromstring(drawn).get("width") or 0)
+
+    name = "variational_laplace, mean"
+    assert width(name) - width("a") > 40
+    assert width(name) > pictures.WIDTH + 36 + 7 * len(name)
+
+
 @pytest.mark.parametrize("values", [[], [float("nan")], [-1.0, 0.0]])
 def test_nothing_to_draw_on_a_logarithmic_axis_is_no_fault(values: list[float]) -> None:
     line = Line("a", list(range(len(values))), values)

@@ -47,6 +47,7 @@ def test_a_row_for_each_prediction_at_its_temperature(tables: ModuleType) -> Non
 
     result = {
         "title": "Net",
+        "epochs": 7,
         "held_out": 60,
         "published": {"map, mean": [0.29, 93.6, 0.096]},
         "results": [one(1.0, 0.3), one(0.1, 0.4)],
@@ -54,7 +55,7 @@ def test_a_row_for_each_prediction_at_its_temperature(tables: ModuleType) -> Non
         "machine": "a machine",
     }
     drawn = tables.variational([result])
-    row = "| Net | map, mean | 1 | 0.250 (0.29) | 93.0 % (93.6) | 0.010 (0.096) |"
+    row = "| Net | 7 | map, mean | 1 | 0.250 (0.29) | 93.0 % (93.6) | 0.010 (0.096) |"
     assert [line for line in drawn.splitlines() if line.startswith("| Net")] == [row]
     assert drawn.endswith("`bayesrule bench images`, a machine.")
 
@@ -84,3 +85,11 @@ def test_rows_of_ranks_are_means_over_seeds(tables: ModuleType) -> None:
     ) in drawn
     assert "| Net | 2-tied | 0.500 | 0.100 ± 0.010 | 96.00 % | 956,820 | 4.0 (step 1000) |" in drawn
     assert "an NLL of 0.700 (rank 1), where all of them have 0.200." in drawn
+
+
+def test_of_many_calls_the_first_stands_for_all(tables: ModuleType) -> None:
+    def made(*calls: str) -> str:
+        return str(tables.commands([{"command": "; ".join(calls), "machine": "a machine"}]))
+
+    assert made("a", "b") == "`a; b`, a machine."
+    assert made("a", "b", "c") == "`a` and 2 calls like it, a machine."

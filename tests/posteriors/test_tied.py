@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field, seeds
 from bayesrule.learner import _DRAWS
 from bayesrule.posteriors import FanIn, KTied, KTiedFamily, MeanField, MeanFieldFamily, Rank
-from bayesrule.posteriors.tied import matrix_shape, tied_ranks
+from bayesrule.posteriors.tied import _by_columns, matrix_shape, tied_ranks
 from bayesrule.types import Params
 
 
@@ -128,6 +128,13 @@ def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> N
         found = moved.pull({"c": given})
         for name, value in wanted.items():
             close(found[name], value)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_column_by_column(transposed: bool) -> None:
+    a, b = randn(7, 5), randn(7 if transposed else 5, 3)
+    given = a.mT if transposed else a
+    close(_by_columns(given, b, 0.3), 0.3 * given @ b)
 
 
 def test_nets_without_vectors_or_without_ranks_learn_too() -> None:

@@ -28,6 +28,8 @@ svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
 .c4 { color: #bd8200; } .c5 { color: #3b9bd6; } .c6 { color: #5f5aa6; } .c7 { color: #7d7f1d; }
 """
 WIDTH, HEIGHT, SIDE, TOP = 430.0, 290.0, 140.0, 30.0
+# About the width of a letter.
+LETTER = 7.2
 FEW = 12
 # Lines that lie upon each other are still seen.
 DASHES = ("", "9 4", "3 3", "9 3 2 3")
@@ -42,6 +44,14 @@ class Line:
     ys: ArrayLike
 
 
+@dataclass(frozen=True)
+class Panel:
+    """What is drawn of a pair of axes, and how much room their legend takes beside them."""
+
+    drawn: str
+    side: float
+
+
 def panel(
     title: str,
     lines: Sequence[Line],
@@ -50,13 +60,16 @@ def panel(
     *,
     log: bool = False,
     doublings: Sequence[float] = (),
-) -> str:
+    among: Sequence[str] = (),
+) -> Panel:
     """Curves over one pair of axes, with a legend beside them; marks where there are few points.
 
     With `log` the vertical axis is logarithmic if the numbers differ enough for that. Given
-    `doublings`, the horizontal axis is logarithmic and has ticks there.
+    `doublings`, the horizontal axis is logarithmic and has ticks there. `among` names all lines of
+    a sheet of which some are not drawn here, so that each looks the same in all panels.
     """
     names = list(dict.fromkeys(line.name for line in lines))
+    places = {name: k for k, name in enumerate(dict.fromkeys([*among, *names]))}
     log = log and _far_apart(lines)
     across = Axis(x, *_horizontal(lines))
     if doublings:
@@ -64,7 +77,7 @@ def panel(
     axes = across, Axis(y, *_vertical(lines, log), log=log)
     plot = Plot(*axes, title, width=WIDTH, height=HEIGHT)
     for line in lines:
-        place = names.index(line.name)
+        place = places[line.name]
         one = look(place)
         plot.begin(one)
         plot.line(line.xs, line.ys, dash=DASHES[place % len(DASHES)], title=line.name)
@@ -73,14 +86,18 @@ def panel(
         plot.end()
     head = f'<text class="title" x="12" y="18">{escape(title)}</text>'
     drawn = f'<svg y="{TOP}" width="{WIDTH}" height="{HEIGHT}">{plot.render()}</svg>'
-    return head + drawn + _legend(names)
+    longest = max((len(name) for name in names), default=0)
+    return Panel(
+        head + drawn + _legend({name: places[name] for name in names}),
+        max(SIDE, 46.0 + LETTER * longest),
+    )
 
 
-def _legend(names: Sequence[str]) -> str:
+def _legend(places: Mapping[str, int]) -> str:
     found = []
-    for row, name in enumerate(names):
-        one, y = look(row), number(TOP + 40 + 22 * row)
-        x, dash = number(WIDTH + 6), f'stroke-dasharray="{DASHES[row % len(DASHES)]}"'
+    for row, (name, place) in enumerate(places.items()):
+        one, y = look(place), number(TOP + 40 + 22 * row)
+        x, dash = number(WIDTH + 6), f'stroke-dasharray="{DASHES[place % len(DASHES)]}"'
         found.append(f'<g class="{one.colour}"><path class="line" d="M{x} {y}h24" {dash}/></g>')
         found.append(f'<text x="{number(WIDTH + 36)}" y="{y}" dy=".34em">{escape(name)}</text>')
     return "".join(found)
@@ -110,13 +127,14 @@ def _ends(lines: Sequence[Line]) -> tuple[float, float]:
     return (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 0.0)
 
 
-def sheet(panels: Sequence[str], *, columns: int = 2) -> str:
+def sheet(panels: Sequence[Panel], *, columns: int = 2) -> str:
     """Panels side by side as one picture on its own."""
-    wide, tall, rows = WIDTH + SIDE, HEIGHT + TOP, -(-len(panels) // columns)
+    wide = WIDTH + max(one.side for one in panels)
+    tall, rows = HEIGHT + TOP, -(-len(panels) // columns)
     placed = [
         f'<svg x="{number(wide * (k % columns))}" y="{number(tall * (k // columns))}" '
-        f'width="{wide}" height="{tall}">{drawn}</svg>'
-        for k, drawn in enumerate(panels)
+        f'width="{wide}" height="{tall}">{one.drawn}</svg>'
+        for k, one in enumerate(panels)
     ]
     return document("".join(placed), wide * min(columns, len(panels)), tall * rows)
 
@@ -197,11 +215,11 @@ def of_variational(result: dict[str, Any]) -> dict[str, str]:
     ]
     found = {"elbo.svg": sheet(panels)} if panels else {}
     if against := _against_multipliers(result["results"]):
-        found["multipliers.svg"] = sheet(against, columns=3)
+        found["multipliers.svg"] = sheet(against)
     return found
 
 
-def _against_multipliers(results: Sequence[dict[str, Any]]) -> list[str]:
+def _against_multipliers(results: Sequence[dict[str, Any]]) -> list[Panel]:
     """Log-likelihood and accuracy on the test images, and the last ELBO, for each temperature."""
     groups: dict[float, dict[str, dict[float, tuple[float, float, float]]]] = {}
     for one in results:
@@ -225,7 +243,8 @@ def _against_multipliers(results: Sequence[dict[str, Any]]) -> list[str]:
             if lines:
                 title = f"{what}, temperature {temperature:g}"
                 x = "multiplier of the scales' learning rate"
-                panels.append(panel(title, lines, x, "", doublings=multipliers))
+                axes: dict[str, Any] = {"doublings": multipliers, "among": [*shown]}
+                panels.append(panel(title, lines, x, "", **axes))
     return panels
 
 

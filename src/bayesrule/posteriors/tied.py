@@ -25,6 +25,8 @@ from bayesrule.types import Params
 # From how many weights on another way through memory is the faster one.
 _LARGE = 1 << 13
 _WIDE = 1 << 15
+# Up to how many columns they are worked on one by one.
+_FEW = 3
 Rank = int | Mapping[str, int | None]
 """The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
 
@@ -49,9 +51,9 @@ class KTied(Factorised):
     def _std(self) -> Params:
         free = dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
         # Kept beside the standard deviations, for as long as these are.
-        self.__dict__["_factors"] = free
+        self.__dict__["_factors"], self.__dict__["_columns"] = free, {}
         names = (name for name in self.mean if name in free or f"{name}.u" in free)
-        return {name: free[name] if name in free else self._product(name, free) for name in names}
+        return {name: free[name] if name in free else self._product(name) for name in names}
 
     def pull(self, gradient: Params, share: float | Tensor = 1.0) -> Params:
         """`∂F/∂log u = ((q/σ) V) ∘ u` and `∂F/∂log v = ((q/σ)ᵀ U) ∘ v` with `q = ∂F/∂log σ`."""
@@ -64,7 +66,7 @@ class KTied(Factorised):
         number = 1.0 if isinstance(share, Tensor) else share
         sums: Params = {}
         for name, slope in tied.items():
-            sums[f"{name}.u"], sums[f"{name}.v"] = self._sums(name, slope, free, number)
+            sums[f"{name}.u"], sums[f"{name}.v"] = self._sums(name, slope, number)
         # Factors come first: an optimiser asks for gradients that lie in memory as they do.
         products = torch._foreach_mul([free[name] for name in sums], list(sums.values()))
         pulled = dict(zip(sums, products, strict=True))
@@ -72,22 +74,25 @@ class KTied(Factorised):
             vectors.scale_(pulled, share)
         return {name: own[name] if name in own else pulled[name] for name in self.scales}
 
-    def _sums(self, name: str, slope: Tensor, free: Params, share: float) -> tuple[Tensor, Tensor]:
+    def _sums(self, name: str, slope: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """`share M V` and `share Mᵀ U` of a slope M as a matrix."""
-        u, v, order = free[f"{name}.u"], free[f"{name}.v"], self._order(name)
-        if order is None:
-            return _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v, share)
-        shape = self.mean[name].shape
-        matrix = slope.permute(order).reshape(len(u), len(v))
-        right, left = _both_sides(matrix, u, _columns_to(v, shape, order), share)
-        return right, _columns_from(left, shape, order)
-
-    def _product(self, name: str, free: Params) -> Tensor:
-        u, v, mean = free[f"{name}.u"], free[f"{name}.v"], self.mean[name]
+        u, v = self.__dict__["_factors"][f"{name}.u"], self.__dict__["_columns"][name]
         order = self._order(name)
         if order is None:
-            return _outer(u, v).view(mean.shape)
-        return vectors.laid_out(_outer(u, _columns_to(v, mean.shape, order)).view(-1), mean)
+            return _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v, share)
+        right, left = _both_sides(slope.permute(order).reshape(len(u), len(v)), u, v, share)
+        return right, _columns_from(left, self.mean[name].shape, order)
+
+    def _product(self, name: str) -> Tensor:
+        free, mean, order = self.__dict__["_factors"], self.mean[name], self._order(name)
+        u, v = free[f"{name}.u"], free[f"{name}.v"]
+        if order is None:
+            columns, found = v, _outer(u, v).view(mean.shape)
+        else:
+            columns = _columns_to(v, mean.shape, order)
+            found = vectors.laid_out(_outer(u, columns).view(-1), mean)
+        self.__dict__["_columns"][name] = columns
+        return found
 
     def _order(self, name: str) -> list[int] | None:
         """How a weight lies in memory, if not row by row: what is read with it lies so too."""
@@ -111,7 +116,8 @@ def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
 
 def _outer(u: Tensor, v: Tensor) -> Tensor:
     """`U Vᵀ`."""
-    if u.ndim > 2 or u.shape[-1] > 3 or len(u) * len(v) < _WIDE:
+    few = u.ndim == 2 and u.shape[-1] <= _FEW
+    if not few or (not u.is_cuda and len(u) * len(v) < _WIDE):
         return u @ v.mT
     # Products of matrices are not made for so few columns.
     rows, columns = v.mT.contiguous(), u.split(1, dim=1)
@@ -125,11 +131,21 @@ def _both_sides(matrix: Tensor, u: Tensor, v: Tensor, share: float) -> tuple[Ten
     """`share M V` and `share Mᵀ U`."""
     if matrix.ndim > 2:
         return (matrix @ v).mul_(share), (matrix.mT @ u).mul_(share)
+    if matrix.is_cuda and u.shape[-1] <= _FEW:
+        return _by_columns(matrix, v, share), _by_columns(matrix.mT, u, share)
     if matrix.numel() < _LARGE:
         return _times(matrix, v, share), _times(matrix.mT, u, share)
     # A few long rows against a large matrix: up to ten times as fast as long columns.
     right = _times(v.mT.contiguous(), matrix.mT, share)
     return right.mT, _times(u.mT.contiguous(), matrix, share).mT
+
+
+def _by_columns(a: Tensor, b: Tensor, share: float) -> Tensor:
+    """`share A B` for B of a few columns, each alone: a GPU cuts no such product into pieces."""
+    found = b.new_empty(len(a), b.shape[1])
+    for place, column in zip(found.unbind(1), b.unbind(1), strict=True):
+        torch.addmv(place, a, column, beta=0, alpha=share, out=place)
+    return found
 
 
 def _times(a: Tensor, b: Tensor, share: float) -> Tensor:
