@@ -60,7 +60,9 @@ class Given(Expectation):
     def num(self) -> int:
         return len(self.offsets)
 
-    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+    def points(
+        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+    ) -> Iterator[Point]:
         for given in self.offsets:
             # An offset belongs to whoever gets the point.
             offset = {k: v.clone() for k, v in given.items()}

@@ -61,3 +61,48 @@ def test_the_ends_of_the_grid_are_finite() -> None:
 
 def test_other_types_come_from_torch() -> None:
     assert draw(50_000, dtype=torch.float64).dtype == torch.float64
+
+
+def split_mix(num: int, seed: int, gamma: int) -> list[int]:
+    """The generator as it is printed, word by word."""
+    every, found = (1 << 64) - 1, []
+    for _ in range(num):
+        seed = (seed + gamma) & every
+        z = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & every
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & every
+        found.append(z ^ (z >> 31))
+    return found
+
+
+@pytest.mark.parametrize("num", [5, 64, 150])
+def test_words_are_those_of_the_paper(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(randomness, "_BLOCK", 64)
+    seed, gamma = 0x123456789ABCDEF0, 0x9E3779B97F4A7C15
+    blocks = [block.clone() for block in randomness.words(num, seed, gamma)]
+    found = [word & ((1 << 64) - 1) for word in torch.cat(blocks).tolist()]
+    assert found == split_mix(num, seed, gamma)
+
+
+def test_the_first_words_of_a_known_seed() -> None:
+    # As published with the generator, for seed 1234567 and the golden step.
+    (block,) = randomness.words(3, 1234567, 0x9E3779B97F4A7C15)
+    assert [word & ((1 << 64) - 1) for word in block.tolist()] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
+
+
+def test_steps_are_odd_and_change_their_bits_often() -> None:
+    steps = [randomness.gamma_of(k) for k in range(2000)]
+    assert all(step % 2 for step in steps)
+    assert min((step ^ (step >> 1)).bit_count() for step in steps) >= 24
+    assert len(set(steps)) > 1990
+
+
+@pytest.mark.parametrize("size", [2 * randomness._BLOCK, 2 * randomness._BLOCK + 1])
+def test_the_ends_of_blocks_are_filled(size: int) -> None:
+    x = draw(size)
+    assert x.shape == (size,)
+    assert x.isfinite().all()
+    assert len(x.unique()) > 0.98 * len(x)

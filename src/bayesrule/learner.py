@@ -265,8 +265,9 @@ class Learner:
         total: Local | None = None
         rotation = posterior.rotation if isinstance(posterior, Rotated) else None
         belief = posterior.inner if isinstance(posterior, Rotated) else posterior
-        for point in self.expectation.points(belief, generator):
-            point = dataclasses.replace(point, rotation=rotation)
+        for point in self.expectation.points(belief, generator, offsets=curvature.needs_draws):
+            if rotation is not None:
+                point = dataclasses.replace(point, rotation=rotation)
             local = curvature.local(problem, point, structure, precision)
             if self.rule.needs_weights:
                 parts = self.expectation.num * distributed.world_size()

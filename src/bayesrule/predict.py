@@ -126,7 +126,7 @@ def outputs_at(
     generator = seeds.generator(state.posterior.device, seed, 0)
     starts = range(0, num_examples(x), batch_size)
     outputs = []
-    for point in how.points(state.posterior, generator):
+    for point in how.points(state.posterior, generator, offsets=False):
         parts = [
             learner.network(
                 point.params, state.buffers, take(x, slice(i, i + batch_size)), training=False

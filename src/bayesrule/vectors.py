@@ -134,6 +134,12 @@ def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
     return _named(a, torch._foreach_addcmul(*lists, value=value))
 
 
+def addcmul_(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
+    """`a ← a + value b ∘ c`."""
+    torch._foreach_addcmul_(list(a.values()), _values(b, a), _values(c, a), value=value)
+    return a
+
+
 def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
     """`(1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
     if isinstance(weight, Tensor):
@@ -148,7 +154,13 @@ def reciprocal(a: Params) -> Params:
 
 def sqrt(a: Params) -> Params:
     """`√a`, elementwise."""
-    return _named(a, torch._foreach_sqrt(list(a.values())))
+    values = list(a.values())
+    if any(value.device.type != "cpu" for value in values):
+        return _named(a, torch._foreach_sqrt(values))
+    # Twice as fast there as the root itself, and zero for zero too.
+    found = torch._foreach_rsqrt(values)
+    torch._foreach_reciprocal_(found)
+    return _named(a, found)
 
 
 def rsqrt(a: Params) -> Params:

@@ -37,6 +37,17 @@ def test_draws_are_mean_and_offset() -> None:
     assert len({float(point.params["b"][0]) for point in points}) == 5
 
 
+@pytest.mark.parametrize("antithetic", [False, True])
+def test_draws_are_the_same_where_nobody_asks_for_offsets(antithetic: bool) -> None:
+    how = Draws(4, antithetic=antithetic)
+    pairs = zip(
+        how.points(Q, generator(7)), how.points(Q, generator(7), offsets=False), strict=True
+    )
+    for one, other in pairs:
+        assert other.params.keys() == one.params.keys()
+        close(flat(other.params), flat(one.params), 0.0)
+
+
 def test_draws_average_to_the_expectation() -> None:
     points = Draws(3000).points(Q, generator(4))
     draws = torch.stack([flat(point.params) for point in points])

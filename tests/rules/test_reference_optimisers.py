@@ -107,7 +107,9 @@ class _Watched(Draws):
 
     kept: list[Tensor] = field(default_factory=list)
 
-    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+    def points(
+        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+    ) -> Iterator[Point]:
         assert isinstance(posterior, Gaussian)
         root = {k: v.sqrt() for k, v in posterior.precision.diagonal().items()}
         for point in super().points(posterior, generator):

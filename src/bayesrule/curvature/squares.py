@@ -10,7 +10,8 @@ from torch import Tensor
 from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
 from bayesrule.expectations import Point
-from bayesrule.matrices import Matrix, Structure
+from bayesrule.matrices import Diagonal, Matrix, Structure
+from bayesrule.matrices.diagonal import SquareMatrix
 from bayesrule.types import Derivatives, Params
 
 
@@ -70,9 +71,12 @@ class SquaredGradient(Curvature):
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
         # The square is taken of the whole gradient: after the sum over draws and machines.
-        share = derivatives.count if self.of_sums else 1
-        row = _OneRow(derivatives.gradient, (share / derivatives.weight) ** 0.5)
-        return dataclasses.replace(derivatives, curvature=structure.contract(row))
+        factor = (derivatives.count if self.of_sums else 1) / derivatives.weight
+        if type(structure) is Diagonal:
+            square: Matrix = SquareMatrix(derivatives.gradient, factor)
+        else:
+            square = structure.contract(_OneRow(derivatives.gradient, factor**0.5))
+        return dataclasses.replace(derivatives, curvature=square)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bayesrule.types import Params
 
 @dataclass(frozen=True)
 class Point:
-    """Weights at which the loss is evaluated; `offset = θ − mean`, None at the mean itself.
+    """Weights at which the loss is evaluated; `offset = θ − mean`, None where nobody asks for it.
 
     The offset belongs to whoever gets the point, who may use its memory again. With `activations`
     the point stands for the whole belief, whose moments are to be carried through the network. The
@@ -41,5 +41,7 @@ class Expectation(ABC):
         """How many points there are."""
 
     @abstractmethod
-    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
-        """The points, one after another."""
+    def points(
+        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+    ) -> Iterator[Point]:
+        """The points, one after another; without `offsets` they may come without theirs."""

@@ -18,5 +18,7 @@ class AtMean(Expectation):
     random = False
     num = 1
 
-    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+    def points(
+        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+    ) -> Iterator[Point]:
         yield Point(posterior.mean, None)

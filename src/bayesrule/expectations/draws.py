@@ -30,7 +30,13 @@ class Draws(Expectation):
         if self.antithetic and self.num % 2:
             raise ValueError(f"Antithetic draws come in pairs, got an odd number: {self.num}.")
 
-    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+    def points(
+        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+    ) -> Iterator[Point]:
+        if not (offsets or self.antithetic):
+            for _ in range(self.num):
+                yield Point(posterior.sample(generator), None)
+            return
         for _ in range(self.num // 2 if self.antithetic else self.num):
             offset = posterior.offset(generator)
             mirrored = vectors.scale(offset, -1.0) if self.antithetic else None

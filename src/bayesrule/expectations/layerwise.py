@@ -80,7 +80,9 @@ class Layerwise(Expectation):
     def outputs(self, layer: Layer) -> Tensor:
         """The outputs, with weights that are drawn on the way."""
 
-    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+    def points(
+        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+    ) -> Iterator[Point]:
         std = _std(posterior, type(self).__name__)
         for _ in range(self.num):
             yield Point(Pass(self, generator).weights(posterior.mean, std), None)

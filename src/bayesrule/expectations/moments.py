@@ -24,5 +24,7 @@ class Moments(Expectation):
     random = False
     num = 1
 
-    def points(self, posterior: Posterior, generator: Generator) -> Iterator[Point]:
+    def points(
+        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+    ) -> Iterator[Point]:
         yield Point(posterior.mean, None, self.activations)

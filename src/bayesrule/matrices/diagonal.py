@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -72,7 +73,11 @@ class DiagonalMatrix(Matrix):
         return vectors.addcdiv_(point, gradient, self.values, value=-rate)
 
     def lerp_(self, target: DiagonalMatrix, rate: float | Tensor) -> DiagonalMatrix:
-        return DiagonalMatrix(vectors.lerp_(self.values, target.values, rate))
+        return DiagonalMatrix(target._mixed_into(self.values, rate))
+
+    def _mixed_into(self, values: Params, rate: float | Tensor) -> Params:
+        """`(1 − rate) values + rate diag`, in the place of the values."""
+        return vectors.lerp_(values, self.values, rate)
 
     def retract_(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
         step = vectors.add_(target.values, self.values, alpha=-1.0)
@@ -86,6 +91,36 @@ class DiagonalMatrix(Matrix):
 
     def price(self, offset: Params, gradient: Params) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.mul_(vectors.mul(offset, gradient), self.values))
+
+
+class SquareMatrix(DiagonalMatrix):
+    """`diag(factor · vector²)`, worked out where it is asked for: before the vector changes.
+
+    >>> SquareMatrix({"w": torch.tensor([1.0, 3.0])}, 2.0).values
+    {'w': tensor([ 2., 18.])}
+    """
+
+    def __init__(self, vector: Params, factor: float | Tensor) -> None:
+        self.__dict__["_vector"], self.__dict__["_factor"] = vector, factor
+        self.__dict__["_versions"] = [value._version for value in vector.values()]
+
+    def _unchanged(self) -> tuple[Params, float | Tensor]:
+        vector = self.__dict__["_vector"]
+        if [value._version for value in vector.values()] != self.__dict__["_versions"]:
+            raise RuntimeError("The vector has changed since its square was asked for.")
+        return vector, self.__dict__["_factor"]
+
+    @cached_property
+    def values(self) -> Params:
+        vector, factor = self._unchanged()
+        return vectors.scale_(vectors.mul(vector, vector), factor)
+
+    def _mixed_into(self, values: Params, rate: float | Tensor) -> Params:
+        vector, factor = self._unchanged()
+        if isinstance(rate, Tensor) or isinstance(factor, Tensor):
+            # Each net of a stack may have a factor of its own.
+            return super()._mixed_into(values, rate)
+        return vectors.addcmul_(vectors.scale_(values, 1.0 - rate), vector, vector, rate * factor)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import tree
+from bayesrule import tree, vectors
 from bayesrule.types import Params
 
 
@@ -28,6 +28,10 @@ class Posterior(ABC):
     @abstractmethod
     def offset(self, generator: Generator) -> Params:
         """A draw of `θ − mean`."""
+
+    def sample(self, generator: Generator) -> Params:
+        """One draw of the weights."""
+        return vectors.add_(self.offset(generator), self.mean)
 
     @abstractmethod
     def kl(self, prior_precision: float) -> Tensor:

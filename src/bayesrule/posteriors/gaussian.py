@@ -35,10 +35,6 @@ class Normal(Posterior):
     def offset(self, generator: Generator) -> Params:
         return self.precision.inv_sqrt(vectors.randn_like(self.mean, generator))
 
-    def sample(self, generator: Generator) -> Params:
-        """One draw of the weights."""
-        return vectors.add(self.mean, self.offset(generator))
-
     def _uncertain(self) -> Params:
         """The mean of those weights that have a variance."""
         return {name: self.mean[name] for name in self.precision.diagonal()}
