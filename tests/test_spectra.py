@@ -101,7 +101,7 @@ def test_every_belief_with_independent_weights_is_taken(posterior: Posterior) ->
 
 
 def test_tied_and_isotropic_beliefs_have_their_rank() -> None:
-    tied = KTied({"w": MEAN["w"]}, {"w.u": randn(7, 2, seed=5), "w.v": randn(5, 2, seed=6)})
+    tied = KTied({"w": MEAN["w"]}, {"w.u": randn(2, 7, seed=5), "w.v": randn(2, 5, seed=6)})
     close(spectrum(tied)["w"].cumulative[1], 1.0)
     close(compress(tied, 2).std()["w"], tied.std()["w"])
     one = IsotropicMatrix(torch.tensor(4.0, dtype=DTYPE), {"w": (7, 5)})

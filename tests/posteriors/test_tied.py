@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field, seeds
 from bayesrule.learner import _DRAWS
 from bayesrule.posteriors import FanIn, KTied, KTiedFamily, MeanField, MeanFieldFamily, Rank
-from bayesrule.posteriors.tied import _by_columns, matrix_shape, tied_ranks
+from bayesrule.posteriors.tied import _by_rows, matrix_shape, tied_ranks
 from bayesrule.types import Params
 
 
@@ -21,10 +21,10 @@ def _tied(rank: int = 2, seed: int = 0) -> KTied:
     """A belief over a 6 × 4 matrix, a 5 × (2·3·3) kernel and a bias."""
     mean = {"w": randn(6, 4, seed=1), "c": randn(5, 2, 3, 3, seed=2), "b": randn(5, seed=3)}
     scales = {
-        "w.u": 0.4 * randn(6, rank, seed=seed + 4) - 1.0,
-        "w.v": 0.4 * randn(4, rank, seed=seed + 5),
-        "c.u": 0.4 * randn(5, rank, seed=seed + 6) - 0.5,
-        "c.v": 0.4 * randn(18, rank, seed=seed + 7),
+        "w.u": 0.4 * randn(rank, 6, seed=seed + 4) - 1.0,
+        "w.v": 0.4 * randn(rank, 4, seed=seed + 5),
+        "c.u": 0.4 * randn(rank, 5, seed=seed + 6) - 0.5,
+        "c.v": 0.4 * randn(rank, 18, seed=seed + 7),
         "b": 0.4 * randn(5, seed=seed + 8),
     }
     return KTied(mean, scales)
@@ -34,14 +34,14 @@ def _matrix(q: KTied, name: str, scales: Params | None = None) -> Tensor:
     """`U Vᵀ` entry by entry, as the sum of outer products."""
     given = scales or q.scales
     u, v = given[f"{name}.u"].exp(), given[f"{name}.v"].exp()
-    return torch.stack([torch.outer(u[:, j], v[:, j]) for j in range(u.shape[1])]).sum(0)
+    return torch.stack([torch.outer(*pair) for pair in zip(u, v, strict=True)]).sum(0)
 
 
 class TestKTied(FamilyContract):
     family = KTiedFamily(rank=1)
 
     def posterior(self) -> KTied:
-        scales = {"w.u": 0.3 * randn(2, 1, seed=41), "w.v": 0.3 * randn(2, 1, seed=42)}
+        scales = {"w.u": 0.3 * randn(1, 2, seed=41), "w.v": 0.3 * randn(1, 2, seed=42)}
         return KTied(PARAMS, {**scales, "b": 0.3 * randn(2, seed=43) - 0.5})
 
     def log_prob(self, q: Any, params: Any) -> Tensor:
@@ -86,7 +86,10 @@ def test_with_full_rank_it_is_mean_field() -> None:
     u = torch.linalg.solve(v, log_std.exp(), left=False)
     assert (u > 0).all()
     # v is symmetric, so u vᵀ = u v.
-    tied, free = KTied(mean, {"w.u": u.log(), "w.v": v.log()}), MeanField(mean, {"w": log_std})
+    tied, free = (
+        KTied(mean, {"w.u": u.mT.log(), "w.v": v.mT.log()}),
+        MeanField(mean, {"w": log_std}),
+    )
     close(tied.std()["w"], free.std()["w"], 1e-12)
     close(tied.kl(1.7), free.kl(1.7), 1e-12)
     close(tied.offset(generator(3))["w"], free.offset(generator(3))["w"], 1e-12)
@@ -117,7 +120,7 @@ def test_pull_is_the_chain_rule(rank: int) -> None:
 def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> None:
     mean, slope = randn(*shape, seed=1), randn(*shape, seed=2)
     columns = shape[1] * shape[2] * shape[3]
-    scales = {"c.u": randn(5, rank, seed=3), "c.v": randn(columns, rank, seed=4)}
+    scales = {"c.u": randn(rank, 5, seed=3), "c.v": randn(rank, columns, seed=4)}
     plain = KTied({"c": mean}, scales)
     last = torch.channels_last
     moved = KTied({"c": mean.contiguous(memory_format=last)}, scales)
@@ -131,10 +134,10 @@ def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> N
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_products_column_by_column(transposed: bool) -> None:
-    a, b = randn(7, 5), randn(7 if transposed else 5, 3)
-    given = a.mT if transposed else a
-    close(_by_columns(given, b, 0.3), 0.3 * given @ b)
+def test_products_row_by_row(transposed: bool) -> None:
+    matrix = randn(5, 7).mT if transposed else randn(7, 5)
+    rows = randn(3, 7, seed=1)
+    close(_by_rows(rows, matrix, 0.3), 0.3 * rows @ matrix)
 
 
 def test_nets_without_vectors_or_without_ranks_learn_too() -> None:
@@ -207,10 +210,10 @@ def test_kernels_of_recurrent_layers_are_tied_over_their_gates() -> None:
     params = {k: v.detach() for k, v in nn.LSTM(7, 8).named_parameters()}
     scales = KTiedFamily(2).init(params, weight=1.0, prior_precision=1.0).scales
     assert {k: tuple(v.shape) for k, v in scales.items()} == {
-        "weight_ih_l0.u": (32, 2),
-        "weight_ih_l0.v": (7, 2),
-        "weight_hh_l0.u": (32, 2),
-        "weight_hh_l0.v": (8, 2),
+        "weight_ih_l0.u": (2, 32),
+        "weight_ih_l0.v": (2, 7),
+        "weight_hh_l0.u": (2, 32),
+        "weight_hh_l0.v": (2, 8),
         "bias_ih_l0": (32,),
         "bias_hh_l0": (32,),
     }
@@ -275,7 +278,7 @@ def test_the_first_logarithms_are_spread_by_the_jitter() -> None:
     q = KTiedFamily(2, jitter=0.3).init(
         {"w": torch.zeros(4000, 100, dtype=DTYPE)}, weight=1.0, prior_precision=1.0
     )
-    logs = torch.cat([q.scales["w.u"], q.scales["w.v"]])
+    logs = torch.cat([q.scales["w.u"], q.scales["w.v"]], dim=1)
     close(logs.std(), 0.3, 0.01)
     close(logs.mean(), 0.5 * (torch.tensor(0.05 / 2, dtype=DTYPE).log() - 0.3**2), 0.01)
     with pytest.raises(ValueError, match=r"jitter must be positive, got 0\.0"):
@@ -289,7 +292,7 @@ def test_the_first_belief_follows_from_the_names_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(one.scales[k], two.scales[k]) for k in one.scales)
     assert not torch.equal(one.scales["a.u"], one.scales["b.u"])
-    assert not torch.equal(one.scales["a.u"], one.scales["a.v"][:5])
+    assert not torch.equal(one.scales["a.u"], one.scales["a.v"][:, :5])
     double = {name: value.double() for name, value in params.items()}
     same = KTiedFamily().init(double, weight=1.0, prior_precision=1.0)
     assert same.scales["a.u"].dtype == DTYPE

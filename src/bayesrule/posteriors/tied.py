@@ -22,11 +22,8 @@ from bayesrule.posteriors.factorised import (
 from bayesrule.posteriors.gaussian import FanIn
 from bayesrule.types import Params
 
-# From how many weights on another way through memory is the faster one.
-_LARGE = 1 << 13
-_WIDE = 1 << 15
-# Up to how many columns they are worked on one by one.
-_FEW = 3
+# From how many weights on, and up to how many columns, these are worked on one by one.
+_WIDE, _FEW = 1 << 15, 3
 Rank = int | Mapping[str, int | None]
 """The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
 
@@ -35,11 +32,11 @@ Rank = int | Mapping[str, int | None]
 class KTied(Factorised):
     """`q(W) = N(mean, (U Vᵀ)²)`, squared elementwise; Swiatkowski et al. (2020), eq. 8.
 
-    `scales` holds `log U` (m, k) as "NAME.u" and `log V` (n, k) as "NAME.v" for a weight that is
+    `scales` holds `log Uᵀ` (k, m) as "NAME.u" and `log Vᵀ` (k, n) as "NAME.v" for a weight that is
     tied, and `log σ` as "NAME" for one that is not. A weight of more than two axes is the matrix
     of its first axis by all the others.
 
-    >>> scales = {"w.u": torch.zeros(3, 2), "w.v": torch.zeros(4, 2), "b": torch.zeros(3)}
+    >>> scales = {"w.u": torch.zeros(2, 3), "w.v": torch.zeros(2, 4), "b": torch.zeros(3)}
     >>> q = KTied({"w": torch.zeros(3, 4), "b": torch.zeros(3)}, scales)
     >>> q.variance()["w"][0], q.num_parameters
     (tensor([4., 4., 4., 4.]), 32)
@@ -75,12 +72,12 @@ class KTied(Factorised):
         return {name: own[name] if name in own else pulled[name] for name in self.scales}
 
     def _sums(self, name: str, slope: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """`share M V` and `share Mᵀ U` of a slope M as a matrix."""
+        """`share Vᵀ Mᵀ` and `share Uᵀ M` of a slope M as a matrix."""
         u, v = self.__dict__["_factors"][f"{name}.u"], self.__dict__["_columns"][name]
-        order = self._order(name)
+        order, shape = self._order(name), (*u.shape[:-2], u.shape[-1], v.shape[-1])
         if order is None:
-            return _both_sides(slope.reshape(*u.shape[:-1], v.shape[-2]), u, v, share)
-        right, left = _both_sides(slope.permute(order).reshape(len(u), len(v)), u, v, share)
+            return _both_sides(slope.reshape(shape), u, v, share)
+        right, left = _both_sides(slope.permute(order).reshape(shape), u, v, share)
         return right, _columns_from(left, self.mean[name].shape, order)
 
     def _product(self, name: str) -> Tensor:
@@ -102,55 +99,48 @@ class KTied(Factorised):
 
 
 def _columns_to(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
-    """The rows of V, one for each column of the matrix, in another order of axes."""
-    later = [axis - 1 for axis in order[1:]]
-    return v.view(*shape[1:], -1).permute(*later, len(later)).reshape(v.shape)
+    """`Vᵀ`, which has a number for each column of the matrix, in another order of axes."""
+    return v.view(-1, *shape[1:]).permute(0, *order[1:]).reshape(v.shape)
 
 
 def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
     """The way back."""
-    later = vectors.inverse([axis - 1 for axis in order[1:]])
     there = [shape[axis] for axis in order[1:]]
-    return v.reshape(*there, -1).permute(*later, len(later)).reshape(v.shape)
+    return v.reshape(-1, *there).permute(vectors.inverse(order)).reshape(v.shape)
 
 
 def _outer(u: Tensor, v: Tensor) -> Tensor:
-    """`U Vᵀ`."""
-    few = u.ndim == 2 and u.shape[-1] <= _FEW
-    if not few or (not u.is_cuda and len(u) * len(v) < _WIDE):
-        return u @ v.mT
+    """`U Vᵀ` from `Uᵀ` and `Vᵀ`."""
+    few = u.ndim == 2 and len(u) <= _FEW
+    if not few or (not u.is_cuda and u.shape[1] * v.shape[1] < _WIDE):
+        return u.mT @ v
     # Products of matrices are not made for so few columns.
-    rows, columns = v.mT.contiguous(), u.split(1, dim=1)
-    found = columns[0] * rows[0]
-    for column, row in zip(columns[1:], rows[1:], strict=True):
+    (first, *others), (row, *rows) = u.unsqueeze(-1).unbind(), v.unbind()
+    found = first * row
+    for column, row in zip(others, rows, strict=True):
         found.addcmul_(column, row)
     return found
 
 
 def _both_sides(matrix: Tensor, u: Tensor, v: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """`share M V` and `share Mᵀ U`."""
+    """`share Vᵀ Mᵀ` and `share Uᵀ M`."""
     if matrix.ndim > 2:
-        return (matrix @ v).mul_(share), (matrix.mT @ u).mul_(share)
-    if matrix.is_cuda and u.shape[-1] <= _FEW:
-        return _by_columns(matrix, v, share), _by_columns(matrix.mT, u, share)
-    if matrix.numel() < _LARGE:
-        return _times(matrix, v, share), _times(matrix.mT, u, share)
-    # A few long rows against a large matrix: up to ten times as fast as long columns.
-    right = _times(v.mT.contiguous(), matrix.mT, share)
-    return right.mT, _times(u.mT.contiguous(), matrix, share).mT
+        return (v @ matrix.mT).mul_(share), (u @ matrix).mul_(share)
+    times = _by_rows if matrix.is_cuda and len(u) <= _FEW else _at_once
+    return times(v, matrix.mT, share), times(u, matrix, share)
 
 
-def _by_columns(a: Tensor, b: Tensor, share: float) -> Tensor:
-    """`share A B` for B of a few columns, each alone: a GPU cuts no such product into pieces."""
-    found = b.new_empty(len(a), b.shape[1])
-    for place, column in zip(found.unbind(1), b.unbind(1), strict=True):
-        torch.addmv(place, a, column, beta=0, alpha=share, out=place)
+def _at_once(rows: Tensor, matrix: Tensor, share: float) -> Tensor:
+    """`share A M` in one call: a few long rows, up to ten times as fast as long columns."""
+    return torch.addmm(rows.new_empty(()), rows, matrix, beta=0, alpha=share)
+
+
+def _by_rows(rows: Tensor, matrix: Tensor, share: float) -> Tensor:
+    """`share A M`, each row alone: a GPU cuts no product of a few rows into pieces."""
+    found = rows.new_empty(len(rows), matrix.shape[1])
+    for place, row in zip(found, rows, strict=True):
+        torch.addmv(place, matrix.mT, row, beta=0, alpha=share, out=place)
     return found
-
-
-def _times(a: Tensor, b: Tensor, share: float) -> Tensor:
-    """`share A B` in one call."""
-    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=share)
 
 
 def matrix_shape(weight: Tensor) -> tuple[int, int] | None:
@@ -252,5 +242,5 @@ class KTiedFamily(FreeScales):
         assert shape is not None
         level = 0.5 * (math.log(float(std.mean()) / rank) - self.jitter**2)
         source = seeds.generator("cpu", zlib.crc32(name.encode()), 0)
-        u, v = (torch.randn(n, rank, dtype=torch.float64, generator=source) for n in shape)
+        u, v = (torch.randn(rank, n, dtype=torch.float64, generator=source) for n in shape)
         return u.mul_(self.jitter).add_(level).to(std), v.mul_(self.jitter).add_(level).to(std)
