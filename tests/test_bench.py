@@ -46,6 +46,16 @@ def test_one_round_gives_ratios_and_provenance() -> None:
     assert found["versions"]["torch"] == torch.__version__
 
 
+def test_rounds_of_all_processes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = iter([{"adam (torch)": [1.0], "map": [2.0]}, {"adam (torch)": [1.0], "map": [4.0]}])
+    monkeypatch.setattr(speed, "_apart", lambda *_: (next(kinds), {}, "single"))
+    lines: list[str] = []
+    found = speed.run(["net"], ["map"], rounds=1, processes=2, progress=lines.append)
+    assert found["results"][0]["multiple_of_adam"]["map"] == 3.0
+    assert found["processes"] == 2
+    assert lines[-1] == "A tiny net: adam (torch), map (2 of 2 processes)"
+
+
 def test_ratios_are_medians_of_ratios_within_a_round() -> None:
     times = {"adam (torch)": [1.0, 2.0, 4.0], "vogn": [3.0, 4.0, 20.0]}
     summary = speed._summary(times)

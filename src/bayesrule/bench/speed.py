@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,11 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bayesrule.bench.graphs import Step, graphed
-from bayesrule.bench.models import benchmark_mlp, resnet18
+from bayesrule.bench.models import benchmark_mlp, preact_resnet18, resnet18
 from bayesrule.bench.precision import fast_math
 from bayesrule.bench.trials import usable
 from bayesrule.data.errors import nearest
 from bayesrule.likelihoods import CategoricalLikelihood
+from bayesrule.memory import keep_memory
 from bayesrule.methods import find
 from bayesrule.models import mlp
 from bayesrule.network import forked_randomness
@@ -34,7 +37,8 @@ METHODS = ("map", "ogn", "ivon", "vogn", "mean_field", "k_tied", "noisy_adam", "
 class Case:
     """A net and a batch to time steps on.
 
-    `methods` are timed there where nobody says which; a `large` net is left out on a CPU.
+    `methods` are timed there where nobody says which, with `options` by method; a `large` net is
+    left out on a CPU.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Case:
     steps: int
     methods: tuple[str, ...] = METHODS
     large: bool = False
+    options: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def _softplus_mlp() -> nn.Module:
@@ -64,6 +69,14 @@ CASES = {
         *("resnet18", "ResNet-18, batch 128", resnet18, (128, 3, 32, 32), 10),
         methods=("map", "mean_field", "k_tied"),
         large=True,
+    ),
+    "preact18": Case(
+        *("preact18", "PreactResNet-18, softplus, batch 128", preact_resnet18),
+        *((128, 3, 32, 32), 10),
+        methods=("map", "mean_field", "variational_laplace"),
+        large=True,
+        # As in `bench images`: second derivatives of batch norm are slow on a GPU.
+        options={"variational_laplace": {"difference": 3e-4, "share": 0.25}},
     ),
 }
 
@@ -90,27 +103,36 @@ def run(
     methods: Sequence[str] | None = None,
     *,
     rounds: int = 15,
+    processes: int = 1,
     device: str = "cpu",
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times all contenders in turn, round after round; a ratio is taken within each round.
 
+    Where memory happens to lie makes some steps of a process slower than others, for as long as it
+    lives; with several `processes`, one after another, medians are over the rounds of all of them.
     Without `methods`, those of each case. On a GPU the images are channels last and products in
     TF32; Adam's step is a CUDA graph, and so are those of methods that follow the ELBO's gradient.
     """
     check(cases, methods, device)
     found = []
-    with fast_math(device) as precision:
-        for name in cases:
-            case, place = CASES[name], torch.device(device)
-            contenders, missing = _contenders(case, methods or case.methods, place, seed)
-            progress(f"{case.title}: {', '.join(contenders)}")
-            times = _interleaved(contenders, case.steps, rounds, place)
-            found.append({"case": name, "title": case.title, "missing": missing, **_summary(times)})
+    for name in cases:
+        times: dict[str, list[float]] = {}
+        for number in range(processes):
+            again = f" ({number + 1} of {processes} processes)" if processes > 1 else ""
+            named = ["adam (torch)", *(methods or CASES[name].methods)]
+            progress(f"{CASES[name].title}: {', '.join(named)}{again}")
+            given = name, methods, rounds, device, seed
+            part, missing, precision = _timed(*given) if processes == 1 else _apart(*given)
+            for contender, values in part.items():
+                times.setdefault(contender, []).extend(values)
+        title = CASES[name].title
+        found.append({"case": name, "title": title, "missing": missing, **_summary(times)})
     return {
         "benchmark": "speed",
         "rounds": rounds,
+        "processes": processes,
         "device": device,
         "precision": precision,
         "seed": seed,
@@ -118,6 +140,23 @@ def run(
         "versions": versions(),
         "machine": machine(),
     }
+
+
+def _timed(
+    name: str, methods: Sequence[str] | None, rounds: int, device: str, seed: int
+) -> tuple[dict[str, list[float]], dict[str, str], str]:
+    """Seconds for a step of each contender in each round; what is missing; the precision."""
+    with fast_math(device) as precision:
+        case, place = CASES[name], torch.device(device)
+        contenders, missing = _contenders(case, methods or case.methods, place, seed)
+        return _interleaved(contenders, case.steps, rounds, place), missing, precision
+
+
+def _apart(*given: Any) -> tuple[dict[str, list[float]], dict[str, str], str]:
+    """As `_timed`, in a process of its own."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=keep_memory) as process:
+        return process.submit(_timed, *given).result()
 
 
 def _contenders(
@@ -135,7 +174,7 @@ def _contenders(
     missing: dict[str, str] = {}
     for name in methods:
         try:
-            steps[name] = _learner(name, copy.deepcopy(model), x, y)
+            steps[name] = _learner(name, copy.deepcopy(model), x, y, case.options.get(name, {}))
         except ValueError as problem:  # the method does not fit this net, such as a full matrix
             missing[name] = str(problem)
     for name, make in (("ivon-opt", _ivon_opt), ("backpack", _backpack)):
@@ -165,8 +204,10 @@ class _learner:
     `cycle` is after how many of them all has been done that is not done in each.
     """
 
-    def __init__(self, method: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
-        learner = find(method)(model, CategoricalLikelihood(), num_data=60_000)
+    def __init__(
+        self, method: str, model: nn.Module, x: Tensor, y: Tensor, options: dict[str, Any]
+    ) -> None:
+        learner = find(method)(model, CategoricalLikelihood(), num_data=60_000, **options)
         replayed = x.is_cuda and replayable(learner)
         self._step = Replayed(learner).step if replayed else learner.step
         self._state, self._batch = learner.init(), (x, y)

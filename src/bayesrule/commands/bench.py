@@ -54,6 +54,7 @@ def _add_speed(kinds: Any) -> None:
         "BackPACK run beside them where installed. Keep the machine quiet.",
         examples="""
             bayesrule bench speed
+            bayesrule bench speed --rounds 9 --processes 3
             bayesrule bench speed --cases mlp --methods vogn,ivon --rounds 5 --out speed.json
         """,
     )
@@ -73,6 +74,14 @@ def _add_speed(kinds: Any) -> None:
     fast.add_argument(
         "--rounds", type=numbers.whole(), default=15, metavar="N", help="(default: 15)"
     )
+    fast.add_argument(
+        "--processes",
+        type=numbers.whole(),
+        default=1,
+        metavar="N",
+        help="so many one after another, with so many rounds each: where memory happens to lie in "
+        "one of them favours some methods (default: 1)",
+    )
     fast.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
     fast.add_argument("--out", metavar="FILE", help="keep the result as json")
     options.add_seed(fast, "of inputs and first weights (default: 0)")
@@ -91,6 +100,7 @@ def run_speed(args: argparse.Namespace) -> int:
         cases,
         args.methods,
         rounds=args.rounds,
+        processes=args.processes,
         device=args.device,
         seed=args.seed,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
@@ -108,5 +118,6 @@ def run_speed(args: argparse.Namespace) -> int:
         print(text.table(["step of", "ms", *columns], rows))
         for name, why in result["missing"].items():
             print(f"({name} did not run: {why})")
-    print(f"\n{found['machine']}; medians of {args.rounds} rounds.")
+    several = f" in each of {args.processes} processes" if args.processes > 1 else ""
+    print(f"\n{found['machine']}; medians of {args.rounds} rounds{several}.")
     return 0
