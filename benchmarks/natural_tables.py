@@ -10,6 +10,7 @@ from bayesrule.bench.reference import COLUMNS
 from bayesrule.bench.regression_ranks import of_entry
 from bayesrule.bench.regression_tasks import PUBLISHED
 from bayesrule.bench.variational import chosen
+from bayesrule.commands.kept import BETWEEN
 
 Result = dict[str, Any]
 SCORES = {"log_likelihood": "Log-likelihood of a test point", "rmse": "RMSE"}
@@ -21,7 +22,7 @@ def commands(results: list[Result]) -> str:
 
 
 def _calls(command: str) -> str:
-    first, *others = command.split("; ")
+    first, *others = command.split(BETWEEN)
     return f"`{command}`" if len(others) < 2 else f"`{first}` and {len(others)} calls like it"
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bayesrule.bench.speed import in_words
 from bayesrule.bench.tied import ratio_summary, summary, truncated_summary
 from bayesrule.bench.variational import chosen
 
@@ -42,7 +43,7 @@ def speed(result: dict[str, Any]) -> str:
     names = list(dict.fromkeys(name for case in cases for name in case["multiple_of_adam"]))
     lines = [
         "Cost of a training step as a multiple of a `torch.optim.Adam` step on the same net, all "
-        f"timed in turn within one run (medians of {result['rounds']} rounds{_several(result)}):",
+        f"timed in turn within one run (medians of {in_words(result)}):",
         "",
         "| step of | " + " | ".join(case["title"] for case in cases) + " |",
         "|---|" + "---|" * len(cases),
@@ -54,11 +55,6 @@ def speed(result: dict[str, Any]) -> str:
         f"`{result['command']}`, torch {result['versions']['torch']}, {result['machine']}.",
     ]
     return "\n".join(lines)
-
-
-def _several(result: dict[str, Any]) -> str:
-    num = result.get("processes", 1)
-    return f" in each of {num} processes" if num > 1 else ""
 
 
 def _cost(case: dict[str, Any], name: str) -> str:

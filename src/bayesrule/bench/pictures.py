@@ -243,8 +243,7 @@ def _against_multipliers(results: Sequence[dict[str, Any]]) -> list[Panel]:
             if lines:
                 title = f"{what}, temperature {temperature:g}"
                 x = "multiplier of the scales' learning rate"
-                axes: dict[str, Any] = {"doublings": multipliers, "among": [*shown]}
-                panels.append(panel(title, lines, x, "", **axes))
+                panels.append(panel(title, lines, x, "", doublings=multipliers, among=[*shown]))
     return panels
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bayesrule.bench import variational_tasks
 from bayesrule.bench.graphs import Step, graphed
 from bayesrule.bench.models import benchmark_mlp, preact_resnet18, resnet18
 from bayesrule.bench.precision import fast_math
@@ -75,8 +76,7 @@ CASES = {
         *((128, 3, 32, 32), 10),
         methods=("map", "mean_field", "variational_laplace"),
         large=True,
-        # As in `bench images`: second derivatives of batch norm are slow on a GPU.
-        options={"variational_laplace": {"difference": 3e-4, "share": 0.25}},
+        options={"variational_laplace": variational_tasks.METHODS["variational_laplace"].options},
     ),
 }
 
@@ -140,6 +140,16 @@ def run(
         "versions": versions(),
         "machine": machine(),
     }
+
+
+def in_words(result: Mapping[str, Any]) -> str:
+    """How often a step was timed.
+
+    >>> in_words({"rounds": 7, "processes": 5})
+    '7 rounds in each of 5 processes'
+    """
+    num = result.get("processes", 1)
+    return f"{result['rounds']} rounds" + (f" in each of {num} processes" if num > 1 else "")
 
 
 def _timed(

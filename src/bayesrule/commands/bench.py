@@ -118,6 +118,5 @@ def run_speed(args: argparse.Namespace) -> int:
         print(text.table(["step of", "ms", *columns], rows))
         for name, why in result["missing"].items():
             print(f"({name} did not run: {why})")
-    several = f" in each of {args.processes} processes" if args.processes > 1 else ""
-    print(f"\n{found['machine']}; medians of {args.rounds} rounds{several}.")
+    print(f"\n{found['machine']}; medians of {speed.in_words(found)}.")
     return 0

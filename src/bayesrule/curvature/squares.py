@@ -41,7 +41,7 @@ class _OneRow:
         return vectors.scale(self.vector, self.factor)
 
     def squares(self) -> Params:
-        return vectors.scale_(vectors.mul(self.vector, self.vector), self.factor**2)
+        return SquareMatrix(self.vector, self.factor**2).values
 
     def per_example(self) -> Params:
         return {name: value[None, None] for name, value in self.row.items()}

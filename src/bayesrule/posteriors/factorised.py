@@ -83,10 +83,6 @@ class Factorised(Normal):
         """
 
     @property
-    def witness(self) -> Tensor:
-        return next(iter(self.mean.values()))
-
-    @property
     def num_parameters(self) -> int:
         return vectors.numel(self.mean) + vectors.numel(self.scales)
 

@@ -81,10 +81,6 @@ class Gaussian(Normal):
     precision: Matrix
 
     @property
-    def witness(self) -> Tensor:
-        return next(iter(self.mean.values()))
-
-    @property
     def num_parameters(self) -> int:
         free = tree.leaves(self.precision)
         return vectors.numel(self.mean) + sum(v.numel() for _, v in free if isinstance(v, Tensor))

@@ -221,9 +221,7 @@ def _add_squares(vector: Params, std: Params, factor: float | Tensor) -> Params:
     """`vector + factor std²`."""
     if isinstance(factor, Tensor):
         return vectors.add_(vector, vectors.scale(vectors.mul(std, std), factor))
-    known = [std[name] for name in vector]
-    torch._foreach_addcmul_(list(vector.values()), known, known, factor)
-    return vector
+    return vectors.addcmul_(vector, std, std, factor)
 
 
 def _shifted(vector: Params, value: float | Tensor) -> Params:
