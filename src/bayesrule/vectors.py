@@ -236,9 +236,9 @@ def inverse(order: Sequence[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def apart(a: Params) -> Params:
+def apart(a: Params, others: Iterable[Tensor] = ()) -> Params:
     """Each with memory of its own: a sum hands one gradient to all its terms."""
-    seen: set[int] = set()
+    seen = {other.untyped_storage().data_ptr() for other in others}
     for name, value in a.items():
         place = value.untyped_storage().data_ptr()
         if place in seen or 0 in value.stride():

@@ -69,7 +69,7 @@ TASKS = {
         CategoricalLikelihood(),
         ("1.weight", "3.weight", "5.weight"),
         "3.weight*",
-        600,
+        1000,
         100.0,
         {
             "mean_field": (0.501, 0.133, 96.8, 957),
@@ -79,7 +79,8 @@ TASKS = {
         },
         learning_rate=5e-4,
         # Slow at first, so that gradients have a direction in the steps that are looked at.
-        warmup=0.3,
+        warmup=0.18,
+        annealing=0.2,
         scale_multiplier=3.0,
     ),
     "cifar10-tied": Task(

@@ -23,6 +23,7 @@ from bayesrule.curvature import Problem, SecondOrder
 from bayesrule.data.errors import nearest
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
+from bayesrule.posteriors.factorised import LogSlope
 from bayesrule.predict import How, predict
 from bayesrule.provenance import machine, versions
 from bayesrule.replayed import Replayed, replayable
@@ -141,13 +142,13 @@ def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -
     if not isinstance(learner.curvature, SecondOrder):
         return {}
     generators = [Generator(x.device).manual_seed(state.step + k) for k in range(2)]
-    variance, total = state.posterior.variance(), 0.0
+    total = 0.0
     for part in zip(x.chunk(num), y.chunk(num), strict=True):
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         given = learner.network, learner.likelihood, state.noise, buffers, *part, generators[0]
         local = learner.local(Problem(*given, scale=1.0 / len(y)), state.posterior, generators[1])
-        assert local.curvature is not None
-        total += 0.5 * float(vectors.dot(local.curvature.diagonal(), variance))
+        assert isinstance(local.curvature, LogSlope)
+        total += 0.5 * float(vectors.total(local.curvature.values))
     return {"price": total}
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
 from bayesrule.expectations import Point
-from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
+from bayesrule.matrices import DiagonalMatrix, Matrix, Structure, SubsetMatrix
+from bayesrule.matrices.subset import pick
 from bayesrule.network import num_examples, take
 from bayesrule.types import Params
 from bayesrule.vectors import over
@@ -89,27 +90,26 @@ class SecondOrder(Curvature):
         leaves = _leaves(mean)
         outputs = problem.forward(leaves)
         loss = problem.nll(outputs, problem.y)
-        variance = precision.inverse_diagonal()
-        sharp = {name: leaves[name] for name in variance}
-        rows = self._rows(problem, outputs, list(sharp.values()))
-        scale = problem.scale
-        squares = [self._sum_of_squares(row.detach()) for row in rows]
-        squares = [square * over(scale, square) for square in squares]
+        sharp = _uncertain(precision, leaves)
+        rows = self._rows(problem, outputs, sharp)
+        seen = {name: row.detach() for name, row in rows.items()}
         # The price is Σ σ² r² / 2, so its gradient goes back through each row r as σ² r; a row that
         # is the same at all weights, such as the last bias of a linear model, has none.
-        moving = [
-            (row, row.detach() * (over(scale, v) * v))
-            for row, v in zip(rows, variance.values(), strict=True)
-            if row.requires_grad
-        ]
+        back = precision.solve(seen)
+        moving = [name for name, row in rows.items() if row.requires_grad]
         found = torch.autograd.grad(
-            [loss, *(row for row, _ in moving)],
+            [loss, *(rows[name] for name in moving)],
             list(leaves.values()),
-            [torch.zeros_like(loss) + (0.0 if alone else scale), *(w for _, w in moving)],
+            [
+                torch.zeros_like(loss) + (0.0 if alone else problem.scale),
+                *(back[name] for name in moving),
+            ],
             materialize_grads=True,
         )
-        gradient = vectors.apart(dict(zip(leaves, found, strict=True)))
-        curvature = DiagonalMatrix(dict(zip(sharp, squares, strict=True)))
+        gradient = vectors.apart(dict(zip(leaves, found, strict=True)), back.values())
+        curvature = precision.price_(back, seen)
+        if self.exact:
+            curvature = _summed(curvature)
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
     def _by_difference(
@@ -121,34 +121,48 @@ class SecondOrder(Curvature):
         again = replace(problem, buffers={k: v.clone() for k, v in problem.buffers.items()})
         outputs = problem.forward(leaves)
         targets = problem.likelihood.sample(outputs.detach(), problem.noise, problem.generator)
-        loss = problem.nll(outputs, problem.y)
-        score = _gradient(problem.nll(outputs, targets), leaves, retain_graph=not alone)
-        variance = precision.inverse_diagonal()
-        direction = {k: v * score[k] for k, v in variance.items()}
+        loss, root = problem.nll(outputs, problem.y), problem.scale**0.5
+        score = _gradient(problem.nll(outputs, targets) * root, leaves, retain_graph=not alone)
+        sharp = _uncertain(precision, score)
+        direction = precision.solve(sharp)
         length = torch.sqrt(vectors.dot(mean, mean) / vectors.dot(direction, direction))
         sign = torch.empty_like(length).uniform_(-1.0, 1.0, generator=problem.generator).sign()
         step = size * sign * length.nan_to_num(0.0, 0.0, 0.0)
         moved = {k: v + step * direction[k] if k in direction else v for k, v in mean.items()}
         other = _leaves(moved)
-        other = _gradient(again.nll(again.forward(other), targets), other)
-        weight = torch.where(step == 0, 0.0, problem.scale / step)
+        other = _gradient(again.nll(again.forward(other), targets) * root, other)
+        weight = torch.where(step == 0, 0.0, 1.0 / step)
         gradient = vectors.scale_(vectors.add(other, score, alpha=-1.0), weight)
         if not alone:
             vectors.add_(gradient, _gradient(loss * problem.scale, leaves))
-        squares = {k: score[k].square() * problem.scale for k in variance}
-        return Local(loss.detach(), gradient, DiagonalMatrix(squares), problem.statistics(outputs))
+        curvature = precision.price_(direction, sharp)
+        return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
-    def _sum_of_squares(self, row: Tensor) -> Tensor:
-        return row.square().sum(0) if self.exact else row.square()
-
-    def _rows(self, problem: Problem, outputs: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+    def _rows(self, problem: Problem, outputs: Tensor, leaves: Params) -> Params:
         """Gradients whose squares are F: of drawn targets, or (rows, *shape) of all outputs."""
         options: dict[str, Any] = {"create_graph": True, "materialize_grads": True}
+        # Their squares are to have the problem's scale.
+        root, given = problem.scale**0.5, list(leaves.values())
         if self.exact:
-            given = _each_example(problem.fisher_vectors(outputs))
-            return torch.autograd.grad(outputs, leaves, given, is_grads_batched=True, **options)
-        loss = problem.nll(outputs, problem.sample(outputs.detach()))
-        return torch.autograd.grad(loss, leaves, torch.ones_like(loss), **options)
+            each = _each_example(problem.fisher_vectors(outputs)) * over(root, outputs)
+            found = torch.autograd.grad(outputs, given, each, is_grads_batched=True, **options)
+        else:
+            loss = problem.nll(outputs, problem.sample(outputs.detach()))
+            found = torch.autograd.grad(loss, given, torch.zeros_like(loss) + root, **options)
+        return dict(zip(leaves, found, strict=True))
+
+
+def _uncertain(precision: Matrix, vector: Params) -> Params:
+    """The part of a vector that has a variance."""
+    return pick(vector, precision.names) if isinstance(precision, SubsetMatrix) else vector
+
+
+def _summed(curvature: Matrix) -> Matrix:
+    """A diagonal that has one for each row, summed over these."""
+    if isinstance(curvature, SubsetMatrix):
+        return replace(curvature, inner=_summed(curvature.inner))
+    assert isinstance(curvature, DiagonalMatrix)
+    return replace(curvature, values={k: v.sum(0) for k, v in curvature.values.items()})
 
 
 def _device(params: Params) -> torch.device:

@@ -46,6 +46,10 @@ class ScaleMatrix(DiagonalMatrix):
         std = self.__dict__["std"]
         return vectors.mul(std, std)
 
+    def solve(self, vector: Params) -> Params:
+        std = self.__dict__["std"]
+        return vectors.mul_(vectors.mul(vector, std), std)
+
     def price(self, offset: Params, gradient: Params) -> LogSlope:  # type: ignore[override]
         return LogSlope(vectors.mul(offset, gradient))
 
