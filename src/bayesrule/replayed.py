@@ -16,7 +16,7 @@ from bayesrule.matrices import Diagonal, Kronecker
 from bayesrule.matrices.factors import Root
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.kronecker_layer import FactoredLayer
-from bayesrule.posteriors import GaussianFamily
+from bayesrule.posteriors import Gaussian, GaussianFamily
 from bayesrule.rules import Elbo, Noisy
 from bayesrule.types import Batch, Info, Params, State
 
@@ -209,8 +209,10 @@ def copy_into(target: object, source: object) -> None:
 def factored(state: State) -> dict[str, FactoredLayer]:
     """The layers of a belief, and of what its mean is divided by, that are known by two factors."""
     rule = state.rule if isinstance(state.rule, dict) else {}
+    belief = state.posterior
     given = {
-        "precision": getattr(state.posterior, "precision", None),
+        # Others work their precision out, which takes time.
+        "precision": belief.precision if isinstance(belief, Gaussian) else None,
         "preconditioner": rule.get("preconditioner"),
     }
     return {
