@@ -108,15 +108,15 @@ def _tables() -> ModuleType:
     return module
 
 
-def test_the_speed_table_is_that_of_the_committed_result() -> None:
-    result = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
-    assert _tables().speed(result) in README
+@pytest.mark.parametrize("name", ["speed", "tagi_speed"])
+def test_the_tables_of_speed_are_those_of_the_committed_results(name: str) -> None:
+    files = [ROOT / "benchmarks" / "results" / f"{name}{kind}.json" for kind in ("", "_gpu")]
+    table = getattr(_tables(), name)
+    assert table(*(json.loads(file.read_text()) for file in files)) in README
 
 
-def test_the_tables_of_tagi_are_those_of_the_committed_results() -> None:
+def test_the_table_of_tagi_on_images_is_that_of_the_committed_results() -> None:
     tables = _tables()
-    files = [ROOT / "benchmarks" / "results" / f"tagi_speed{kind}.json" for kind in ("", "_gpu")]
-    assert tables.tagi_speed(*(json.loads(file.read_text()) for file in files)) in README
     assert len(tables.image_results()) >= 3
     assert tables.images(tables.image_results()) in README
 

@@ -16,7 +16,7 @@ ROOT = Path(bayesrule.__file__).parent
 
 # The core from the bottom to the top; modules of one line do not need each other.
 CORE: list[set[str]] = [
-    {"kinks", "metrics", "randomness", "schedules", "seeds", "tree", "types"},
+    {"kinks", "metrics", "randomness", "schedules", "seeds", "streams", "tree", "types"},
     {"vectors", "network"},
     {"matrices", "moments"},
     {"evidence", "last_layer"},

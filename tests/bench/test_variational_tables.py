@@ -25,17 +25,19 @@ def tables() -> ModuleType:
 
 def test_bars_of_a_step(tables: ModuleType) -> None:
     mlp = {"case": "mlp", "multiple_of_adam": {"mean_field": 2.0, "k_tied": 1.9}}
-    assert tables._cost(mlp, "mean_field") == "2.00 (target 2.5)"
-    assert tables._cost(mlp, "k_tied") == "1.90 (target: that of mean_field)"
-    assert tables._cost(mlp, "vogn") == "–"
-    assert tables._cost({**mlp, "case": "cnn"}, "mean_field") == "2.00 (target 1.4)"
+    assert tables._cost(mlp, "mean_field", "cpu") == "2.00 (target 2.5)"
+    assert tables._cost(mlp, "k_tied", "cpu") == "1.90 (target: that of mean_field)"
+    assert tables._cost(mlp, "vogn", "cpu") == "–"
+    assert tables._cost({**mlp, "case": "cnn"}, "mean_field", "cpu") == "2.00 (target 1.4)"
     smooth = {
         "case": "softplus",
         "multiple_of_adam": {"map": 1.1, "variational_laplace": 3.0},
         "multiple_of_map": {"variational_laplace": 2.7},
     }
-    assert tables._cost(smooth, "variational_laplace") == "3.00 (2.70 × map, target 2.75)"
-    assert tables._cost(smooth, "map") == "1.10"
+    assert tables._cost(smooth, "variational_laplace", "cpu") == "3.00 (2.70 × map, target 2.75)"
+    assert tables._cost(smooth, "map", "cpu") == "1.10"
+    assert tables._cost(mlp, "mean_field", "cuda") == "2.00"
+    assert tables._cost({**mlp, "case": "resnet18"}, "mean_field", "cuda") == "2.00 (target 1.4)"
 
 
 def test_a_row_for_each_prediction_at_its_temperature(tables: ModuleType) -> None:

@@ -87,4 +87,7 @@ def test_known_names_must_exist_and_leave_some() -> None:
 def test_the_gradient_in_log_std_is_that_in_the_scales() -> None:
     q = MeanField(PARAMS, SCALES)
     slope = {name: value + 1.0 for name, value in PARAMS.items()}
-    assert q.pull(slope) is slope
+    kept = {name: value.clone() for name, value in slope.items()}
+    std = q.std()
+    for name, found in q.pull(slope, 0.2, weight=0.3, precision=0.7).items():
+        close(found, 0.2 * (kept[name] - 0.3 + 0.7 * std[name].square()), 1e-12)

@@ -1,5 +1,7 @@
 """The k-tied Normal: against mean-field, torch's own normals, autograd and the paper's counts."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.distributions import Normal, kl_divergence
 from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field, seeds
 from bayesrule.learner import _DRAWS
 from bayesrule.posteriors import FanIn, KTied, KTiedFamily, MeanField, MeanFieldFamily, Rank
-from bayesrule.posteriors.tied import _by_rows, matrix_shape, tied_ranks
+from bayesrule.posteriors.tied import matrix_shape, tied_ranks
 from bayesrule.types import Params
 
 
@@ -98,18 +100,20 @@ def test_with_full_rank_it_is_mean_field() -> None:
 # Gradients.
 
 
+@pytest.mark.parametrize("placed", [float, partial(torch.tensor, dtype=DTYPE)])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_pull_is_the_chain_rule(rank: int) -> None:
+def test_pull_is_the_chain_rule(rank: int, placed: Callable[[float], float | Tensor]) -> None:
     q = _tied(rank)
     leaves = {name: value.clone().requires_grad_() for name, value in q.scales.items()}
+    std = {k: _matrix(q, k, leaves).view(q.mean[k].shape) for k in ("w", "c")}
+    std["b"] = leaves["b"].exp()
     slope = {
         name: randn(*value.shape, seed=60 + i) for i, (name, value) in enumerate(q.mean.items())
     }
-    log_std = {k: _matrix(q, k, leaves).log().view(q.mean[k].shape) for k in ("w", "c")}
-    log_std["b"] = leaves["b"]
-    total = torch.stack([(slope[k] * log_std[k]).sum() for k in q.mean]).sum()
-    wanted = torch.autograd.grad(total, list(leaves.values()))
-    found = q.pull({name: value.clone() for name, value in slope.items()})
+    each = [(slope[k] - 0.3) * s.log() + 0.5 * 0.7 * s.square() for k, s in std.items()]
+    wanted = torch.autograd.grad(0.2 * sum(one.sum() for one in each), list(leaves.values()))
+    given = {name: value.clone() for name, value in slope.items()}
+    found = q.pull(given, 0.2, weight=placed(0.3), precision=placed(0.7))
     assert list(found) == list(q.scales)
     for got, want in zip(found.values(), wanted, strict=True):
         close(got, want, 1e-12)
@@ -131,13 +135,6 @@ def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> N
         found = moved.pull({"c": given})
         for name, value in wanted.items():
             close(found[name], value)
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_products_row_by_row(transposed: bool) -> None:
-    matrix = randn(5, 7).mT if transposed else randn(7, 5)
-    rows = randn(3, 7, seed=1)
-    close(_by_rows(rows, matrix, 0.3), 0.3 * rows @ matrix)
 
 
 def test_nets_without_vectors_or_without_ranks_learn_too() -> None:

@@ -79,8 +79,8 @@ TASKS = {
         },
         learning_rate=5e-4,
         # Slow at first, so that gradients have a direction in the steps that are looked at.
-        warmup=0.18,
-        annealing=0.2,
+        warmup=0.3,
+        annealing=0.2667,
         scale_multiplier=3.0,
     ),
     "cifar10-tied": Task(

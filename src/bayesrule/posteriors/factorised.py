@@ -80,10 +80,17 @@ class Factorised(Normal):
         return dict(self.__dict__["_known"][1])
 
     @abstractmethod
-    def pull(self, gradient: Params, share: float | Tensor = 1.0) -> Params:
-        """The gradient in the free parameters from `share` times the one in `log std`.
+    def pull(
+        self,
+        slope: Params,
+        share: float | Tensor = 1.0,
+        weight: float | Tensor = 0.0,
+        precision: float | Tensor = 0.0,
+    ) -> Params:
+        """The gradient of `share (F + Σ ½ precision σ² − weight log σ)` in the free parameters.
 
-        It may use that one up. Of many nets, each may have a share of its own.
+        `slope` is `∂F/∂(log σ)`, which may be used up; the rest is what the KL has of σ. Of many
+        nets, each may have a share of its own.
         """
 
     @property
@@ -155,8 +162,32 @@ class MeanField(Factorised):
     def _std(self) -> Params:
         return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
 
-    def pull(self, gradient: Params, share: float | Tensor = 1.0) -> Params:
-        return vectors.scale_(gradient, share)
+    def pull(
+        self,
+        slope: Params,
+        share: float | Tensor = 1.0,
+        weight: float | Tensor = 0.0,
+        precision: float | Tensor = 0.0,
+    ) -> Params:
+        return vectors.scale_(toward_prior_(slope, self.std(), weight, precision), share)
+
+
+def toward_prior_(
+    slope: Params, std: Params, weight: float | Tensor, precision: float | Tensor
+) -> Params:
+    """`slope + precision σ² − weight`, in place: the slope in `log σ` with that of the KL."""
+    if not slope:
+        return slope
+    if isinstance(precision, Tensor):
+        vectors.add_(slope, vectors.scale(vectors.mul(std, std), precision))
+    else:
+        vectors.addcmul_(slope, std, std, precision)
+    if not isinstance(weight, Tensor):
+        return vectors.shift_(slope, -weight)
+    # The call for all at once would ask a GPU what the value is.
+    for one in slope.values():
+        one.sub_(weight)
+    return slope
 
 
 def first_std(params: Params, spread: float | FanIn, prior_precision: float) -> Params:

@@ -17,13 +17,16 @@ from bayesrule.posteriors.factorised import (
     Factorised,
     FreeScales,
     first_std,
+    toward_prior_,
     uncertain_names,
 )
 from bayesrule.posteriors.gaussian import FanIn
+from bayesrule.streams import side_by_side
 from bayesrule.types import Params
 
-# From how many weights on, and up to how many columns, these are worked on one by one.
-_WIDE, _FEW = 1 << 15, 3
+# Up to how many columns these are worked on one by one: for matrices of at least so many weights
+# on a CPU, and of fewer than so many on a GPU.
+_FEW, _WIDE, _NARROW = 3, 1 << 15, 1 << 17
 Rank = int | Mapping[str, int | None]
 """The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
 
@@ -49,24 +52,33 @@ class KTied(Factorised):
         free = dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
         # Kept beside the standard deviations, for as long as these are.
         self.__dict__["_factors"], self.__dict__["_columns"] = free, {}
-        names = (name for name in self.mean if name in free or f"{name}.u" in free)
-        return {name: free[name] if name in free else self._product(name) for name in names}
+        tied = side_by_side(self._product, [name for name in self.mean if f"{name}.u" in free])
+        return {k: tied[k] if k in tied else free[k] for k in self.mean if k in tied or k in free}
 
-    def pull(self, gradient: Params, share: float | Tensor = 1.0) -> Params:
-        """`∂F/∂log u = ((q/σ) V) ∘ u` and `∂F/∂log v = ((q/σ)ᵀ U) ∘ v` with `q = ∂F/∂log σ`."""
+    def pull(
+        self,
+        slope: Params,
+        share: float | Tensor = 1.0,
+        weight: float | Tensor = 0.0,
+        precision: float | Tensor = 0.0,
+    ) -> Params:
+        """`∂F/∂log u = (S V) ∘ u` and `∂F/∂log v = (Sᵀ U) ∘ v` with `S = ∂F/∂σ`."""
         std, free = self.std(), self.__dict__["_factors"]
-        own = vectors.scale_({k: v for k, v in gradient.items() if k in free}, share)
-        tied = {name: slope for name, slope in gradient.items() if name not in free}
+        own = {name: one for name, one in slope.items() if name in free}
+        vectors.scale_(toward_prior_(own, std, weight, precision), share)
+        tied = [name for name in slope if name not in free]
         if not tied:
             return own
-        torch._foreach_div_(list(tied.values()), [std[name] for name in tied])
         number = 1.0 if isinstance(share, Tensor) else share
+
+        def both(name: str) -> tuple[Tensor, Tensor]:
+            return self._sums(name, _in_std_(slope[name], std[name], weight, precision), number)
+
         sums: Params = {}
-        for name, slope in tied.items():
-            sums[f"{name}.u"], sums[f"{name}.v"] = self._sums(name, slope, number)
+        for name, (left, right) in side_by_side(both, tied).items():
+            sums[f"{name}.u"], sums[f"{name}.v"] = left, right
         # Factors come first: an optimiser asks for gradients that lie in memory as they do.
-        products = torch._foreach_mul([free[name] for name in sums], list(sums.values()))
-        pulled = dict(zip(sums, products, strict=True))
+        pulled = vectors.mul({name: free[name] for name in sums}, sums)
         if isinstance(share, Tensor):
             vectors.scale_(pulled, share)
         return {name: own[name] if name in own else pulled[name] for name in self.scales}
@@ -109,10 +121,21 @@ def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
     return v.reshape(-1, *there).permute(vectors.inverse(order)).reshape(v.shape)
 
 
+def _in_std_(
+    slope: Tensor, std: Tensor, weight: float | Tensor, precision: float | Tensor
+) -> Tensor:
+    """`(slope − weight) / σ + precision σ`, in place: the slope in σ from the one in `log σ`."""
+    slope.sub_(weight).div_(std)
+    if isinstance(precision, Tensor):
+        return slope.addcmul_(std, precision)
+    return slope.add_(std, alpha=precision)
+
+
 def _outer(u: Tensor, v: Tensor) -> Tensor:
     """`U Vᵀ` from `Uᵀ` and `Vᵀ`."""
-    few = u.ndim == 2 and len(u) <= _FEW
-    if not few or (not u.is_cuda and u.shape[1] * v.shape[1] < _WIDE):
+    num = u.shape[-1] * v.shape[-1]
+    by_columns = num < _NARROW if u.is_cuda else num >= _WIDE
+    if u.ndim > 2 or len(u) > _FEW or not by_columns:
         return u.mT @ v
     # Products of matrices are not made for so few columns.
     (first, *others), (row, *rows) = u.unsqueeze(-1).unbind(), v.unbind()
@@ -123,24 +146,14 @@ def _outer(u: Tensor, v: Tensor) -> Tensor:
 
 
 def _both_sides(matrix: Tensor, u: Tensor, v: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """`share Vᵀ Mᵀ` and `share Uᵀ M`."""
+    """`share Vᵀ Mᵀ` and `share Uᵀ M`: a few long rows, up to ten times as fast as long columns."""
     if matrix.ndim > 2:
         return (v @ matrix.mT).mul_(share), (u @ matrix).mul_(share)
-    times = _by_rows if matrix.is_cuda and len(u) <= _FEW else _at_once
-    return times(v, matrix.mT, share), times(u, matrix, share)
-
-
-def _at_once(rows: Tensor, matrix: Tensor, share: float) -> Tensor:
-    """`share A M` in one call: a few long rows, up to ten times as fast as long columns."""
-    return torch.addmm(rows.new_empty(()), rows, matrix, beta=0, alpha=share)
-
-
-def _by_rows(rows: Tensor, matrix: Tensor, share: float) -> Tensor:
-    """`share A M`, each row alone: a GPU cuts no product of a few rows into pieces."""
-    found = rows.new_empty(len(rows), matrix.shape[1])
-    for place, row in zip(found, rows, strict=True):
-        torch.addmv(place, matrix.mT, row, beta=0, alpha=share, out=place)
-    return found
+    nothing = matrix.new_empty(())
+    return (
+        torch.addmm(nothing, v, matrix.mT, beta=0, alpha=share),
+        torch.addmm(nothing, u, matrix, beta=0, alpha=share),
+    )
 
 
 def matrix_shape(weight: Tensor) -> tuple[int, int] | None:

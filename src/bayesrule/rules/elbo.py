@@ -179,8 +179,8 @@ class Elbo(RatedRule):
         uncertain = {name: gradient[name] for name in std}
         vectors.add_(uncertain, mean, alpha=pull)
         vectors.scale_(gradient, share)
-        slope = _add_squares(_log_slope(derivatives.curvature, std), std, pull)
-        return {"mean": gradient, "scales": posterior.pull(_shifted(slope, -kl_weight), share)}
+        slope = _log_slope(derivatives.curvature, std)
+        return {"mean": gradient, "scales": posterior.pull(slope, share, kl_weight, pull)}
 
 
 def _groups(posterior: Posterior) -> dict[str, Params]:
@@ -215,22 +215,6 @@ def _log_slope(curvature: Matrix | None, std: Params) -> Params:
         return inner.values
     known = inner.diagonal()
     return vectors.mul_(vectors.mul_({name: known[name] for name in std}, std), std)
-
-
-def _add_squares(vector: Params, std: Params, factor: float | Tensor) -> Params:
-    """`vector + factor std²`."""
-    if isinstance(factor, Tensor):
-        return vectors.add_(vector, vectors.scale(vectors.mul(std, std), factor))
-    return vectors.addcmul_(vector, std, std, factor)
-
-
-def _shifted(vector: Params, value: float | Tensor) -> Params:
-    if not isinstance(value, Tensor):
-        return vectors.shift_(vector, value)
-    # The call for all at once would ask a GPU what the value is.
-    for one in vector.values():
-        one.add_(value)
-    return vector
 
 
 def _clip(gradients: Iterable[Params], largest: float) -> None:
