@@ -24,9 +24,8 @@ from bayesrule.posteriors.gaussian import FanIn
 from bayesrule.streams import side_by_side
 from bayesrule.types import Params
 
-# Up to how many columns these are worked on one by one: for matrices of at least so many weights
-# on a CPU, and of fewer than so many on a GPU.
-_FEW, _WIDE, _NARROW = 3, 1 << 15, 1 << 17
+# From how many weights on, and up to how many columns, a CPU works on these one by one.
+_WIDE, _FEW = 1 << 15, 3
 Rank = int | Mapping[str, int | None]
 """The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
 
@@ -69,28 +68,26 @@ class KTied(Factorised):
         tied = [name for name in slope if name not in free]
         if not tied:
             return own
-        number = 1.0 if isinstance(share, Tensor) else share
 
         def both(name: str) -> tuple[Tensor, Tensor]:
-            return self._sums(name, _in_std_(slope[name], std[name], weight, precision), number)
+            return self._sums(name, _in_std_(slope[name], std[name], weight, precision))
 
         sums: Params = {}
-        for name, (left, right) in side_by_side(both, tied).items():
-            sums[f"{name}.u"], sums[f"{name}.v"] = left, right
+        for name, (right, left) in side_by_side(both, tied).items():
+            sums[f"{name}.u"], sums[f"{name}.v"] = right, left
         # Factors come first: an optimiser asks for gradients that lie in memory as they do.
-        pulled = vectors.mul({name: free[name] for name in sums}, sums)
-        if isinstance(share, Tensor):
-            vectors.scale_(pulled, share)
+        pulled = vectors.scale_(vectors.mul({name: free[name] for name in sums}, sums), share)
         return {name: own[name] if name in own else pulled[name] for name in self.scales}
 
-    def _sums(self, name: str, slope: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """`share Vᵀ Mᵀ` and `share Uᵀ M` of a slope M as a matrix."""
+    def _sums(self, name: str, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """`Vᵀ Mᵀ` and `Uᵀ M` of a slope M as a matrix: few long rows are faster than columns."""
         u, v = self.__dict__["_factors"][f"{name}.u"], self.__dict__["_columns"][name]
         order, shape = self._order(name), (*u.shape[:-2], u.shape[-1], v.shape[-1])
-        if order is None:
-            return _both_sides(slope.reshape(shape), u, v, share)
-        right, left = _both_sides(slope.permute(order).reshape(shape), u, v, share)
-        return right, _columns_from(left, self.mean[name].shape, order)
+        matrix = (slope if order is None else slope.permute(order)).reshape(shape)
+        left = u @ matrix
+        if order is not None:
+            left = _columns_from(left, self.mean[name].shape, order)
+        return v @ matrix.mT, left
 
     def _product(self, name: str) -> Tensor:
         free, mean, order = self.__dict__["_factors"], self.mean[name], self._order(name)
@@ -133,9 +130,7 @@ def _in_std_(
 
 def _outer(u: Tensor, v: Tensor) -> Tensor:
     """`U Vᵀ` from `Uᵀ` and `Vᵀ`."""
-    num = u.shape[-1] * v.shape[-1]
-    by_columns = num < _NARROW if u.is_cuda else num >= _WIDE
-    if u.ndim > 2 or len(u) > _FEW or not by_columns:
+    if u.is_cuda or u.ndim > 2 or len(u) > _FEW or u.shape[1] * v.shape[1] < _WIDE:
         return u.mT @ v
     # Products of matrices are not made for so few columns.
     (first, *others), (row, *rows) = u.unsqueeze(-1).unbind(), v.unbind()
@@ -143,17 +138,6 @@ def _outer(u: Tensor, v: Tensor) -> Tensor:
     for column, row in zip(others, rows, strict=True):
         found.addcmul_(column, row)
     return found
-
-
-def _both_sides(matrix: Tensor, u: Tensor, v: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """`share Vᵀ Mᵀ` and `share Uᵀ M`: a few long rows, up to ten times as fast as long columns."""
-    if matrix.ndim > 2:
-        return (v @ matrix.mT).mul_(share), (u @ matrix).mul_(share)
-    nothing = matrix.new_empty(())
-    return (
-        torch.addmm(nothing, v, matrix.mT, beta=0, alpha=share),
-        torch.addmm(nothing, u, matrix, beta=0, alpha=share),
-    )
 
 
 def matrix_shape(weight: Tensor) -> tuple[int, int] | None:
