@@ -61,6 +61,32 @@ def test_methods_at_temperatures_beside_the_paper(tmp_path: Path) -> None:
     assert file.read_bytes() == before, "nothing new, so the file stays that of the run"
 
 
+def test_trials_may_run_side_by_side(tmp_path: Path) -> None:
+    words = [*ELBO, "--methods", "map,mean_field", "--temperatures", "1,0.1"]
+    one = json.loads(call(*words, "--json").out)
+    file = tmp_path / "two.json"
+    said = call(*words, "--jobs", "2", "--out", file)
+    assert said.code == 0
+    two = json.loads(file.read_text())
+    kept = [
+        [(row["method"], row["temperature"], row["way"], row["test"]) for row in found["results"]]
+        for found in (one, two)
+    ]
+    assert len(kept[0]) == 6
+    for alone, beside in zip(*kept, strict=True):
+        assert alone[:3] == beside[:3], "in the order of the trials, whichever ends first"
+        assert beside[3] == pytest.approx(alone[3], rel=1e-4)
+
+
+def test_ranks_may_run_side_by_side(tmp_path: Path) -> None:
+    file = tmp_path / "tied.json"
+    said = call(*TIED, "--ranks", "0,2", "--seeds", "0,1", "--jobs", "2", "--out", file)
+    assert said.code == 0
+    assert [line.split()[0] for line in said.err.splitlines()] == [f"[{k}/4]" for k in range(1, 5)]
+    kept = json.loads(file.read_text())["results"]
+    assert [(one["seed"], one["rank"]) for one in kept] == [(0, 0), (0, 2), (1, 0), (1, 2)]
+
+
 def test_the_chosen_temperature_is_that_of_the_held_out_images() -> None:
     found = json.loads(call(*ELBO, "--methods", "variational_laplace", "--json").out)
     best = min(found["results"], key=lambda one: one["held_out"]["nll"])

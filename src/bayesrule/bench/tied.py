@@ -15,7 +15,7 @@ from bayesrule import schedules
 from bayesrule.bench.precision import fast_math
 from bayesrule.bench.thumbnails import thumbnail
 from bayesrule.bench.tied_tasks import TASKS, Data, Task
-from bayesrule.bench.trials import enough, usable
+from bayesrule.bench.trials import each, enough, usable
 from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.methods import k_tied, mean_field
@@ -177,6 +177,7 @@ def run(
     epochs: int | None = None,
     num: int | None = None,
     marks: Sequence[int] = MARKS,
+    jobs: int = 1,
     previous: dict[str, Any] | None = None,
     show: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
@@ -184,26 +185,36 @@ def run(
     """Every rank (0 is mean-field) for every seed: scores, ratios, curves and truncations.
 
     Trials that `previous`, an earlier result, has already are not run again; without any that is
-    missing it is given back as it is.
+    missing it is given back as it is. `jobs` of them run at a time, each in a process of its own.
     """
     results = list(previous["results"]) if previous else []
-    done = {(one["rank"], one["seed"]) for one in results}
-    wanted = [(rank, seed) for seed in seeds for rank in ranks]
-    missing = [one for one in wanted if one not in done]
+    wanted = [(seed, rank) for seed in seeds for rank in ranks]
+    missing = [one for one in wanted if one not in {_trial_of(one) for one in results}]
     if previous and not missing:
         return previous
     usable(device)
     task, common = TASKS[name], facts(name, device=device, epochs=epochs, num=num, marks=marks)
-    data = task.data(device, num)
-    enough(len(data[1]), task.batch_size)
-    result = document(common, len(data[1]), results)
+    num_data = len(task.data("cpu", num)[1])
+    enough(num_data, task.batch_size)
     with fast_math(device) as precision:
-        result["precision"] = precision
-        for count, (rank, seed) in enumerate(missing, len(wanted) - len(missing) + 1):
-            results.append(_one(task, rank, seed, data, epochs, marks))
-            show(f"[{count}/{len(wanted)}] {_line(results[-1])}")
-            keep(result)
+        result = {**document(common, num_data, results), "precision": precision}
+
+    def work(trial: tuple[int, int]) -> dict[str, Any]:
+        seed, rank = trial
+        with fast_math(device):
+            return _one(task, rank, seed, task.data(device, num), epochs, marks)
+
+    for count, found in enumerate(each(work, missing, jobs), len(wanted) - len(missing) + 1):
+        show(f"[{count}/{len(wanted)}] {_line(found)}")
+        results.append(found)
+        results.sort(key=_trial_of)
+        keep(result)
     return result
+
+
+def _trial_of(one: dict[str, Any]) -> tuple[int, int]:
+    """The seed and the rank that a result is of."""
+    return one["seed"], one["rank"]
 
 
 def document(

@@ -1,16 +1,35 @@
-"""What benchmarks share: going on from a file, enough data to learn from, a device that is here."""
+"""What benchmarks share: trials side by side, going on from a file, enough data, a device."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from bayesrule.checkpoint import CheckpointError
 from bayesrule.data.errors import DataError
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+def each(work: Callable[[Given], Found], given: Sequence[Given], jobs: int = 1) -> Iterator[Found]:
+    """What some work finds, as it comes; with several `jobs`, in so many processes at a time.
+
+    >>> list(each(abs, [1, -2]))
+    [1, 2]
+    """
+    if jobs == 1 or len(given) < 2:
+        yield from map(work, given)
+        return
+    import joblib
+
+    pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    yield from pool(joblib.delayed(work)(one) for one in given)
 
 
 def read(file: Path, facts: dict[str, Any]) -> dict[str, Any] | None:

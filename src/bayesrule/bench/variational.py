@@ -17,7 +17,7 @@ from bayesrule import metrics, schedules, vectors
 from bayesrule.bench import noisy_tasks, variational_tasks
 from bayesrule.bench.images import shifted_and_mirrored, split
 from bayesrule.bench.precision import fast_math, half
-from bayesrule.bench.trials import enough, usable
+from bayesrule.bench.trials import each, enough, usable
 from bayesrule.bench.variational_tasks import Task
 from bayesrule.curvature import Problem, SecondOrder
 from bayesrule.data.errors import nearest
@@ -204,6 +204,7 @@ def run(
     num: int | None = None,
     held_out: int = HELD_OUT,
     seed: int = 0,
+    jobs: int = 1,
     previous: dict[str, Any] | None = None,
     show: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
@@ -212,20 +213,17 @@ def run(
 
     The temperature of a method is chosen by what it does on the held-out images: `chosen`. Trials
     that `previous`, an earlier result, has already are not run again; without any that is missing
-    it is given back as it is.
+    it is given back as it is. `jobs` of them run at a time, each in a process of its own.
     """
     results = list(previous["results"]) if previous else []
-    names = Trial.__dataclass_fields__
-    done = {Trial(**{key: one[key] for key in names if key in one}) for one in results}
+    done = {_trial_of(one) for one in results}
     missing = [trial for trial in trials if trial not in done]
     if previous and not missing:
         return previous
     usable(device)
     task = TASKS[name]
-    x, y, x_held, y_held = split(task.data(), device, held_out, num)
+    _, y, _, _ = split(task.data(), "cpu", held_out, num)
     enough(len(y), task.batch_size)
-    _, _, x_test, y_test = split(task.data(), device, 0, num)
-    parts = {"held_out": (x_held, y_held), "test": (x_test, y_test)}
     result = {
         **facts(name, device=device, epochs=epochs, num=num, held_out=held_out, seed=seed),
         "title": task.title,
@@ -235,17 +233,59 @@ def run(
         "results": results,
         "versions": versions(),
         "machine": machine(),
+        "precision": _precision(task, device),
     }
+    settings: dict[str, Any] = {"device": device, "epochs": epochs, "num": num}
+    settings |= {"held_out": held_out, "seed": seed}
+
+    def work(numbered: tuple[int, Trial]) -> list[dict[str, Any]]:
+        number, trial = numbered
+        show(f"[{number}/{len(trials)}] {trial}")
+        own = show if jobs == 1 else lambda line: show(f"{trial}: {line.strip()}")
+        return _one(task, trial, **settings, show=own)
+
+    numbered = list(enumerate(missing, len(trials) - len(missing) + 1))
+    for found in each(work, numbered, jobs):
+        results += found
+        results.sort(key=lambda one: _place(_trial_of(one), trials))
+        keep(result)
+    return result
+
+
+def _trial_of(one: dict[str, Any]) -> Trial:
+    """The trial that a result is of."""
+    return Trial(**{key: one[key] for key in Trial.__dataclass_fields__ if key in one})
+
+
+def _place(trial: Trial, trials: Sequence[Trial]) -> int:
+    """Where a result stands: before all others if no one asked for it this time."""
+    return trials.index(trial) if trial in trials else -1
+
+
+def _precision(task: Task, device: str) -> str:
     with fast_math(device) as precision:
         trains_half = task.half and device.startswith("cuda")
-        result["precision"] = "bfloat16, scored in TF32" if trains_half else precision
-        for number, trial in enumerate(missing, len(trials) - len(missing) + 1):
-            show(f"[{number}/{len(trials)}] {trial}")
-            with half(device, task.half):
-                learned = train(task, trial, (x, y), epochs=epochs, seed=seed, show=_epoch(show))
-            results += _scored(trial, *learned, parts, show)
-            keep(result)
-    return result
+        return f"bfloat16, scored in {precision}" if trains_half else precision
+
+
+def _one(
+    task: Task,
+    trial: Trial,
+    *,
+    device: str,
+    epochs: int | None,
+    num: int | None,
+    held_out: int,
+    seed: int,
+    show: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """The results of a trial, one for each way of predicting."""
+    x, y, *held = split(task.data(), device, held_out, num)
+    _, _, *test = split(task.data(), device, 0, num)
+    with fast_math(device):
+        with half(device, task.half):
+            learned = train(task, trial, (x, y), epochs=epochs, seed=seed, show=_epoch(show))
+        return _scored(trial, *learned, {"held_out": held, "test": test}, show)
 
 
 def _epoch(show: Callable[[str], None]) -> Callable[[Figures], None]:
@@ -263,13 +303,13 @@ def _scored(
     learner: Learner,
     state: State,
     history: list[Figures],
-    parts: dict[str, tuple[Tensor, Tensor]],
+    parts: dict[str, Sequence[Tensor]],
     show: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """The results of a trial, one for each way of predicting."""
+    """Scores of what a trial has learned on both parts of the images."""
     found = []
     for way, how in METHODS[trial.method].ways.items():
-        scored = {name: scores(learner, state, *part, how) for name, part in parts.items()}
+        scored = {name: scores(learner, state, x, y, how) for name, (x, y) in parts.items()}
         found.append({**vars(trial), "way": way, **scored, "history": history})
         held = scored["held_out"]
         show(f"  {way}: NLL {held['nll']:.4f}, {held['accuracy']:.2f} % of held-out images")

@@ -25,7 +25,7 @@ class Kind:
     interrupted: str = "Trials that were done are in --out, if that was given."
 
 
-METHODS, KEPT = ("methods", "temperatures", "rates"), ("seed", "out", "json")
+METHODS, KEPT = ("methods", "temperatures", "rates"), ("jobs", "seed", "out", "json")
 KINDS = (
     Kind(
         images.TASKS,
@@ -45,7 +45,7 @@ KINDS = (
     ),
     Kind(
         tied.TASKS,
-        ("ranks", "seeds", "marks", "epochs", "num", "device", "out", "pictures", "json"),
+        ("ranks", "seeds", "marks", "epochs", "num", "device", "jobs", "out", "pictures", "json"),
         bench_variational.run_tied,
     ),
 )
@@ -67,7 +67,7 @@ def add(kinds: Any) -> None:
         examples="""
             bayesrule bench images mnist-fnn
             bayesrule bench images cifar10-resnet18 --device cuda --every 5
-            bayesrule bench images fashion-preact --device cuda --out fashion.json
+            bayesrule bench images fashion-preact --device cuda --jobs 3 --out fashion.json
             bayesrule bench images fashion-preact --methods mean_field --multipliers 1,3,10,30
             bayesrule bench images fashion-noisy --methods adam,noisy_kfac --rates 0.3,1,3
             bayesrule bench images mnist-tied --ranks 0,1,2,3 --out mnist.json --pictures pictures
@@ -118,6 +118,9 @@ def _add_common(parser: argparse.ArgumentParser, *, held_out: bool = True) -> No
         what += f"the settings (default there: {variational.HELD_OUT})"
         parser.add_argument("--held-out", type=numbers.whole(), metavar="N", help=what)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
+    what = "so many trials at a time, each in a process of its own (default: 1; not TAGI's tasks); "
+    what += "two or three residual nets share a large GPU well, best under CUDA's MPS"
+    parser.add_argument("--jobs", type=numbers.whole(), metavar="N", help=what)
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")
     options.add_json(parser)
 
