@@ -64,20 +64,19 @@ class KTied(Factorised):
         """`∂F/∂log u = (S V) ∘ u` and `∂F/∂log v = (Sᵀ U) ∘ v` with `S = ∂F/∂σ`."""
         std, free = self.std(), self.__dict__["_factors"]
         own = {name: one for name, one in slope.items() if name in free}
-        vectors.scale_(toward_prior_(own, std, weight, precision), share)
-        tied = [name for name in slope if name not in free]
-        if not tied:
-            return own
+        found = toward_prior_(own, std, weight, precision)
 
         def both(name: str) -> tuple[Tensor, Tensor]:
             return self._sums(name, _in_std_(slope[name], std[name], weight, precision))
 
         sums: Params = {}
-        for name, (right, left) in side_by_side(both, tied).items():
+        for name, (right, left) in side_by_side(both, [k for k in slope if k not in free]).items():
             sums[f"{name}.u"], sums[f"{name}.v"] = right, left
-        # Factors come first: an optimiser asks for gradients that lie in memory as they do.
-        pulled = vectors.scale_(vectors.mul({name: free[name] for name in sums}, sums), share)
-        return {name: own[name] if name in own else pulled[name] for name in self.scales}
+        if sums:
+            # Factors come first: an optimiser asks for gradients that lie in memory as they do.
+            found |= vectors.mul({name: free[name] for name in sums}, sums)
+        vectors.scale_(found, share)
+        return {name: found[name] for name in self.scales}
 
     def _sums(self, name: str, slope: Tensor) -> tuple[Tensor, Tensor]:
         """`Vᵀ Mᵀ` and `Uᵀ M` of a slope M as a matrix: few long rows are faster than columns."""
