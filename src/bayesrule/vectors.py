@@ -78,8 +78,9 @@ def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
 
 
 def shift_(a: Params, value: float | Tensor) -> Params:
-    """`a ← a + value`, elementwise; the value is a number, or one for each net."""
-    if _differs(value):
+    """`a ← a + value`, elementwise; the value is a number or a tensor, as for `add_`."""
+    if isinstance(value, Tensor):
+        # The call for all at once would ask a GPU what the value is.
         for one in a.values():
             one.add_(over(value, one))
         return a
@@ -134,8 +135,10 @@ def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
     return _named(a, torch._foreach_addcmul(*lists, value=value))
 
 
-def addcmul_(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
-    """`a ← a + value b ∘ c`."""
+def addcmul_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
+    """`a ← a + value b ∘ c`; the value is a number or a tensor, as for `add_`."""
+    if isinstance(value, Tensor):
+        return add_(a, _named(a, torch._foreach_mul(_values(b, a), _values(c, a))), alpha=value)
     torch._foreach_addcmul_(list(a.values()), _values(b, a), _values(c, a), value=value)
     return a
 

@@ -11,6 +11,7 @@ from torch.distributions import Normal, kl_divergence
 
 from bayesrule.matrices import DiagonalMatrix, SubsetMatrix
 from bayesrule.posteriors import FanIn, Gaussian, MeanField, MeanFieldFamily
+from bayesrule.posteriors.factorised import ScaleKL
 
 SCALES = {"w": 0.3 * randn(2, 2, seed=31) - 0.5, "b": 0.3 * randn(2, seed=32) - 0.5}
 
@@ -89,5 +90,5 @@ def test_the_gradient_in_log_std_is_that_in_the_scales() -> None:
     slope = {name: value + 1.0 for name, value in PARAMS.items()}
     kept = {name: value.clone() for name, value in slope.items()}
     std = q.std()
-    for name, found in q.pull(slope, 0.2, weight=0.3, precision=0.7).items():
+    for name, found in q.pull(slope, 0.2, ScaleKL(0.3, 0.7)).items():
         close(found, 0.2 * (kept[name] - 0.3 + 0.7 * std[name].square()), 1e-12)

@@ -15,6 +15,7 @@ from torch.distributions import Normal, kl_divergence
 from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field, seeds
 from bayesrule.learner import _DRAWS
 from bayesrule.posteriors import FanIn, KTied, KTiedFamily, MeanField, MeanFieldFamily, Rank
+from bayesrule.posteriors.factorised import ScaleKL
 from bayesrule.posteriors.tied import matrix_shape, tied_ranks
 from bayesrule.types import Params
 
@@ -113,7 +114,7 @@ def test_pull_is_the_chain_rule(rank: int, placed: Callable[[float], float | Ten
     each = [(slope[k] - 0.3) * s.log() + 0.5 * 0.7 * s.square() for k, s in std.items()]
     wanted = torch.autograd.grad(0.2 * sum(one.sum() for one in each), list(leaves.values()))
     given = {name: value.clone() for name, value in slope.items()}
-    found = q.pull(given, 0.2, weight=placed(0.3), precision=placed(0.7))
+    found = q.pull(given, 0.2, ScaleKL(placed(0.3), placed(0.7)))
     assert list(found) == list(q.scales)
     for got, want in zip(found.values(), wanted, strict=True):
         close(got, want, 1e-12)

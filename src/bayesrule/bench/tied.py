@@ -15,7 +15,7 @@ from bayesrule import schedules
 from bayesrule.bench.precision import fast_math
 from bayesrule.bench.thumbnails import thumbnail
 from bayesrule.bench.tied_tasks import TASKS, Data, Task
-from bayesrule.bench.trials import each, enough, usable
+from bayesrule.bench.trials import each, enough, loaded, usable
 from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.methods import k_tied, mean_field
@@ -189,12 +189,14 @@ def run(
     """
     results = list(previous["results"]) if previous else []
     wanted = [(seed, rank) for seed in seeds for rank in ranks]
-    missing = [one for one in wanted if one not in {_trial_of(one) for one in results}]
+    done = {_trial_of(one) for one in results}
+    missing = [trial for trial in wanted if trial not in done]
     if previous and not missing:
         return previous
     usable(device)
     task, common = TASKS[name], facts(name, device=device, epochs=epochs, num=num, marks=marks)
-    num_data = len(task.data("cpu", num)[1])
+    loaded.cache_clear()
+    num_data = len(loaded(task.data, device, num)[1])
     enough(num_data, task.batch_size)
     with fast_math(device) as precision:
         result = {**document(common, num_data, results), "precision": precision}
@@ -202,7 +204,7 @@ def run(
     def work(trial: tuple[int, int]) -> dict[str, Any]:
         seed, rank = trial
         with fast_math(device):
-            return _one(task, rank, seed, task.data(device, num), epochs, marks)
+            return _one(task, rank, seed, loaded(task.data, device, num), epochs, marks)
 
     for count, found in enumerate(each(work, missing, jobs), len(wanted) - len(missing) + 1):
         show(f"[{count}/{len(wanted)}] {_line(found)}")

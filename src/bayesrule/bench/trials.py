@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,12 @@ def each(work: Callable[[Given], Found], given: Sequence[Given], jobs: int = 1) 
 
     pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
     yield from pool(joblib.delayed(work)(one) for one in given)
+
+
+@lru_cache(maxsize=1)
+def loaded(load: Callable[..., Found], *given: Any) -> Found:
+    """What a call loads, once in a process; `loaded.cache_clear()` begins anew."""
+    return load(*given)
 
 
 def read(file: Path, facts: dict[str, Any]) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from bayesrule import metrics, schedules, vectors
 from bayesrule.bench import noisy_tasks, variational_tasks
 from bayesrule.bench.images import shifted_and_mirrored, split
 from bayesrule.bench.precision import fast_math, half
-from bayesrule.bench.trials import each, enough, usable
+from bayesrule.bench.trials import each, enough, loaded, usable
 from bayesrule.bench.variational_tasks import Task
 from bayesrule.curvature import Problem, SecondOrder
 from bayesrule.data.errors import nearest
@@ -222,7 +222,8 @@ def run(
         return previous
     usable(device)
     task = TASKS[name]
-    _, y, _, _ = split(task.data(), "cpu", held_out, num)
+    loaded.cache_clear()
+    _, y, _, _ = split(loaded(task.data), "cpu", held_out, num)
     enough(len(y), task.batch_size)
     result = {
         **facts(name, device=device, epochs=epochs, num=num, held_out=held_out, seed=seed),
@@ -280,8 +281,9 @@ def _one(
     show: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """The results of a trial, one for each way of predicting."""
-    x, y, *held = split(task.data(), device, held_out, num)
-    _, _, *test = split(task.data(), device, 0, num)
+    images = loaded(task.data)
+    x, y, *held = split(images, device, held_out, num)
+    _, _, *test = split(images, device, 0, num)
     with fast_math(device):
         with half(device, task.half):
             learned = train(task, trial, (x, y), epochs=epochs, seed=seed, show=_epoch(show))

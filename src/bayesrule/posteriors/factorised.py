@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -57,6 +58,29 @@ class ScaleMatrix(DiagonalMatrix):
         return LogSlope(vectors.mul_(offset, gradient))
 
 
+class ScaleKL(NamedTuple):
+    """What a weighted KL from the prior has of σ: `Σ ½ precision σ² − weight log σ`.
+
+    Numbers, or 0-d tensors where steps are replayed.
+    """
+
+    weight: float | Tensor
+    precision: float | Tensor
+
+    def added_(self, slope: Params, std: Params) -> Params:
+        """The slope in `log σ` with that of the KL: `slope + precision σ² − weight`, in place."""
+        if not slope:
+            return slope
+        return vectors.shift_(vectors.addcmul_(slope, std, std, self.precision), -self.weight)
+
+    def added_in_std_(self, slope: Tensor, std: Tensor) -> Tensor:
+        """The same of one weight, as a slope in σ itself: what is above, divided by σ."""
+        slope.sub_(self.weight).div_(std)
+        if isinstance(self.precision, Tensor):
+            return slope.addcmul_(std, self.precision)
+        return slope.add_(std, alpha=self.precision)
+
+
 class Factorised(Normal):
     """`q(θ) = Π N(mean, std²)` with `log std` a function of the free parameters `scales`.
 
@@ -80,17 +104,11 @@ class Factorised(Normal):
         return dict(self.__dict__["_known"][1])
 
     @abstractmethod
-    def pull(
-        self,
-        slope: Params,
-        share: float | Tensor = 1.0,
-        weight: float | Tensor = 0.0,
-        precision: float | Tensor = 0.0,
-    ) -> Params:
-        """The gradient of `share (F + Σ ½ precision σ² − weight log σ)` in the free parameters.
+    def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
+        """The gradient of `share (F + kl)` in the free parameters.
 
-        `slope` is `∂F/∂(log σ)`, which may be used up; the rest is what the KL has of σ. Of many
-        nets, each may have a share of its own.
+        `slope` is `∂F/∂(log σ)`, which may be used up. Of many nets, each may have a share of its
+        own.
         """
 
     @property
@@ -162,32 +180,8 @@ class MeanField(Factorised):
     def _std(self) -> Params:
         return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
 
-    def pull(
-        self,
-        slope: Params,
-        share: float | Tensor = 1.0,
-        weight: float | Tensor = 0.0,
-        precision: float | Tensor = 0.0,
-    ) -> Params:
-        return vectors.scale_(toward_prior_(slope, self.std(), weight, precision), share)
-
-
-def toward_prior_(
-    slope: Params, std: Params, weight: float | Tensor, precision: float | Tensor
-) -> Params:
-    """`slope + precision σ² − weight`, in place: the slope in `log σ` with that of the KL."""
-    if not slope:
-        return slope
-    if isinstance(precision, Tensor):
-        vectors.add_(slope, vectors.scale(vectors.mul(std, std), precision))
-    else:
-        vectors.addcmul_(slope, std, std, precision)
-    if not isinstance(weight, Tensor):
-        return vectors.shift_(slope, -weight)
-    # The call for all at once would ask a GPU what the value is.
-    for one in slope.values():
-        one.sub_(weight)
-    return slope
+    def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
+        return vectors.scale_(slope if kl is None else kl.added_(slope, self.std()), share)
 
 
 def first_std(params: Params, spread: float | FanIn, prior_precision: float) -> Params:

@@ -16,8 +16,8 @@ from bayesrule.posteriors.factorised import (
     SHARE,
     Factorised,
     FreeScales,
+    ScaleKL,
     first_std,
-    toward_prior_,
     uncertain_names,
 )
 from bayesrule.posteriors.gaussian import FanIn
@@ -54,20 +54,15 @@ class KTied(Factorised):
         tied = side_by_side(self._product, [name for name in self.mean if f"{name}.u" in free])
         return {k: tied[k] if k in tied else free[k] for k in self.mean if k in tied or k in free}
 
-    def pull(
-        self,
-        slope: Params,
-        share: float | Tensor = 1.0,
-        weight: float | Tensor = 0.0,
-        precision: float | Tensor = 0.0,
-    ) -> Params:
+    def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
         """`∂F/∂log u = (S V) ∘ u` and `∂F/∂log v = (Sᵀ U) ∘ v` with `S = ∂F/∂σ`."""
         std, free = self.std(), self.__dict__["_factors"]
         own = {name: one for name, one in slope.items() if name in free}
-        found = toward_prior_(own, std, weight, precision)
+        kl = kl or ScaleKL(0.0, 0.0)
+        found = kl.added_(own, std)
 
         def both(name: str) -> tuple[Tensor, Tensor]:
-            return self._sums(name, _in_std_(slope[name], std[name], weight, precision))
+            return self._sums(name, kl.added_in_std_(slope[name], std[name]))
 
         sums: Params = {}
         for name, (right, left) in side_by_side(both, [k for k in slope if k not in free]).items():
@@ -115,16 +110,6 @@ def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
     """The way back."""
     there = [shape[axis] for axis in order[1:]]
     return v.reshape(-1, *there).permute(vectors.inverse(order)).reshape(v.shape)
-
-
-def _in_std_(
-    slope: Tensor, std: Tensor, weight: float | Tensor, precision: float | Tensor
-) -> Tensor:
-    """`(slope − weight) / σ + precision σ`, in place: the slope in σ from the one in `log σ`."""
-    slope.sub_(weight).div_(std)
-    if isinstance(precision, Tensor):
-        return slope.addcmul_(std, precision)
-    return slope.add_(std, alpha=precision)
 
 
 def _outer(u: Tensor, v: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise
 from bayesrule.expectations import Expectation, Layerwise, Moments
 from bayesrule.matrices import Diagonal, Matrix, Structure, SubsetMatrix
 from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
-from bayesrule.posteriors.factorised import LogSlope
+from bayesrule.posteriors.factorised import LogSlope, ScaleKL
 from bayesrule.rules._base import Memory, RatedRule
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.types import Derivatives, Params
@@ -180,7 +180,7 @@ class Elbo(RatedRule):
         vectors.add_(uncertain, mean, alpha=pull)
         vectors.scale_(gradient, share)
         slope = _log_slope(derivatives.curvature, std)
-        return {"mean": gradient, "scales": posterior.pull(slope, share, kl_weight, pull)}
+        return {"mean": gradient, "scales": posterior.pull(slope, share, ScaleKL(kl_weight, pull))}
 
 
 def _groups(posterior: Posterior) -> dict[str, Params]:
