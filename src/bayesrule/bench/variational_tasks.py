@@ -84,7 +84,7 @@ TASKS = {
         epochs=100,
         learning_rate=1e-3,
         prior_precision=100.0,
-        temperatures=(0.1, 0.03, 0.01, 0.001),
+        temperatures=(0.1, 0.02, 0.01, 0.003, 0.001),
         published={
             "variational_laplace, mean": (0.16, 94.6, 0.010),
             "mean_field, mean": (0.23, 94.0, 0.034),
