@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from bayesrule.matrices import Kronecker, Structure, SubsetMatrix
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.tridiagonal_matrix import BlockTridiagonalMatrix
 from bayesrule.posteriors import Factorised, Gaussian, Posterior, Rotated
-from bayesrule.posteriors.factorised import LogSlope
+from bayesrule.posteriors.factorised import StdSlope
 from bayesrule.randomness import Generators
 from bayesrule.types import Params
 
@@ -40,7 +40,7 @@ _MOST = 1 << 25
 def at_once(problem: StackedProblem, curvature: Curvature, posterior: Posterior) -> bool:
     """Whether weights of a chain are all that a curvature looks at, or what it does is a product.
 
-    With known standard deviations the slope in them is that in the weights times the offset.
+    With known standard deviations the slope in them is that in the weights times the noise.
     """
     known = type(curvature) in _OF_WEIGHTS
     known = known or (type(curvature) is Price and isinstance(posterior, Factorised))
@@ -72,7 +72,7 @@ def local(
 def _points(
     expectation: Expectation, belief: Posterior, generators: Any, most: int
 ) -> Iterator[Point]:
-    """At most so many draws at a time: weights, and offsets, {name: (num, draws, *shape)}."""
+    """At most so many draws at a time, {name: (num, draws, *shape)}."""
     plain = type(expectation) is Draws and not expectation.antithetic
     if plain and _takes_draws(belief):
         for begun in range(0, expectation.num, most):
@@ -81,27 +81,33 @@ def _points(
     points = expectation.points(belief, generators)
     while group := list(itertools.islice(points, most)):
         params = _stacked([point.params for point in group])
-        offsets = [point.offset for point in group if point.offset is not None]
-        yield Point(params, _stacked(offsets) if offsets else None)
+        assert params is not None
+        offset = _stacked([point.offset for point in group])
+        yield Point(params, offset, noise=_stacked([point.noise for point in group]))
 
 
-def _stacked(each: list[Params]) -> Params:
-    return {name: torch.stack([one[name] for one in each], 1) for name in each[0]}
+def _stacked(each: Sequence[Params | None]) -> Params | None:
+    known = [one for one in each if one is not None]
+    return (
+        {name: torch.stack([one[name] for one in known], 1) for name in known[0]} if known else None
+    )
 
 
 def _drawn(belief: Posterior, draws: int, generators: Generators) -> Point:
     """Several draws from the numbers that they have one after another."""
+    wide = {name: mean.unsqueeze(1) for name, mean in belief.mean.items()}
     if isinstance(belief, Factorised):
         std = belief.std()
         noise = _noise({name: belief.mean[name] for name in std}, draws, generators)
-        offsets = {name: value.mul_(std[name].unsqueeze(1)) for name, value in noise.items()}
-    else:
-        assert isinstance(belief, Gaussian)
-        offsets = belief.precision.inv_sqrt(_noise(belief.mean, draws, generators))
-    wide = {name: mean.unsqueeze(1) for name, mean in belief.mean.items()}
-    for name, mean in wide.items():
-        if name not in offsets:
-            offsets[name] = torch.zeros_like(mean.expand(-1, draws, *mean.shape[2:]))
+        weights = {
+            name: torch.addcmul(mean, noise[name], std[name].unsqueeze(1))
+            if name in noise
+            else mean.expand(-1, draws, *mean.shape[2:])
+            for name, mean in wide.items()
+        }
+        return Point(weights, None, noise=noise)
+    assert isinstance(belief, Gaussian)
+    offsets = belief.precision.inv_sqrt(_noise(belief.mean, draws, generators))
     return Point({name: mean + offsets[name] for name, mean in wide.items()}, offsets)
 
 
@@ -144,14 +150,16 @@ def _summed(
     precision: Any,
 ) -> Local:
     """The sums at some draws, {name: (num, draws, *shape)}."""
-    weights, offset = point.params, point.offset
+    weights, offset, noise = point.params, point.offset, point.noise
     draws, generator = _num_draws(weights), cast(Generators, problem.generator)
     whole = problem.drawn(draws, generator.again(len(problem.y), draws))
     params = weights if turned is None else _turned_back(turned, weights)
     if draws == 1:
         params = {name: value.squeeze(1) for name, value in params.items()}
-        offset = None if offset is None else {k: v.squeeze(1) for k, v in offset.items()}
-    found = curvature.local(whole, Point(params, offset), structure, precision)
+        offset, noise = (
+            way and {k: v.squeeze(1) for k, v in way.items()} for way in (offset, noise)
+        )
+    found = curvature.local(whole, Point(params, offset, noise=noise), structure, precision)
     gradient, second = found.gradient, found.curvature
     if draws > 1 and not curvature.needs_rows:
         # Rows are summed over the draws; the gradient by one pass is that of each of them.
@@ -171,8 +179,8 @@ def _summed_slope(curvature: Any) -> Any:
     """The slopes in standard deviations summed over draws; other curvatures are sums already."""
     if isinstance(curvature, SubsetMatrix):
         return replace(curvature, inner=_summed_slope(curvature.inner))
-    if isinstance(curvature, LogSlope):
-        return LogSlope({name: value.sum(1) for name, value in curvature.values.items()})
+    if isinstance(curvature, StdSlope):
+        return StdSlope({name: value.sum(1) for name, value in curvature.values.items()})
     return curvature
 
 

@@ -28,8 +28,9 @@ from bayesrule import (
 from bayesrule.curvature import Problem
 from bayesrule.curvature._base import Local
 from bayesrule.expectations import Point
-from bayesrule.matrices import Diagonal, DiagonalMatrix
+from bayesrule.matrices import Diagonal
 from bayesrule.network import Network
+from bayesrule.posteriors.factorised import ScaleMatrix, StdSlope
 from bayesrule.types import Params
 
 SCALE = 2.5
@@ -60,7 +61,7 @@ def _variance(net: nn.Module) -> Params:
 
 
 def _local(problem: Problem, params: Params, variance: Params, exact: bool) -> Local:
-    precision = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
+    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
     return SecondOrder(exact).local(problem, Point(params, None), Diagonal(), precision)
 
 
@@ -110,10 +111,11 @@ def test_sampled_objective_and_gradient_with_the_targets_held_fixed() -> None:
 
     wanted = _slope(objective, params)
     score = _gradient(net, params, problem, likelihood.drawn)
-    assert isinstance(found.curvature, DiagonalMatrix)
+    assert isinstance(found.curvature, StdSlope)
     for name in params:
         assert_close(found.gradient[name], wanted[name], rtol=1e-6, atol=1e-7)
-        assert_close(found.curvature.values[name], SCALE * score[name].square())
+        slope = SCALE * variance[name].sqrt() * score[name].square()
+        assert_close(found.curvature.values[name], slope)
     outputs = torch.func.functional_call(net, params, (x,))
     assert_close(found.loss, problem.nll(outputs, y))
 
@@ -123,13 +125,13 @@ def test_a_difference_of_gradients_comes_close() -> None:
     likelihood = _Fixed()
     likelihood.drawn = torch.tensor([1, 2, 0, 1])
     problem, params, variance = _problem(net, likelihood, x, y), _params(net), _variance(net)
-    precision = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
+    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
     wanted = _local(problem, params, variance, exact=False)
-    assert isinstance(wanted.curvature, DiagonalMatrix)
+    assert isinstance(wanted.curvature, StdSlope)
     for size in (1e-2, 1e-4, 1e-6):
         curvature = SecondOrder(difference=size)
         found = curvature.local(problem, Point(params, None), Diagonal(), precision)
-        assert isinstance(found.curvature, DiagonalMatrix)
+        assert isinstance(found.curvature, StdSlope)
         for name in params:
             error = (found.gradient[name] - wanted.gradient[name]).abs().max()
             assert error < 100.0 * size * wanted.gradient[name].abs().max()
@@ -140,7 +142,7 @@ def test_a_difference_keeps_its_digits_under_autocast() -> None:
     net, x, y = _net().float(), randn(4, 2, seed=1).float(), torch.tensor([0, 2, 1, 1])
     likelihood = _Fixed()
     params, variance = _params(net), {k: v.float() for k, v in _variance(net).items()}
-    precision = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
+    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
 
     def gradient(half: bool, share: float) -> Params:
         likelihood.drawn = torch.tensor([1, 2, 0, 1])[: round(share * len(y))]
@@ -194,13 +196,13 @@ def test_a_share_of_the_batch_pays_for_the_whole(difference: float | None) -> No
     likelihood = _Fixed()
     likelihood.drawn = torch.tensor([1, 2])
     problem, params, variance = _problem(net, likelihood, x, y), _params(net), _variance(net)
-    precision = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
+    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
     curvature = SecondOrder(difference=difference, share=0.4)
     found = curvature.local(problem, Point(params, None), Diagonal(), precision)
     half = replace(problem, x=x[:2], y=y[:2], scale=2.0 * SCALE)
     priced = _local(half, params, variance, exact=False)
-    assert isinstance(found.curvature, DiagonalMatrix)
-    assert isinstance(priced.curvature, DiagonalMatrix)
+    assert isinstance(found.curvature, StdSlope)
+    assert isinstance(priced.curvature, StdSlope)
     whole, part = _gradient(net, params, problem, y), _gradient(net, params, half, y[:2])
     for name in params:
         price = priced.gradient[name] - 2.0 * SCALE * part[name]
@@ -236,14 +238,15 @@ def test_the_expected_squared_sampled_gradient_is_the_fisher_diagonal() -> None:
         likelihood.drawn = torch.tensor(drawn)
         weight = probabilities[torch.arange(3), likelihood.drawn].prod()
         curvature = _local(problem, params, variance, exact=False).curvature
-        assert isinstance(curvature, DiagonalMatrix)
+        assert isinstance(curvature, StdSlope)
         total = {k: v + weight * curvature.values[k] for k, v in total.items()}
     wanted = _fisher_diagonal(net, params, x)
     exact = _local(problem, params, variance, exact=True).curvature
-    assert isinstance(exact, DiagonalMatrix)
+    assert isinstance(exact, StdSlope)
     for name in params:
-        assert_close(total[name], SCALE * wanted[name], rtol=1e-10, atol=1e-12)
-        assert_close(exact.values[name], SCALE * wanted[name], rtol=1e-10, atol=1e-12)
+        slope = SCALE * variance[name].sqrt() * wanted[name]
+        assert_close(total[name], slope, rtol=1e-10, atol=1e-12)
+        assert_close(exact.values[name], slope, rtol=1e-10, atol=1e-12)
 
 
 def test_the_exact_gradient_is_that_of_the_enumerated_objective() -> None:

@@ -14,7 +14,7 @@ from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Diagonal
 from bayesrule.network import Network, num_examples
 from bayesrule.posteriors import MeanField
-from bayesrule.posteriors.factorised import LogSlope
+from bayesrule.posteriors.factorised import StdSlope
 
 
 class LastStep(nn.Module):
@@ -98,7 +98,7 @@ def slopes_of(problem: Problem, q: MeanField, how: Expectation, curvature: Curva
     for local in each(problem, q, how, curvature):
         assert local.curvature is not None
         bends = local.curvature.diagonal()
-        known = isinstance(local.curvature, LogSlope)
-        scales = {k: bends[k] if known else bends[k] * s * s for k, s in q.std().items()}
+        known = isinstance(local.curvature, StdSlope)
+        scales = {k: bends[k] * s * (1.0 if known else s) for k, s in q.std().items()}
         found.append(torch.cat([flat(local.gradient), flat(scales)]))
     return torch.stack(found)

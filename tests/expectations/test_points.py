@@ -7,7 +7,7 @@ from exact import close, dense, flat, generator, positive, randn, z_close
 from bayesrule.expectations import AtMean, Draws, Moments
 from bayesrule.matrices import Dense, Diagonal
 from bayesrule.moments import LocallyLinear, MomentMatched
-from bayesrule.posteriors import Gaussian
+from bayesrule.posteriors import Gaussian, MeanField
 
 MEAN = {"w": randn(2, 2, seed=1), "b": randn(2, seed=2)}
 Q = Gaussian(MEAN, Dense().project(positive(6), MEAN))
@@ -46,6 +46,26 @@ def test_draws_are_the_same_where_nobody_asks_for_offsets(antithetic: bool) -> N
     for one, other in pairs:
         assert other.params.keys() == one.params.keys()
         close(flat(other.params), flat(one.params), 0.0)
+
+
+@pytest.mark.parametrize("known", [(), ("b",)])
+def test_draws_of_independent_weights_have_their_noise(known: tuple[str, ...]) -> None:
+    scales = {name: randn(*v.shape, seed=3) for name, v in MEAN.items() if name not in known}
+    q = MeanField(MEAN, scales)
+    one, two = Draws(2, antithetic=True).points(q, generator(8))
+    for point, sign in ((one, 1.0), (two, -1.0)):
+        assert point.offset is None
+        assert point.noise is not None
+        assert set(point.noise) == set(scales)
+        for name, mean in MEAN.items():
+            noise = point.noise.get(name, torch.zeros_like(mean))
+            close(point.params[name], mean + noise * q.variance()[name].sqrt(), 1e-14)
+            assert point.params[name] is not mean
+            if name in scales:
+                assert one.noise is not None
+                close(noise, sign * one.noise[name], 0.0)
+    close(flat(q.sample(generator(8))), flat(one.params), 0.0)
+    close(flat(q.offset(generator(8))), flat(one.params) - flat(MEAN), 1e-14)
 
 
 def test_draws_average_to_the_expectation() -> None:

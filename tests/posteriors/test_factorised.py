@@ -91,4 +91,4 @@ def test_the_gradient_in_log_std_is_that_in_the_scales() -> None:
     kept = {name: value.clone() for name, value in slope.items()}
     std = q.std()
     for name, found in q.pull(slope, 0.2, ScaleKL(0.3, 0.7)).items():
-        close(found, 0.2 * (kept[name] - 0.3 + 0.7 * std[name].square()), 1e-12)
+        close(found, 0.2 * (kept[name] * std[name] - 0.3 + 0.7 * std[name].square()), 1e-12)

@@ -111,7 +111,7 @@ def test_pull_is_the_chain_rule(rank: int, placed: Callable[[float], float | Ten
     slope = {
         name: randn(*value.shape, seed=60 + i) for i, (name, value) in enumerate(q.mean.items())
     }
-    each = [(slope[k] - 0.3) * s.log() + 0.5 * 0.7 * s.square() for k, s in std.items()]
+    each = [slope[k] * s - 0.3 * s.log() + 0.5 * 0.7 * s.square() for k, s in std.items()]
     wanted = torch.autograd.grad(0.2 * sum(one.sum() for one in each), list(leaves.values()))
     given = {name: value.clone() for name, value in slope.items()}
     found = q.pull(given, 0.2, ScaleKL(placed(0.3), placed(0.7)))

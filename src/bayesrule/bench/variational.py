@@ -23,7 +23,7 @@ from bayesrule.curvature import Problem, SecondOrder
 from bayesrule.data.errors import nearest
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
-from bayesrule.posteriors.factorised import LogSlope
+from bayesrule.posteriors.factorised import Factorised, StdSlope
 from bayesrule.predict import How, predict
 from bayesrule.provenance import machine, versions
 from bayesrule.replayed import Replayed, replayable
@@ -147,8 +147,9 @@ def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         given = learner.network, learner.likelihood, state.noise, buffers, *part, generators[0]
         local = learner.local(Problem(*given, scale=1.0 / len(y)), state.posterior, generators[1])
-        assert isinstance(local.curvature, LogSlope)
-        total += 0.5 * float(vectors.total(local.curvature.values))
+        assert isinstance(local.curvature, StdSlope)
+        assert isinstance(state.posterior, Factorised)
+        total += 0.5 * float(vectors.dot(local.curvature.values, state.posterior.std()))
     return {"price": total}
 
 

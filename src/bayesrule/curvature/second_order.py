@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
 from bayesrule.expectations import Point
-from bayesrule.matrices import DiagonalMatrix, Matrix, Structure, SubsetMatrix
+from bayesrule.matrices import Matrix, Structure, SubsetMatrix
 from bayesrule.matrices.subset import pick
 from bayesrule.network import num_examples, take
+from bayesrule.posteriors.factorised import StdSlope
 from bayesrule.types import Params
 from bayesrule.vectors import over
 
@@ -95,7 +96,8 @@ class SecondOrder(Curvature):
         seen = {name: row.detach() for name, row in rows.items()}
         # The price is Σ σ² r² / 2, so its gradient goes back through each row r as σ² r; a row that
         # is the same at all weights, such as the last bias of a linear model, has none.
-        back = precision.solve(seen)
+        half = precision.inv_sqrt(seen)
+        back = precision.inv_sqrt(half)
         moving = [name for name, row in rows.items() if row.requires_grad]
         found = torch.autograd.grad(
             [loss, *(rows[name] for name in moving)],
@@ -107,10 +109,10 @@ class SecondOrder(Curvature):
             materialize_grads=True,
         )
         gradient = vectors.apart(dict(zip(leaves, found, strict=True)), back.values())
-        curvature = precision.price_(back, seen)
+        slope = vectors.mul_(half, seen)
         if self.exact:
-            curvature = _summed(curvature)
-        return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
+            slope = {name: value.sum(0) for name, value in slope.items()}
+        return Local(loss.detach(), gradient, StdSlope(slope), problem.statistics(outputs))
 
     def _by_difference(
         self, problem: Problem, mean: Params, precision: Matrix, size: float, *, alone: bool
@@ -124,7 +126,8 @@ class SecondOrder(Curvature):
         loss, root = problem.nll(outputs, problem.y), problem.scale**0.5
         score = _gradient(problem.nll(outputs, targets) * root, leaves, retain_graph=not alone)
         sharp = _uncertain(precision, score)
-        direction = precision.solve(sharp)
+        half = precision.inv_sqrt(sharp)
+        direction = precision.inv_sqrt(half)
         length = torch.sqrt(vectors.dot(mean, mean) / vectors.dot(direction, direction))
         sign = torch.empty_like(length).uniform_(-1.0, 1.0, generator=problem.generator).sign()
         step = size * sign * length.nan_to_num(0.0, 0.0, 0.0)
@@ -135,8 +138,8 @@ class SecondOrder(Curvature):
         gradient = vectors.scale_(vectors.add(other, score, alpha=-1.0), weight)
         if not alone:
             vectors.add_(gradient, _gradient(loss * problem.scale, leaves))
-        curvature = precision.price_(direction, sharp)
-        return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
+        slope = StdSlope(vectors.mul_(half, sharp))
+        return Local(loss.detach(), gradient, slope, problem.statistics(outputs))
 
     def _rows(self, problem: Problem, outputs: Tensor, leaves: Params) -> Params:
         """Gradients whose squares are F: of drawn targets, or (rows, *shape) of all outputs."""
@@ -155,14 +158,6 @@ class SecondOrder(Curvature):
 def _uncertain(precision: Matrix, vector: Params) -> Params:
     """The part of a vector that has a variance."""
     return pick(vector, precision.names) if isinstance(precision, SubsetMatrix) else vector
-
-
-def _summed(curvature: Matrix) -> Matrix:
-    """A diagonal that has one for each row, summed over these."""
-    if isinstance(curvature, SubsetMatrix):
-        return replace(curvature, inner=_summed(curvature.inner))
-    assert isinstance(curvature, DiagonalMatrix)
-    return replace(curvature, values={k: v.sum(0) for k, v in curvature.values.items()})
 
 
 def _device(params: Params) -> torch.device:

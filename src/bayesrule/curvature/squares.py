@@ -12,6 +12,7 @@ from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
 from bayesrule.expectations import Point
 from bayesrule.matrices import Diagonal, Matrix, Structure
 from bayesrule.matrices.diagonal import SquareMatrix
+from bayesrule.posteriors.factorised import StdSlope
 from bayesrule.types import Derivatives, Params
 
 
@@ -115,6 +116,9 @@ class Price(Curvature):
         self, problem: Problem, point: Point, structure: Structure, precision: Matrix
     ) -> Local:
         loss, gradient, outputs = plain_gradient(problem, point.params)
-        assert point.offset is not None
-        curvature = precision.price_(point.offset, gradient)
+        if point.noise is None:
+            assert point.offset is not None
+            curvature = precision.price_(point.offset, gradient)
+        else:
+            curvature = StdSlope(vectors.mul_(point.noise, gradient))
         return Local(loss, gradient, curvature, problem.statistics(outputs))

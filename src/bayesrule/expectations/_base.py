@@ -18,16 +18,19 @@ from bayesrule.types import Params
 class Point:
     """Weights at which the loss is evaluated; `offset = θ − mean`, None where nobody asks for it.
 
-    The offset belongs to whoever gets the point, who may use its memory again. With `activations`
-    the point stands for the whole belief, whose moments are to be carried through the network. The
-    weights of a `Layerwise` expectation are drawn when they are used, so they have no offset. With
-    a `rotation` the weights are given as seen in its bases, and so is their gradient wanted.
+    Draws of independent weights have `noise = (θ − mean) / σ` instead, of those that have a
+    standard deviation. Either belongs to whoever gets the point, who may use its memory again. With
+    `activations` the point stands for the whole belief, whose moments are to be carried through the
+    network. The weights of a `Layerwise` expectation are drawn when they are used, so they have no
+    offset. With a `rotation` the weights are given as seen in its bases, and so is their gradient
+    wanted.
     """
 
     params: Params
     offset: Params | None
     activations: Activations | None = None
     rotation: Rotation | None = None
+    noise: Params | None = None
 
 
 class Expectation(ABC):

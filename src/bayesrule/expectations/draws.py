@@ -9,7 +9,8 @@ from torch import Generator
 
 from bayesrule import vectors
 from bayesrule.expectations._base import Expectation, Point
-from bayesrule.posteriors import Posterior
+from bayesrule.posteriors import Factorised, Posterior
+from bayesrule.types import Params
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,21 @@ class Draws(Expectation):
                 yield Point(posterior.sample(generator), None)
             return
         for _ in range(self.num // 2 if self.antithetic else self.num):
-            offset = posterior.offset(generator)
-            mirrored = vectors.scale(offset, -1.0) if self.antithetic else None
-            yield Point(vectors.add(posterior.mean, offset), offset)
+            drawn = _drawn(posterior, generator)
+            mirrored = vectors.scale(drawn, -1.0) if self.antithetic else None
+            yield _point(posterior, drawn)
             if mirrored is not None:
-                yield Point(vectors.add(posterior.mean, mirrored), mirrored)
+                yield _point(posterior, mirrored)
+
+
+def _drawn(posterior: Posterior, generator: Generator) -> Params:
+    """An offset from the mean; of independent weights in standard deviations."""
+    if isinstance(posterior, Factorised):
+        return posterior.noise(generator)
+    return posterior.offset(generator)
+
+
+def _point(posterior: Posterior, drawn: Params) -> Point:
+    if isinstance(posterior, Factorised):
+        return Point(posterior.moved(drawn), None, noise=drawn)
+    return Point(vectors.add(posterior.mean, drawn), drawn)

@@ -25,11 +25,11 @@ _SMALLEST, _LARGEST = 1e-12, 1e6
 
 
 @dataclass(frozen=True)
-class LogSlope(DiagonalMatrix):
-    """`σ² E[∇²ℓ]`: the slope of the expected loss in `log σ`, as the ELBO's gradient needs it."""
+class StdSlope(DiagonalMatrix):
+    """`∂E[ℓ]/∂σ = σ E[∇²ℓ]`, what the ELBO's gradient needs, in the place of the curvature."""
 
-    def plus(self, other: DiagonalMatrix) -> LogSlope:
-        return LogSlope(vectors.add(self.values, other.values))
+    def plus(self, other: DiagonalMatrix) -> StdSlope:
+        return StdSlope(vectors.add(self.values, other.values))
 
 
 class ScaleMatrix(DiagonalMatrix):
@@ -51,11 +51,8 @@ class ScaleMatrix(DiagonalMatrix):
         std = self.__dict__["std"]
         return vectors.mul_(vectors.mul(vector, std), std)
 
-    def price(self, offset: Params, gradient: Params) -> LogSlope:  # type: ignore[override]
-        return LogSlope(vectors.mul(offset, gradient))
-
-    def price_(self, offset: Params, gradient: Params) -> LogSlope:  # type: ignore[override]
-        return LogSlope(vectors.mul_(offset, gradient))
+    def inv_sqrt(self, noise: Params) -> Params:
+        return vectors.mul(noise, self.__dict__["std"])
 
 
 class ScaleKL(NamedTuple):
@@ -73,12 +70,12 @@ class ScaleKL(NamedTuple):
             return slope
         return vectors.shift_(vectors.addcmul_(slope, std, std, self.precision), -self.weight)
 
-    def added_in_std_(self, slope: Tensor, std: Tensor) -> Tensor:
-        """The same of one weight, as a slope in σ itself: what is above, divided by σ."""
-        slope.sub_(self.weight).div_(std)
-        if isinstance(self.precision, Tensor):
-            return slope.addcmul_(std, self.precision)
-        return slope.add_(std, alpha=self.precision)
+    def tensors(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Both as 0-d tensors, for calls that do more at once than those that take numbers."""
+        weight, precision = (
+            one if isinstance(one, Tensor) else like.new_full((), one) for one in self
+        )
+        return weight, precision
 
 
 class Factorised(Normal):
@@ -107,8 +104,7 @@ class Factorised(Normal):
     def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
         """The gradient of `share (F + kl)` in the free parameters.
 
-        `slope` is `∂F/∂(log σ)`, which may be used up. Of many nets, each may have a share of its
-        own.
+        `slope` is `∂F/∂σ`, which may be used up. Of many nets, each may have a share of its own.
         """
 
     @property
@@ -127,9 +123,25 @@ class Factorised(Normal):
             k: std[k].square() if k in std else torch.zeros_like(v) for k, v in self.mean.items()
         }
 
+    def noise(self, generator: Generator) -> Params:
+        """A draw of `(θ − mean) / σ` of the weights that have a standard deviation."""
+        return vectors.randn_like(self.std(), generator)
+
+    def moved(self, noise: Params) -> Params:
+        """The weights that such a draw stands for."""
+        std, mean = self.std(), self.mean
+        if len(noise) == len(mean):
+            return vectors.addcmul(mean, noise, std)
+        return {
+            k: torch.addcmul(v, noise[k], std[k]) if k in noise else v.clone()
+            for k, v in mean.items()
+        }
+
+    def sample(self, generator: Generator) -> Params:
+        return self.moved(self.noise(generator))
+
     def offset(self, generator: Generator) -> Params:
-        std = self.std()
-        noise = vectors.mul_(vectors.randn_like(std, generator), std)
+        noise = vectors.mul_(self.noise(generator), self.std())
         if len(noise) == len(self.mean):
             return noise
         return {k: noise[k] if k in noise else torch.zeros_like(v) for k, v in self.mean.items()}
@@ -181,7 +193,9 @@ class MeanField(Factorised):
         return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
 
     def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
-        return vectors.scale_(slope if kl is None else kl.added_(slope, self.std()), share)
+        std = self.std()
+        slope = vectors.mul_(slope, std)
+        return vectors.scale_(slope if kl is None else kl.added_(slope, std), share)
 
 
 def first_std(params: Params, spread: float | FanIn, prior_precision: float) -> Params:

@@ -50,7 +50,7 @@ class KTied(Factorised):
     def _std(self) -> Params:
         free = dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
         # Kept beside the standard deviations, for as long as these are.
-        self.__dict__["_factors"], self.__dict__["_columns"] = free, {}
+        self.__dict__["_factors"], self.__dict__["_matrices"] = free, {}
         tied = side_by_side(self._product, [name for name in self.mean if f"{name}.u" in free])
         return {k: tied[k] if k in tied else free[k] for k in self.mean if k in tied or k in free}
 
@@ -59,10 +59,14 @@ class KTied(Factorised):
         std, free = self.std(), self.__dict__["_factors"]
         own = {name: one for name, one in slope.items() if name in free}
         kl = kl or ScaleKL(0.0, 0.0)
-        found = kl.added_(own, std)
+        found = kl.added_(vectors.mul_(own, std), std) if own else {}
+        weight, precision = kl.tensors(next(iter(slope.values())))
 
         def both(name: str) -> tuple[Tensor, Tensor]:
-            return self._sums(name, kl.added_in_std_(slope[name], std[name]))
+            # That of the KL is precision σ − weight / σ.
+            one, spread = slope[name], std[name]
+            one.addcdiv_(weight, spread, value=-1.0).addcmul_(precision, spread)
+            return self._sums(name, one)
 
         sums: Params = {}
         for name, (right, left) in side_by_side(both, [k for k in slope if k not in free]).items():
@@ -75,24 +79,23 @@ class KTied(Factorised):
 
     def _sums(self, name: str, slope: Tensor) -> tuple[Tensor, Tensor]:
         """`Vᵀ Mᵀ` and `Uᵀ M` of a slope M as a matrix: few long rows are faster than columns."""
-        u, v = self.__dict__["_factors"][f"{name}.u"], self.__dict__["_columns"][name]
-        order, shape = self._order(name), (*u.shape[:-2], u.shape[-1], v.shape[-1])
-        matrix = (slope if order is None else slope.permute(order)).reshape(shape)
-        left = u @ matrix
-        if order is not None:
-            left = _columns_from(left, self.mean[name].shape, order)
-        return v @ matrix.mT, left
+        u, v, shape, order = self.__dict__["_matrices"][name]
+        if order is None:
+            matrix = slope.reshape(shape)
+            return v @ matrix.mT, u @ matrix
+        matrix = slope.permute(order).reshape(shape)
+        return v @ matrix.mT, _columns_from(u @ matrix, self.mean[name].shape, order)
 
     def _product(self, name: str) -> Tensor:
         free, mean, order = self.__dict__["_factors"], self.mean[name], self._order(name)
         u, v = free[f"{name}.u"], free[f"{name}.v"]
-        if order is None:
-            columns, found = v, _outer(u, v).view(mean.shape)
-        else:
-            columns = _columns_to(v, mean.shape, order)
-            found = vectors.laid_out(_outer(u, columns).view(-1), mean)
-        self.__dict__["_columns"][name] = columns
-        return found
+        if order is not None:
+            v = _columns_to(v, mean.shape, order)
+        product = _outer(u, v)
+        self.__dict__["_matrices"][name] = u, v, product.shape, order
+        return (
+            product.view(mean.shape) if order is None else vectors.laid_out(product.view(-1), mean)
+        )
 
     def _order(self, name: str) -> list[int] | None:
         """How a weight lies in memory, if not row by row: what is read with it lies so too."""

@@ -16,7 +16,7 @@ from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise
 from bayesrule.expectations import Expectation, Layerwise, Moments
 from bayesrule.matrices import Diagonal, Matrix, Structure, SubsetMatrix
 from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
-from bayesrule.posteriors.factorised import LogSlope, ScaleKL
+from bayesrule.posteriors.factorised import ScaleKL, StdSlope
 from bayesrule.rules._base import Memory, RatedRule
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.types import Derivatives, Params
@@ -37,8 +37,8 @@ class Elbo(RatedRule):
     """Descends `E_q[loss] / N + (T/N) w KL(q ‖ prior)` in the mean and the scales of q.
 
     With Bonnet's and Price's theorems nothing else is needed of the data than the gradient and the
-    diagonal of the curvature, `∂/∂m E[ℓ] = E[∇ℓ]` and `∂/∂(log σ) E[ℓ] = σ² E[∇²ℓ]`; the KL is in
-    closed form: `∂/∂m = δm`, `∂/∂(log σ) = δσ² − 1`.
+    diagonal of the curvature, `∂/∂m E[ℓ] = E[∇ℓ]` and `∂/∂σ E[ℓ] = σ E[∇²ℓ]`; the KL is in closed
+    form: `∂/∂m = δm`, `∂/∂σ = δσ − 1/σ`.
 
     - `learning_rate`: of the means; the scales have `scale_multiplier` times it. Adam moves a
       parameter by at most the learning rate in a step, and logarithms have a longer way to go.
@@ -179,7 +179,7 @@ class Elbo(RatedRule):
         uncertain = {name: gradient[name] for name in std}
         vectors.add_(uncertain, mean, alpha=pull)
         vectors.scale_(gradient, share)
-        slope = _log_slope(derivatives.curvature, std)
+        slope = _slope(derivatives.curvature, std)
         return {"mean": gradient, "scales": posterior.pull(slope, share, ScaleKL(kl_weight, pull))}
 
 
@@ -207,14 +207,14 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
     return torch.empty_like(like).copy_(gradient)
 
 
-def _log_slope(curvature: Matrix | None, std: Params) -> Params:
-    """`σ² h` for the diagonal h of the curvature; may use it up."""
+def _slope(curvature: Matrix | None, std: Params) -> Params:
+    """`σ h` for the diagonal h of the curvature; may use it up."""
     inner = curvature.inner if isinstance(curvature, SubsetMatrix) else curvature
     assert inner is not None
-    if isinstance(inner, LogSlope):
+    if isinstance(inner, StdSlope):
         return inner.values
     known = inner.diagonal()
-    return vectors.mul_(vectors.mul_({name: known[name] for name in std}, std), std)
+    return vectors.mul_({name: known[name] for name in std}, std)
 
 
 def _clip(gradients: Iterable[Params], largest: float) -> None:
