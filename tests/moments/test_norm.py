@@ -31,7 +31,7 @@ class Case:
     """A normalising layer, and the statistics that it takes."""
 
     def __init__(self, layer: nn.Module, shape: tuple[int, ...], axes: list[int]) -> None:
-        self.layer, self.shape, self.axes = layer, shape, axes
+        self.layer, self.shape, self.axes = layer.double(), shape, axes
 
     def statistics(self, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         return statistics(x, s, self.axes)
@@ -100,7 +100,7 @@ def test_innovations_come_back_through_the_statistics(name: str) -> None:
     (x,) = leaves(case.shape)
     given = weights(case, x.way, "plain")
     with torch.no_grad():
-        result = functional_call(case.layer.double().train(), given, (x,))
+        result = functional_call(case.layer.train(), given, (x,))
         delta = torch.randn_like(result.centre)
         x.way.back(result, delta, -delta.square())
     mean = x.centre.clone().requires_grad_()
@@ -119,7 +119,7 @@ def test_equations(name: str, which: str) -> None:
     case = CASES[name]
     (x,) = leaves(case.shape, constant_statistics=True)
     given = weights(case, x.way, which)
-    result = functional_call(case.layer.double().train(), given, (x,))
+    result = functional_call(case.layer.train(), given, (x,))
     m, v = case.statistics(x.centre, x.variance)
     r, d = (v + EPS).rsqrt(), x.centre - m
     one, zero = torch.ones(case.shape[1]), torch.zeros(case.shape[1])
@@ -152,7 +152,7 @@ def test_known_input(name: str) -> None:
     case = CASES[name]
     way = Pass(MomentMatched(), record=True)
     given, x = weights(case, way, "all"), torch.randn(case.shape)
-    result = functional_call(case.layer.double().train(), given, (x,))
+    result = functional_call(case.layer.train(), given, (x,))
     m, v = case.statistics(x, torch.zeros_like(x))
     unit = (v + EPS).rsqrt() * (x - m)
     vg = spread_out(given["weight"].variance, case)
