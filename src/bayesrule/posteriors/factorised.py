@@ -47,10 +47,6 @@ class ScaleMatrix(DiagonalMatrix):
         std = self.__dict__["std"]
         return vectors.mul(std, std)
 
-    def solve(self, vector: Params) -> Params:
-        std = self.__dict__["std"]
-        return vectors.mul_(vectors.mul(vector, std), std)
-
     def inv_sqrt(self, noise: Params) -> Params:
         return vectors.mul(noise, self.__dict__["std"])
 
@@ -66,8 +62,6 @@ class ScaleKL(NamedTuple):
 
     def added_(self, slope: Params, std: Params) -> Params:
         """The slope in `log σ` with that of the KL: `slope + precision σ² − weight`, in place."""
-        if not slope:
-            return slope
         return vectors.shift_(vectors.addcmul_(slope, std, std, self.precision), -self.weight)
 
     def tensors(self, like: Tensor) -> tuple[Tensor, Tensor]:
