@@ -33,7 +33,7 @@ test: lint types  ## ruff, the type checker, pytest and doctests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
 
 bench: .venv/.ready  ## speed as multiples of an Adam step, on a quiet machine
-	$(BIN)/bayesrule bench speed
+	$(BIN)/python -m benchmarks speed
 
 clean:  ## remove everything that make builds
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache

@@ -2,8 +2,8 @@
 
     python benchmarks/adversarial.py [--task mnist-cnn] [--device cpu] [--out FILE.json]
 
-A network is trained as `bayesrule bench images` trains it, or read from a file that `--save` wrote
-(`--state`). Then test images, standardised as in training, are changed in that standardised space,
+A network is trained as `python -m benchmarks images` trains it, or read from a file that `--save`
+wrote (`--state`). Then test images, standardised as in training, are changed in that standardised space,
 where `variance` is 0.03² for digits and 0.1² for CIFAR-10, in at most 10 and 50 iterations, until
 the network takes them for another class, drawn at random. Success is that `predict` gives that
 class. The first variant is `attack` as it is; the others say what its choices are worth.
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 import bayesrule as br
-from bayesrule import checkpoint
-from bayesrule.bench import images
-from bayesrule.bench.models import fan_in_normal
+from bayesrule.app.provenance import machine, versions
 from bayesrule.likelihoods import OneHotLikelihood
-from bayesrule.provenance import machine, versions
+from bayesrule.training import checkpoint
+from benchmarks import images
+from benchmarks.models import fan_in_normal
 
 BAR = 0.99
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 import bayesrule as br
-from bayesrule.models import mlp
-from bayesrule.provenance import machine, versions
-from bayesrule.report.axes import Axis
-from bayesrule.report.svg import Plot
+from bayesrule.app.provenance import machine, versions
+from bayesrule.app.report.axes import Axis
+from bayesrule.app.report.svg import Plot
+from bayesrule.training.models import mlp
 
 NUM, HIDDEN, EPOCHS, BATCH = 3000, (64, 64), 100, 100
 BAR = 0.1

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 import bayesrule as br
-from bayesrule import tree
-from bayesrule.bench.models import benchmark_mlp
-from bayesrule.network import forked_randomness
+from bayesrule.app.provenance import machine, versions
 from bayesrule.posteriors import Normal
-from bayesrule.predict import linearised_outputs
-from bayesrule.provenance import machine, versions
+from bayesrule.predicting.predict import linearised_outputs
+from bayesrule.tensors import tree
+from bayesrule.tensors.network import forked_randomness
+from benchmarks.models import benchmark_mlp
 
 NUM, INPUTS, CLASSES, BATCH = 512, 784, 10, 128
 BAR = 60.0  # milliseconds

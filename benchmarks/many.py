@@ -3,7 +3,7 @@
     python benchmarks/many.py [--set boston] [--nets 20] [--rounds 5] [--threads 2] [--out FILE]
 
 Each round trains all nets for an epoch in both ways, in turn, and looks whether their predictions
-are the same. Data are found as by `bayesrule bench uci`.
+are the same. Data are found as by `python -m benchmarks uci`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 import bayesrule as br
-from bayesrule.bench import uci
-from bayesrule.bench.regression import splits
-from bayesrule.bench.regression_settings import SETTINGS
-from bayesrule.provenance import machine, versions
+from bayesrule.app.provenance import machine, versions
+from benchmarks import uci
+from benchmarks.regression import splits
+from benchmarks.regression_settings import SETTINGS
 
 METHODS = ("noisy_kfac", "noisy_tridiagonal", "mean_field", "vogn")
 BAR = 8.0

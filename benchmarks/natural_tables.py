@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from bayesrule.bench.reference import COLUMNS
-from bayesrule.bench.regression_ranks import of_entry
-from bayesrule.bench.regression_tasks import PUBLISHED
-from bayesrule.bench.variational import chosen
-from bayesrule.commands.kept import BETWEEN
+from benchmarks.commands.kept import BETWEEN
+from benchmarks.reference import COLUMNS
+from benchmarks.regression_ranks import of_entry
+from benchmarks.regression_tasks import PUBLISHED
+from benchmarks.variational import chosen
 
 Result = dict[str, Any]
 SCORES = {"log_likelihood": "Log-likelihood of a test point", "rmse": "RMSE"}

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bayesrule.bench.speed import in_words
-from bayesrule.bench.tied import ratio_summary, summary, truncated_summary
-from bayesrule.bench.variational import chosen
+from benchmarks.speed import in_words
+from benchmarks.tied import ratio_summary, summary, truncated_summary
+from benchmarks.variational import chosen
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -254,7 +254,7 @@ def kept(kind: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def image_results() -> list[dict[str, Any]]:
-    """The results of `bayesrule bench images`, as they are kept."""
+    """The results of `python -m benchmarks images`, as they are kept."""
     order = ("mnist_fnn", "mnist_cnn", "fashion_cnn", "cifar10")
     return kept("images", order)
 

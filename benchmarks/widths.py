@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import tree
-from bayesrule.bench.pictures import Line, panel, sheet
+from bayesrule.app.provenance import machine, versions
 from bayesrule.methods import find
-from bayesrule.network import forked_randomness
-from bayesrule.provenance import machine, versions
+from bayesrule.tensors import tree
+from bayesrule.tensors.network import forked_randomness
+from benchmarks.pictures import Line, panel, sheet
 
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 METHODS = ("map", "mean_field", "noisy_adam", "noisy_kfac", "noisy_ekfac", "noisy_full")

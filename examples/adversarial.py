@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.bench.models import fan_in_normal
-from bayesrule.data import Images, mnist
+from bayesrule.app.data import Images, mnist
+from benchmarks.models import fan_in_normal
 
 STYLE = "svg { font: 13px system-ui, sans-serif; } text { fill: #222; text-anchor: middle; }"
 SIDE, GAP, LEFT = 84, 26, 90

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import bayesrule as br
-from bayesrule.data import timeseries
-from bayesrule.report.axes import Axis, limits
-from bayesrule.report.svg import Plot
+from bayesrule.app.data import timeseries
+from bayesrule.app.report.axes import Axis, limits
+from bayesrule.app.report.svg import Plot
 from bayesrule.sequences import Online, Place, Seen, rts_smoother
 
 STYLE = """

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 import bayesrule as br
-from bayesrule.models import mlp
-from bayesrule.report.axes import Axis
-from bayesrule.report.svg import Plot
+from bayesrule.app.report.axes import Axis
+from bayesrule.app.report.svg import Plot
+from bayesrule.training.models import mlp
 
 STYLE = """
 svg { font: 13px system-ui, sans-serif; } text { fill: #444; }

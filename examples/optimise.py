@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import bayesrule as br
-from bayesrule.report.axes import Axis
-from bayesrule.report.svg import Plot
+from bayesrule.app.report.axes import Axis
+from bayesrule.app.report.svg import Plot
 
 STYLE = """
 svg { font: 13px system-ui, sans-serif; } text { fill: #444; }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayesrule import cli
+from bayesrule.app import cli
+from benchmarks import __main__ as benchmarks
 
 ROWS = 40
 FAST = ["--epochs", "1", "--steps", "20"]
@@ -25,10 +27,19 @@ class Said(NamedTuple):
 
 def call(*words: str | Path) -> Said:
     """Calls the command line in this process."""
+    return _said(cli.main, words)
+
+
+def bench(*words: str | Path) -> Said:
+    """Calls `python -m benchmarks` in this process."""
+    return _said(benchmarks.main, words)
+
+
+def _said(main: Callable[[list[str]], int], words: Sequence[str | Path]) -> Said:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = cli.main([str(word) for word in words])
+            code = main([str(word) for word in words])
         except SystemExit as leave:
             code = int(leave.code or 0)
     return Said(code, out.getvalue(), err.getvalue())

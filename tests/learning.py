@@ -17,11 +17,11 @@ from bayesrule import (
     Learner,
     Natural,
     PerExample,
-    tree,
 )
 from bayesrule.expectations import Expectation, Point
 from bayesrule.posteriors import Family, Posterior
 from bayesrule.rules import Memory, Rule
+from bayesrule.tensors import tree
 
 
 @dataclass(frozen=True)

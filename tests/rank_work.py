@@ -24,14 +24,13 @@ from bayesrule import (
     GaussianLikelihood,
     Learner,
     LowRank,
-    distributed,
     fit,
-    tree,
 )
-from bayesrule.batches import TensorBatches
-from bayesrule.models import mlp
-from bayesrule.progress import Progress
-from bayesrule.recipe import LINEAR
+from bayesrule.app.recipe import LINEAR
+from bayesrule.tensors import distributed, tree
+from bayesrule.training.batches import TensorBatches
+from bayesrule.training.models import mlp
+from bayesrule.training.progress import Progress
 from bayesrule.types import State
 
 Found = dict[str, Any]

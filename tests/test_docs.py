@@ -14,7 +14,7 @@ import torch
 
 import bayesrule as br
 from bayesrule import moments
-from bayesrule.models import mlp
+from bayesrule.training.models import mlp
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

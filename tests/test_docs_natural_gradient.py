@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule.cli import main
+from bayesrule.app.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "natural-gradient.md").read_text()

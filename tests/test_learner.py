@@ -26,8 +26,8 @@ from bayesrule import (
     PerExample,
     Price,
     SquaredGradient,
-    tree,
 )
+from bayesrule.tensors import tree
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

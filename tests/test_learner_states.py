@@ -22,8 +22,8 @@ from bayesrule import (
     Learner,
     PerExample,
     State,
-    tree,
 )
+from bayesrule.tensors import tree
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -1,6 +1,6 @@
 """Bayesian deep learning on unmodified torch modules: one learning rule, many posteriors."""
 
-from bayesrule import explore, metrics, moments, optim, schedules
+from bayesrule import explore, moments, optim, schedules
 from bayesrule.curvature import (
     GGN,
     Curvature,
@@ -15,6 +15,10 @@ from bayesrule.curvature import (
     SecondOrder,
     SquaredGradient,
 )
+from bayesrule.execution.compiled import Fused
+from bayesrule.execution.memory import keep_memory
+from bayesrule.execution.replayed import Replayed
+from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.expectations import AtMean, Draws, Expectation, Flipout, LocalDraws, Moments
 from bayesrule.explore import (
     BALD,
@@ -35,9 +39,7 @@ from bayesrule.explore import (
     minimise,
     optimise_inputs,
 )
-from bayesrule.fused import Fused
 from bayesrule.hmc import Samples, hmc
-from bayesrule.kinks import smooth
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     BernoulliLikelihood,
@@ -51,7 +53,6 @@ from bayesrule.likelihoods import (
     RemaxLikelihood,
     SoftmaxLikelihood,
 )
-from bayesrule.many import fit_many
 from bayesrule.matrices import (
     BlockTridiagonal,
     Dense,
@@ -63,7 +64,6 @@ from bayesrule.matrices import (
     Structure,
     Subset,
 )
-from bayesrule.memory import keep_memory
 from bayesrule.methods import (
     METHODS,
     adam,
@@ -86,6 +86,7 @@ from bayesrule.methods import (
     variational_laplace,
     vogn,
 )
+from bayesrule.methods.smooth import smooth
 from bayesrule.moments import uncertain
 from bayesrule.posteriors import (
     Factorised,
@@ -101,15 +102,15 @@ from bayesrule.posteriors import (
     Rotated,
     RotatedFamily,
 )
-from bayesrule.predict import Linearised, MonteCarlo, Probit, elbo, predict
-from bayesrule.prediction import Prediction
-from bayesrule.replayed import Replayed
+from bayesrule.predicting import metrics
+from bayesrule.predicting.predict import Linearised, MonteCarlo, Probit, elbo, predict
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.predicting.signal_to_noise import SignalToNoise
+from bayesrule.predicting.spectra import Spectrum, compress, compressed_parameters, spectrum
 from bayesrule.rules import Average, Conditioning, Elbo, HeavyBall, Natural, Noisy, Rule, Velocity
 from bayesrule.sequences import Online, Smoothed, rts_smoother
-from bayesrule.signal import SignalToNoise
-from bayesrule.spectra import Spectrum, compress, compressed_parameters, spectrum
-from bayesrule.stacked import Stacked
-from bayesrule.train import Run, TrainingError, fit, load_run
+from bayesrule.training.many import fit_many
+from bayesrule.training.train import Run, TrainingError, fit, load_run
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
 __version__ = "0.1.0"

@@ -2,7 +2,7 @@
 
 import sys
 
-from bayesrule.cli import main
+from bayesrule.app.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

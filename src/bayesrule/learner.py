@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import distributed, evidence, seeds, vectors
 from bayesrule.curvature import Curvature, Local, Problem
 from bayesrule.curvature.rows import refuse_recurrent
 from bayesrule.expectations import AtMean, Expectation, Moments, Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure, Subset
 from bayesrule.moments import Propagation
-from bayesrule.network import Inputs, Network, forked_randomness, num_examples
-from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior, Rotated
+from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior, Rotated, evidence
 from bayesrule.rules import Rule
+from bayesrule.tensors import distributed, seeds, vectors
+from bayesrule.tensors.network import Inputs, Network, forked_randomness, num_examples
 from bayesrule.types import Batch, Derivatives, Info, Params, State
 
 # Streams of randomness within one step.

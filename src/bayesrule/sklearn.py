@@ -29,13 +29,13 @@ except ImportError as problem:
         "bayesrule.sklearn needs scikit-learn 1.6 or later: pip install 'bayesrule[front]'."
     ) from problem
 
+from bayesrule.app.recipe import Method, Recipe, refuse_unknown
 from bayesrule.learner import Learner
 from bayesrule.methods import METHODS, find
-from bayesrule.network import forked_randomness
-from bayesrule.predict import How
-from bayesrule.prediction import Prediction
-from bayesrule.recipe import Method, Recipe, refuse_unknown
+from bayesrule.predicting.predict import How
+from bayesrule.predicting.prediction import Prediction
 from bayesrule.schedules import Schedule
+from bayesrule.tensors.network import forked_randomness
 
 Floats = NDArray[np.float64]
 Build = Callable[[int, int], nn.Module]

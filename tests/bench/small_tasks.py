@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Generator, nn
 
-from bayesrule.bench import noisy_tasks
-from bayesrule.bench.tied_tasks import Data
-from bayesrule.bench.tied_tasks import Task as TiedTask
-from bayesrule.bench.variational_tasks import Task
-from bayesrule.data.images import Images
+from bayesrule.app.data.images import Images
 from bayesrule.likelihoods import CategoricalLikelihood
-from bayesrule.models import mlp
-from bayesrule.network import forked_randomness
+from bayesrule.tensors.network import forked_randomness
+from bayesrule.training.models import mlp
+from benchmarks import noisy_tasks
+from benchmarks.tied_tasks import Data
+from benchmarks.tied_tasks import Task as TiedTask
+from benchmarks.variational_tasks import Task
 
 
 def stripes() -> Images:

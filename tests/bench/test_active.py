@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from bayesrule.bench import active
-from bayesrule.checkpoint import CheckpointError
-from tests.calling import call, only_line
+from bayesrule.training.checkpoint import CheckpointError
+from benchmarks import active
+from tests.calling import bench, only_line
 
 PLAN = active.Plan(epochs=2, hidden=(2,), steps=2)
-WORDS = ["bench", "active", "--sets", "yacht", "--trials", "2", "--epochs", "2"]
+WORDS = ["active", "--sets", "yacht", "--trials", "2", "--epochs", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -154,11 +154,11 @@ class TestReading:
 
 
 class TestTheCommand:
-    """`bayesrule bench active`."""
+    """`python -m benchmarks active`."""
 
     def test_a_table_and_going_on(self, tmp_path: Path) -> None:
         file = tmp_path / "results" / "active.json"
-        said = call(*WORDS, "--methods", "ridge", "--out", file)
+        said = bench(*WORDS, "--methods", "ridge", "--out", file)
         assert said.code == 0
         assert "ridge: test RMSE after 9 labels, 2 trials" in said.out
         row = next(line for line in said.out.splitlines() if line.startswith("yacht")).split()
@@ -169,10 +169,10 @@ class TestTheCommand:
         assert len(kept["trials"]) == 4
         assert len(kept["trials"][0]["rmse"]) == 10
         assert kept["plan"]["epochs"] == 2
-        more = call(*WORDS, "--methods", "ridge", "--trials", "3", "--out", file)
+        more = bench(*WORDS, "--methods", "ridge", "--trials", "3", "--out", file)
         assert more.err.splitlines()[0] == "4 of 6 trials are there already"
         assert len(json.loads(file.read_text())["trials"]) == 6
-        other = call(*WORDS, "--seed", "1", "--out", file)
+        other = bench(*WORDS, "--seed", "1", "--out", file)
         assert "has trials with seed=0, these are to have seed=1" in only_line(other)
 
     def test_what_was_done_is_kept_when_it_is_interrupted(
@@ -187,12 +187,12 @@ class TestTheCommand:
             return run_trial(trial, plan)
 
         monkeypatch.setattr(active, "run_trial", stopped)
-        said = call(*WORDS, "--methods", "ridge", "--out", file)
+        said = bench(*WORDS, "--methods", "ridge", "--out", file)
         assert said.code == 130
         assert len(json.loads(file.read_text())["trials"]) == 2
 
     def test_json_alone_and_point_estimates(self) -> None:
-        said = call(*WORDS, "--methods", "map", "--trials", "1", "--json")
+        said = bench(*WORDS, "--methods", "map", "--trials", "1", "--json")
         found = json.loads(said.out)
         assert [one["criterion"] for one in found["results"]] == ["random"]
         assert "map has no predictive variance, so it goes without variance" in said.err
@@ -209,4 +209,4 @@ class TestTheCommand:
     def test_what_there_is_not_is_refused_before_any_training(
         self, words: list[str], expected: str
     ) -> None:
-        assert expected in only_line(call("bench", "active", *words))
+        assert expected in only_line(bench("active", *words))

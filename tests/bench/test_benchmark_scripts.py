@@ -12,7 +12,7 @@ from torch import nn
 
 import bayesrule as br
 from bayesrule.curvature import Fisher
-from bayesrule.predict import linearised_outputs
+from bayesrule.predicting.predict import linearised_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
 

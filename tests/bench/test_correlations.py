@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayesrule.bench import correlations, reference
-from bayesrule.bench.reference import Plan
-from bayesrule.checkpoint import CheckpointError
-from bayesrule.commands import bench_hmc
-from bayesrule.train import TrainingError
-from tests.calling import call, only_line
+from bayesrule.training.checkpoint import CheckpointError
+from bayesrule.training.train import TrainingError
+from benchmarks import correlations, reference
+from benchmarks.commands import hmc as bench_hmc
+from benchmarks.reference import Plan
+from tests.calling import bench, only_line
 
 PLAN = Plan()
 
@@ -157,14 +157,14 @@ def test_files_of_something_else_are_left_alone(tmp_path: Path) -> None:
 
 
 class TestTheCommand:
-    """`bayesrule bench hmc`."""
+    """`python -m benchmarks hmc`."""
 
-    WORDS = ("bench", "hmc", "--methods", "vogn", "--sets", "yacht,boston", "--epochs", "2")
+    WORDS = ("hmc", "--methods", "vogn", "--sets", "yacht,boston", "--epochs", "2")
 
     def test_a_table_a_picture_and_going_on(self, tmp_path: Path) -> None:
         file = tmp_path / "results" / "hmc.json"
         words = (*self.WORDS, "--trials", "2", "--out", file)
-        said = call(*words, "--pictures", tmp_path)
+        said = bench(*words, "--pictures", tmp_path)
         assert said.code == 0, said
         assert "with those of NUTS, 2 trials" in said.out
         row = next(line for line in said.out.splitlines() if line.startswith("boston")).split()
@@ -175,21 +175,21 @@ class TestTheCommand:
         assert (tmp_path / "hmc-correlations.svg").is_file()
         kept = json.loads(file.read_text())
         assert len(kept["trials"]) == 4
-        assert kept["command"].startswith("bayesrule bench hmc")
-        more = call(*words, "--methods", "ridge")
+        assert kept["command"].startswith("python -m benchmarks hmc")
+        more = bench(*words, "--methods", "ridge")
         assert more.err.splitlines()[0].startswith("[2/4] ridge on yacht, 2 trials")
         assert len(json.loads(file.read_text())["trials"]) == 8
 
     def test_fewer_trials_than_the_reference_has(self) -> None:
-        call(*self.WORDS, "--trials", "2")
-        said = call(*self.WORDS, "--trials", "1", "--json")
+        bench(*self.WORDS, "--trials", "2")
+        said = bench(*self.WORDS, "--trials", "1", "--json")
         found = json.loads(said.out)
         assert [one["trials"] for one in found["results"]] == [1, 1]
         assert found["command"].endswith("--json")
 
     def test_without_nutpie_it_says_what_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        line = only_line(call(*self.WORDS, "--trials", "3"))
+        line = only_line(bench(*self.WORDS, "--trials", "3"))
         assert "lacks the variances of NUTS for 6 trials (first: yacht, trial 1)" in line
         assert "pip install 'bayesrule[hmc]'" in line
 
@@ -197,7 +197,7 @@ class TestTheCommand:
         monkeypatch.chdir(Path(__file__).parents[2])
         assert bench_hmc.COMMITTED.exists()
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        said = call(*self.WORDS, "--trials", "1")
+        said = bench(*self.WORDS, "--trials", "1")
         assert said.code == 0, said
 
     @pytest.mark.parametrize(
@@ -209,4 +209,4 @@ class TestTheCommand:
         ],
     )
     def test_what_there_is_not_is_refused(self, words: list[str], expected: str) -> None:
-        assert expected in only_line(call("bench", "hmc", *words))
+        assert expected in only_line(bench("hmc", *words))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from bayesrule.bench import images
-from bayesrule.cli import main
-from bayesrule.data.images import Images
+from bayesrule.app.data.images import Images
+from benchmarks import images
+from benchmarks.__main__ import main
 
 
 def stripes() -> Images:
@@ -78,11 +78,11 @@ def test_the_command_keeps_what_it_prints(
     task = images.TASKS.pop("stripes")
     monkeypatch.setitem(images.TASKS, "mnist-fnn", task)
     out = tmp_path / "result.json"
-    assert main(["bench", "images", "mnist-fnn", "--epochs", "2", "--out", str(out)]) == 0
+    assert main(["images", "mnist-fnn", "--epochs", "2", "--out", str(out)]) == 0
     printed = capsys.readouterr()
     assert "error %" in printed.out
     assert "epoch 2" in printed.err
     kept = json.loads(out.read_text())
     assert len(kept["history"]) == 2
-    assert kept["command"].startswith("bayesrule bench images mnist-fnn")
+    assert kept["command"].startswith("python -m benchmarks images mnist-fnn")
     assert {"versions", "machine"} <= set(kept)

@@ -12,14 +12,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad
 from torch.nn import functional
 
-from bayesrule.bench.models import (
+from bayesrule.tensors.network import Network
+from benchmarks.models import (
     posterior_size,
     preact_resnet18,
     review_lstm,
     tied_cnn,
     tied_mlp,
 )
-from bayesrule.network import Network
 
 
 def small_resnet(seed: int = 0) -> Any:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from bayesrule.bench import noisy_tasks, variational
-from bayesrule.bench.noisy_tasks import METHODS, sgd, small_cnn, tempered
-from bayesrule.bench.variational import Trial
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import noisy_kfac
 from bayesrule.rules import Elbo, Noisy, Velocity
+from benchmarks import noisy_tasks, variational
+from benchmarks.noisy_tasks import METHODS, sgd, small_cnn, tempered
+from benchmarks.variational import Trial
 
 from .small_tasks import noisy
 

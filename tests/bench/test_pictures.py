@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bayesrule.bench import heat, pictures
-from bayesrule.bench.pictures import Line
+from benchmarks import heat, pictures
+from benchmarks.pictures import Line
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from bayesrule.bench.precision import fast_math, half
+from benchmarks.precision import fast_math, half
 
 
 def test_a_cpu_has_plain_float32() -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayesrule.bench import reference
-from bayesrule.bench.reference import Plan
-from bayesrule.checkpoint import CheckpointError
+from bayesrule.training.checkpoint import CheckpointError
+from benchmarks import reference
+from benchmarks.reference import Plan
 
 PLAN = Plan(seed=3)
 

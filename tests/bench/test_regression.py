@@ -13,19 +13,19 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule.bench import regression, regression_settings, uci
-from bayesrule.bench.regression import Plan
-from bayesrule.bench.regression_settings import OWN, SETTINGS, Setting, Tagi, entries
-from bayesrule.bench.regression_tasks import PAPER, PUBLISHED, TASKS
-from bayesrule.checkpoint import CheckpointError
-from bayesrule.data.uci import UCI, RegressionSplit
-from bayesrule.recipe import Course
+from bayesrule.app.data.uci import UCI, RegressionSplit
+from bayesrule.app.recipe import Course
 from bayesrule.schedules import cosine
-from bayesrule.train import TrainingError
-from tests.calling import call, only_line
+from bayesrule.training.checkpoint import CheckpointError
+from bayesrule.training.train import TrainingError
+from benchmarks import regression, regression_settings, uci
+from benchmarks.regression import Plan
+from benchmarks.regression_settings import OWN, SETTINGS, Setting, Tagi, entries
+from benchmarks.regression_tasks import PAPER, PUBLISHED, TASKS
+from tests.calling import bench, only_line
 
 PLAN = Plan(splits=2, epochs=2)
-WORDS = ("bench", "uci", "--splits", "2", "--epochs", "2")
+WORDS = ("uci", "--splits", "2", "--epochs", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -265,12 +265,12 @@ class TestReading:
 
 
 class TestTheCommand:
-    """`bayesrule bench uci` with methods."""
+    """`python -m benchmarks uci` with methods."""
 
     def test_tables_a_summary_and_pictures(self, tmp_path: Path) -> None:
         file = tmp_path / "results" / "uci.json"
         words = (*WORDS, "--methods", "vogn,mean_field", "--sets", "yacht,wine", "--out", file)
-        said = call(*words, "--pictures", tmp_path)
+        said = bench(*words, "--pictures", tmp_path)
         assert said.code == 0
         lines = said.out.splitlines()
         assert "RMSE, one hidden layer" in lines
@@ -281,9 +281,9 @@ class TestTheCommand:
         assert sum(line.startswith("Mean rank in log-likelihood over 2") for line in lines) == 2
         assert (tmp_path / "uci-log_likelihood.svg").is_file()
         kept = json.loads(file.read_text())
-        assert kept["command"].startswith("bayesrule bench uci --splits 2")
+        assert kept["command"].startswith("python -m benchmarks uci --splits 2")
         assert [one["sets"] for one in kept["wins"]] == [2]
-        deep = call(*words, "--two-layers")
+        deep = bench(*words, "--two-layers")
         assert "RMSE, two hidden layers" in deep.out
         assert len(json.loads(file.read_text())["results"]) == 8
 
@@ -300,7 +300,7 @@ class TestTheCommand:
             return fit_many(*given, **options)
 
         monkeypatch.setattr(regression, "fit_many", stopped)
-        said = call(*WORDS, "--methods", "vogn,mean_field", "--sets", "yacht", "--out", file)
+        said = bench(*WORDS, "--methods", "vogn,mean_field", "--sets", "yacht", "--out", file)
         assert said.code == 130
         assert [one["entry"] for one in json.loads(file.read_text())["results"]] == ["vogn"]
 
@@ -308,21 +308,21 @@ class TestTheCommand:
         apart, whole = tmp_path / "rows", tmp_path / "uci.json"
         for name in ("vogn", "mean_field"):
             words = (*WORDS, "--methods", name, "--sets", "yacht")
-            assert call(*words, "--out", apart / f"{name}.json").code == 0
+            assert bench(*words, "--out", apart / f"{name}.json").code == 0
         words = (*WORDS, "--methods", "vogn,mean_field", "--sets", "yacht")
-        said = call(*words, "--add", apart, "--out", whole)
+        said = bench(*words, "--add", apart, "--out", whole)
         assert "2 of 2 rows are there already" in said.err
         kept = json.loads(whole.read_text())
         assert {one["entry"] for one in kept["results"]} == {"vogn", "mean_field"}
         assert kept["wins"][0]["sets"] == 1
         # A file alone, and what is in --out already is not taken from elsewhere.
-        again = call(*words, "--add", apart / "vogn.json", "--out", whole, "--json")
+        again = bench(*words, "--add", apart / "vogn.json", "--out", whole, "--json")
         assert json.loads(again.out)["results"] == kept["results"]
         for place in (tmp_path / "no.json", tmp_path / "empty"):
-            assert "There is no json file at" in only_line(call(*words, "--add", place))
+            assert "There is no json file at" in only_line(bench(*words, "--add", place))
 
     def test_json_alone(self) -> None:
-        said = call(*WORDS, "--methods", "vogn", "--sets", "yacht", "--json")
+        said = bench(*WORDS, "--methods", "vogn", "--sets", "yacht", "--json")
         found = json.loads(said.out)
         assert found["results"][0]["entry"] == "vogn"
         assert found["command"].endswith("--json")
@@ -342,4 +342,4 @@ class TestTheCommand:
         self, words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delattr(regression_settings, "mlp")
-        assert expected in only_line(call("bench", "uci", *words))
+        assert expected in only_line(bench("uci", *words))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bayesrule.bench.regression_ranks import of_entry, ranks, summary, wins
-from bayesrule.bench.regression_tasks import PUBLISHED
+from benchmarks.regression_ranks import of_entry, ranks, summary, wins
+from benchmarks.regression_tasks import PUBLISHED
 
 
 def row(entry: str, name: str, rmse: float, likelihood: float, deep: bool = False) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from bayesrule.bench import reviews as module
-from bayesrule.bench.reviews import file_name, last_tokens, load_tokens, reviews, save_tokens
-from bayesrule.data import DataError, Reviews, Vocabulary
+from bayesrule.app.data import DataError, Reviews, Vocabulary
+from benchmarks import reviews as module
+from benchmarks.reviews import file_name, last_tokens, load_tokens, reviews, save_tokens
 
 TRAIN = ("a bore", "a bad bad bore", "a film", "a good good film indeed")
 TEST = ("a bad film", "unheard unheard unheard a good film")

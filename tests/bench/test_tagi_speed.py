@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bayesrule.bench import tagi_speed
-from bayesrule.cli import main
-from bayesrule.fused import Fused
-from bayesrule.models import mlp
+from bayesrule.execution.compiled import Fused
+from bayesrule.training.models import mlp
+from benchmarks import tagi_speed
+from benchmarks.__main__ import main
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_another_interpreter_is_timed_beside(
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "tagi", "--cases", "tiny", "--rounds", "1"]) == 0
+    assert main(["tagi", "--cases", "tiny", "--rounds", "1"]) == 0
     assert "× SGD" in capsys.readouterr().out
-    assert main(["bench", "tagi", "--cases", "tinny"]) == 2
+    assert main(["tagi", "--cases", "tinny"]) == 2
     assert "Unknown case 'tinny'. Did you mean 'tiny'?" in capsys.readouterr().err

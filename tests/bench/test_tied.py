@@ -9,9 +9,9 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d
 from torch.testing import assert_close
 
-from bayesrule.bench import tied
-from bayesrule.bench.thumbnails import thumbnail, version
-from bayesrule.spectra import Spectrum
+from bayesrule.predicting.spectra import Spectrum
+from benchmarks import tied
+from benchmarks.thumbnails import thumbnail, version
 
 from .small_tasks import tied as small
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule.bench import uci
-from bayesrule.data.uci import RegressionSplit
-from tests.calling import call, only_line
+from bayesrule.app.data.uci import RegressionSplit
+from benchmarks import uci
+from tests.calling import bench, only_line
 
 
 def split_of(name: str, number: int) -> RegressionSplit:
@@ -157,13 +157,13 @@ def test_counts_of_what_is_at_least_as_good() -> None:
 
 
 class TestTheCommand:
-    """`bayesrule bench uci` with TAGI, which is what it runs where nothing else is asked for."""
+    """`python -m benchmarks uci` with TAGI, which it runs where nothing else is asked for."""
 
-    WORDS = ("bench", "uci", "--sets", "yacht,wine", "--splits", "2", "--settings", "learned")
+    WORDS = ("uci", "--sets", "yacht,wine", "--splits", "2", "--settings", "learned")
 
     def test_a_table_and_json(self, tmp_path: Path) -> None:
         file = tmp_path / "results" / "uci.json"
-        said = call(*self.WORDS, "--out", file)
+        said = bench(*self.WORDS, "--out", file)
         assert said.code == 0
         assert "TAGI, learned noise, nothing chosen for a set" in said.out
         assert "wine_red" in said.out
@@ -177,15 +177,15 @@ class TestTheCommand:
         assert {"torch", "python"} <= kept["versions"].keys()
 
     def test_json_alone(self) -> None:
-        said = call("bench", "uci", "--sets", "yacht", "--splits", "1", "--json")
+        said = bench("uci", "--sets", "yacht", "--splits", "1", "--json")
         found = json.loads(said.out)
         assert [one["setting"] for one in found["results"]] == ["table", "learned"]
         assert found["results"][0]["rmse"]["error"] is None
 
     def test_rows_that_are_there_are_not_trained_again(self, tmp_path: Path) -> None:
         file = tmp_path / "uci.json"
-        one = call("bench", "uci", "--sets", "yacht", "--splits", "1", "--out", file)
-        two = call("bench", "uci", "--sets", "yacht", "--splits", "1", "--out", file)
+        one = bench("uci", "--sets", "yacht", "--splits", "1", "--out", file)
+        two = bench("uci", "--sets", "yacht", "--splits", "1", "--out", file)
         assert two.err == "2 of 2 rows are there already\n"
         assert two.out == one.out
 
@@ -201,4 +201,4 @@ class TestTheCommand:
     def test_what_there_is_not_is_refused_before_any_training(
         self, words: list[str], expected: str
     ) -> None:
-        assert expected in only_line(call("bench", "uci", *words))
+        assert expected in only_line(bench("uci", *words))

@@ -6,8 +6,8 @@ import math
 from typing import Any
 from xml.etree import ElementTree
 
-from bayesrule.bench import uci_pictures
-from bayesrule.bench.regression_tasks import PUBLISHED
+from benchmarks import uci_pictures
+from benchmarks.regression_tasks import PUBLISHED
 
 SVG = "{http://www.w3.org/2000/svg}"
 

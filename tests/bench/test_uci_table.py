@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bayesrule.bench import uci
+from benchmarks import uci
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from bayesrule.bench import trials, variational, variational_tasks
-from bayesrule.bench.variational import Trial
-from bayesrule.checkpoint import CheckpointError
-from bayesrule.data.errors import DataError
+from bayesrule.app.data.errors import DataError
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import map, variational_laplace
+from bayesrule.training.checkpoint import CheckpointError
+from benchmarks import trials, variational, variational_tasks
+from benchmarks.variational import Trial
 
 from .small_tasks import preact
 

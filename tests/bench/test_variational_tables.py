@@ -53,13 +53,13 @@ def test_a_row_for_each_prediction_at_its_temperature(tables: ModuleType) -> Non
         "held_out": 60,
         "published": {"map, mean": [0.29, 93.6, 0.096]},
         "results": [one(1.0, 0.3), one(0.1, 0.4)],
-        "command": "bayesrule bench images",
+        "command": "python -m benchmarks images",
         "machine": "a machine",
     }
     drawn = tables.variational([result])
     row = "| Net | 7 | map, mean | 1 | 0.250 (0.29) | 93.0 % (93.6) | 0.010 (0.096) |"
     assert [line for line in drawn.splitlines() if line.startswith("| Net")] == [row]
-    assert drawn.endswith("`bayesrule bench images`, a machine.")
+    assert drawn.endswith("`python -m benchmarks images`, a machine.")
 
 
 def test_rows_of_ranks_are_means_over_seeds(tables: ModuleType) -> None:
@@ -77,7 +77,7 @@ def test_rows_of_ranks_are_means_over_seeds(tables: ModuleType) -> None:
         "draws": 100,
         "published": {"mean_field": [0.501, 0.133, 96.8, 957]},
         "results": [one("mean_field", 0.1), one("mean_field", 0.3), one("2-tied", 0.1)],
-        "command": "bayesrule bench images mnist-tied",
+        "command": "python -m benchmarks images mnist-tied",
         "machine": "a machine",
     }
     drawn = tables.tied([result])

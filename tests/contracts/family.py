@@ -15,9 +15,9 @@ from exact import DTYPE, TableRows, close, columns, dense, flat, generator, rand
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from bayesrule import tree
 from bayesrule.matrices import Structure
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior
+from bayesrule.tensors import tree
 from bayesrule.types import Params
 
 PARAMS = {"w": randn(2, 2, seed=21), "b": randn(2, seed=22)}

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, Likelihood, State, last_layer, methods, tree
+from bayesrule import Learner, Likelihood, State, methods
+from bayesrule.methods import last_layer
+from bayesrule.tensors import tree
 
 # Newton's steps are for convex losses, so these methods get a linear model; and full steps may
 # overshoot where probabilities are close to 0 or 1, so their loss falls for certain in short ones.

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bayesrule import tree
 from bayesrule.matrices import Diagonal, Isotropic, Matrix, Structure
+from bayesrule.tensors import tree
 from bayesrule.types import Params, Rows
 
 PARAMS = {"w": randn(2, 2, seed=1), "b": randn(3, seed=2), "s": randn(1, seed=3)}

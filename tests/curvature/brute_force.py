@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from bayesrule.curvature import Problem
 from bayesrule.expectations import Point
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
-from bayesrule.network import Inputs, Network, num_examples, take
+from bayesrule.tensors.network import Inputs, Network, num_examples, take
 from bayesrule.types import Params
 
 

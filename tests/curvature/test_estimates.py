@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayesrule import seeds, vectors
 from bayesrule.curvature import (
     GGN,
     Curvature,
@@ -29,6 +28,7 @@ from bayesrule.likelihoods import (
 )
 from bayesrule.matrices import Dense, DenseMatrix, Diagonal, Isotropic, Matrix, Structure, Subset
 from bayesrule.posteriors import Gaussian
+from bayesrule.tensors import seeds, vectors
 from bayesrule.types import Derivatives
 from curvature.brute_force import at_mean, example_rows, flat, ggn, loss_of_flat, problem_of
 

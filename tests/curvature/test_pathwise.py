@@ -15,8 +15,8 @@ from bayesrule.curvature import Pathwise, Price
 from bayesrule.expectations import Draws, Flipout, Layerwise, LocalDraws
 from bayesrule.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from bayesrule.matrices import Diagonal, Isotropic
-from bayesrule.network import Network
 from bayesrule.posteriors import GaussianFamily, MeanField, MeanFieldFamily
+from bayesrule.tensors.network import Network
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 both = pytest.mark.parametrize("how", [LocalDraws(), Flipout()], ids=["local", "flipout"])

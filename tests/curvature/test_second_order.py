@@ -29,8 +29,8 @@ from bayesrule.curvature import Problem
 from bayesrule.curvature._base import Local
 from bayesrule.expectations import Point
 from bayesrule.matrices import Diagonal
-from bayesrule.network import Network
 from bayesrule.posteriors.factorised import ScaleMatrix, StdSlope
+from bayesrule.tensors.network import Network
 from bayesrule.types import Params
 
 SCALE = 2.5

@@ -12,9 +12,9 @@ from bayesrule.curvature import Curvature, Local, Problem
 from bayesrule.expectations import Expectation
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Diagonal
-from bayesrule.network import Network, num_examples
 from bayesrule.posteriors import MeanField
 from bayesrule.posteriors.factorised import StdSlope
+from bayesrule.tensors.network import Network, num_examples
 
 
 class LastStep(nn.Module):

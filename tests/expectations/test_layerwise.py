@@ -13,8 +13,8 @@ from bayesrule.curvature import Pathwise
 from bayesrule.expectations import Flipout, Layerwise, LocalDraws
 from bayesrule.expectations.layerwise import DrawnWeight, Pass
 from bayesrule.matrices import Dense, Isotropic
-from bayesrule.network import Network
 from bayesrule.posteriors import Gaussian
+from bayesrule.tensors.network import Network
 from expectations.nets import Function, belief_of, each, net, problem_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -17,7 +17,7 @@ from bayesrule.expectations.rotated_weight import RotatedWeight, turned
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Kronecker
 from bayesrule.matrices.rotation import Rotation
-from bayesrule.network import Network
+from bayesrule.tensors.network import Network
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

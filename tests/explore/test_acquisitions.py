@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import seeds
 from bayesrule.explore import acquisitions
+from bayesrule.tensors import seeds
 from tests import exact
 
 NOISE, PRIOR = 0.3, 2.0

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.explore.active import Standard
-from bayesrule.network import Inputs
+from bayesrule.tensors.network import Inputs
 from tests import exact
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import tree
-from bayesrule.models import mlp
 from bayesrule.moments import NoRule
+from bayesrule.tensors import tree
+from bayesrule.training.models import mlp
 
 NOISE = 0.5
 

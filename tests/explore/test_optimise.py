@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.models import mlp
+from bayesrule.training.models import mlp
 
 BEST = torch.tensor([0.3, -0.4])
 

@@ -12,11 +12,11 @@ from scipy import integrate, stats  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from bayesrule import checkpoint
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import tagi
-from bayesrule.predict import predict
+from bayesrule.predicting.predict import predict
 from bayesrule.schedules import constant, linear, piecewise
+from bayesrule.training import checkpoint
 from bayesrule.types import Params
 
 GRID = torch.linspace(-30.0, 30.0, 6001, dtype=DTYPE), 0.01

@@ -11,10 +11,11 @@ from exact import LinearRegression, close, columns, dense, flat, mlp, randn, wit
 from torch import Tensor, distributed, nn
 
 import bayesrule as br
-from bayesrule import checkpoint, tree
 from bayesrule.matrices import Diagonal, Kronecker, KroneckerMatrix, Subset
 from bayesrule.matrices.factors import Factors
 from bayesrule.matrices.kronecker_layer import CorrectedLayer
+from bayesrule.tensors import tree
+from bayesrule.training import checkpoint
 from matrices.layer_nets import (
     backward,
     block,

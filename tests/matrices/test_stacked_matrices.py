@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import bayesrule as br
-from bayesrule import tree
-from bayesrule.curvature.stacked_layers import Linear
-from bayesrule.curvature.stacked_rows import StackedProducts, StackedRows
+from bayesrule.execution.stacked.chain import Linear
+from bayesrule.execution.stacked.rows import StackedProducts, StackedRows
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
+from bayesrule.tensors import tree
 from bayesrule.types import Params
 
 pytestmark = pytest.mark.usefixtures("double_precision")

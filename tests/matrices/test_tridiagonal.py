@@ -12,9 +12,9 @@ from exact import DTYPE, close, columns, dense, flat, mlp, randn, with_ones, z_c
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import tree
 from bayesrule.matrices import BlockTridiagonal, BlockTridiagonalMatrix, Kronecker, Matrix
 from bayesrule.matrices.factors import Factors
+from bayesrule.tensors import tree
 from bayesrule.types import Rows
 from matrices.layer_nets import block, finite, full, ggn_rows, jacobian, params_of, rows_of
 from matrices.test_kronecker import factored, partial_traces

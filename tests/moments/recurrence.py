@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesrule.moments import LocallyLinear, Pass
 from bayesrule.moments.choices import Activations
-from bayesrule.network import Network
+from bayesrule.tensors.network import Network
 
 B, T, IN, H = 2, 4, 3, 5
 LINEAR = LocallyLinear()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bayesrule.moments import MomentMatched, Pass
 from bayesrule.moments.cells import sigmoid, tanh
 from bayesrule.moments.quadrature import quadrature
-from bayesrule.network import Network
+from bayesrule.tensors.network import Network
 
 from .recurrence import CELLS, IN, LINEAR, B, H, Went, arguments, build, flat, plain
 

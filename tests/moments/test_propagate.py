@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule import State, moments
 from bayesrule.moments import Propagation
-from bayesrule.network import Network
+from bayesrule.tensors.network import Network
 
 from . import equations
 from .nets import (

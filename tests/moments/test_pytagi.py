@@ -28,7 +28,7 @@ from bayesrule.moments import (
     Propagation,
 )
 from bayesrule.moments.tensor import Pass
-from bayesrule.network import Network
+from bayesrule.tensors.network import Network
 from bayesrule.types import Params
 
 FILE = np.load(Path(__file__).parent / "data" / "pytagi.npz")

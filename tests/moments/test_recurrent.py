@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule.moments import GaussianTensor, LocallyLinear, MomentMatched, NoRule, Pass
 from bayesrule.moments.choices import Activations
-from bayesrule.network import Network
+from bayesrule.tensors.network import Network
 
 from .recurrence import CELLS, IN, LAYERS, B, H, T, Went, arguments, build, flat, plain
 

@@ -6,10 +6,10 @@ from contracts.family import PARAMS, FamilyContract
 from exact import TableRows, close, columns, dense, flat
 from torch import Tensor
 
-from bayesrule import tree, vectors
 from bayesrule.matrices import Diagonal, Kronecker
 from bayesrule.matrices.rotation import Rotation
 from bayesrule.posteriors import Gaussian, GaussianFamily, Rotated, RotatedFamily
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Params
 
 

@@ -12,11 +12,12 @@ from exact import DTYPE, close, flat, generator, randn
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field, seeds
+from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field
 from bayesrule.learner import _DRAWS
 from bayesrule.posteriors import FanIn, KTied, KTiedFamily, MeanField, MeanFieldFamily, Rank
 from bayesrule.posteriors.factorised import ScaleKL
 from bayesrule.posteriors.tied import matrix_shape, tied_ranks
+from bayesrule.tensors import seeds
 from bayesrule.types import Params
 
 

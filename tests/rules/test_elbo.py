@@ -31,12 +31,12 @@ from bayesrule import (
     MeanFieldFamily,
     NoCurvature,
     Price,
-    checkpoint,
     mean_field,
     schedules,
-    seeds,
 )
 from bayesrule.learner import _DRAWS
+from bayesrule.tensors import seeds
+from bayesrule.training import checkpoint
 from bayesrule.types import State
 
 NUM, DELTA, TEMPERATURE = 40, 2.0, 0.7

@@ -27,9 +27,9 @@ from bayesrule import (
     PerExample,
     Price,
     SquaredGradient,
-    tree,
 )
 from bayesrule.posteriors import RotatedFamily
+from bayesrule.tensors import tree
 from rules.noisy_equations import flat, matrices
 from rules.test_noisy import BELIEFS, FIRST, close, learner_of
 

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from bayesrule import vectors
 from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Point
 from bayesrule.expectations.rotated_weight import pulled, turned
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.matrices.rotation import Rotation
-from bayesrule.network import Inputs, Network
+from bayesrule.tensors import vectors
+from bayesrule.tensors.network import Inputs, Network
 from bayesrule.types import Derivatives, Params
 
 

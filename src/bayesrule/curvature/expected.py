@@ -9,13 +9,13 @@ from typing import Never
 import torch
 from torch import Tensor
 
-from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.expectations import Point
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
 from bayesrule.moments import GaussianTensor, Propagation
+from bayesrule.tensors import vectors
+from bayesrule.tensors.vectors import apart
 from bayesrule.types import Params
-from bayesrule.vectors import apart
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.expectations import Point
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
 from bayesrule.moments import Activations, Propagation
-from bayesrule.network import Inputs, Network
+from bayesrule.tensors import vectors
+from bayesrule.tensors.network import Inputs, Network
+from bayesrule.tensors.vectors import apart
 from bayesrule.types import Params
-from bayesrule.vectors import apart
 
 
 class Innovation(NamedTuple):

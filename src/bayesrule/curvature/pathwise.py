@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.expectations import Point
 from bayesrule.expectations.layerwise import DrawnWeight, Pass
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
-from bayesrule.network import Network, forked_randomness, num_examples
+from bayesrule.tensors import vectors
+from bayesrule.tensors.network import Network, forked_randomness, num_examples
 from bayesrule.types import Params
 
 # The weights that a network uses several times in a pass; found once.

@@ -22,7 +22,14 @@ from bayesrule.curvature.recorder import Recorder
 from bayesrule.curvature.recurrent import Unrolled
 from bayesrule.expectations.rotated_weight import pulled, turned
 from bayesrule.matrices.rotation import Rotation
-from bayesrule.network import Inputs, Network, Understood, forked_randomness, num_examples, take
+from bayesrule.tensors.network import (
+    Inputs,
+    Network,
+    Understood,
+    forked_randomness,
+    num_examples,
+    take,
+)
 from bayesrule.types import Params
 
 

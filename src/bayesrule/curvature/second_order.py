@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
 from bayesrule.expectations import Point
 from bayesrule.matrices import Matrix, Structure, SubsetMatrix
 from bayesrule.matrices.subset import pick
-from bayesrule.network import num_examples, take
 from bayesrule.posteriors.factorised import StdSlope
+from bayesrule.tensors import vectors
+from bayesrule.tensors.network import num_examples, take
+from bayesrule.tensors.vectors import over
 from bayesrule.types import Params
-from bayesrule.vectors import over
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesrule import vectors
 from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
 from bayesrule.expectations import Point
 from bayesrule.matrices import Diagonal, Matrix, Structure
 from bayesrule.matrices.diagonal import SquareMatrix
 from bayesrule.posteriors.factorised import StdSlope
+from bayesrule.tensors import vectors
 from bayesrule.types import Derivatives, Params
 
 

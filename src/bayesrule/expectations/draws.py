@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Generator
 
-from bayesrule import vectors
 from bayesrule.expectations._base import Expectation, Point
 from bayesrule.posteriors import Factorised, Posterior
+from bayesrule.tensors import vectors
 from bayesrule.types import Params
 
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from bayesrule import randomness
 from bayesrule.expectations._base import Expectation, Point
 from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
 from bayesrule.posteriors import Factorised, Normal, Posterior
+from bayesrule.tensors import randomness
 from bayesrule.types import Params
 
 # Each is linear in a weight that enters any one output once; they take (input, weight, bias, ...).

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from bayesrule import seeds
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import BernoulliLikelihood
 from bayesrule.likelihoods._base import per_example
-from bayesrule.network import Inputs, num_examples, take
-from bayesrule.predict import How, Linearised, as_inputs, outputs_at, predict
-from bayesrule.prediction import Prediction
+from bayesrule.predicting.predict import How, Linearised, as_inputs, outputs_at, predict
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors import seeds
+from bayesrule.tensors.network import Inputs, num_examples, take
 from bayesrule.types import State
 
 # Numbers that are held at once for pairs of pool and target inputs.

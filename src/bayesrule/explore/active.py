@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from bayesrule import seeds
-from bayesrule.evaluate import scores
 from bayesrule.explore.acquisitions import Criterion, LargestVariance
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
-from bayesrule.network import Inputs, num_examples, take
-from bayesrule.predict import How
-from bayesrule.prediction import Prediction
-from bayesrule.train import Run, fit
+from bayesrule.predicting.evaluate import scores
+from bayesrule.predicting.predict import How
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors import seeds
+from bayesrule.tensors.network import Inputs, num_examples, take
+from bayesrule.training.train import Run, fit
 
 _FIT_OPTIONS = ("epochs", "batch_size", "fused", "progress", "callback")
 # Streams of randomness: of the first rows, of the criterion, of ties between the best.

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesrule.explore.glance import Bounds, Glance, learned, place, within
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
-from bayesrule.predict import predict
+from bayesrule.predicting.predict import predict
 from bayesrule.types import State
 
 

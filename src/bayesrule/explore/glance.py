@@ -12,8 +12,8 @@ from bayesrule.expectations import Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import per_example
 from bayesrule.moments import GaussianTensor, Propagation, uncertain
-from bayesrule.network import Inputs
-from bayesrule.predict import as_inputs, independent_variances
+from bayesrule.predicting.predict import as_inputs, independent_variances
+from bayesrule.tensors.network import Inputs
 from bayesrule.types import Params, State
 
 Bounds: TypeAlias = tuple[Any, Any]

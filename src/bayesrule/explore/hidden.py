@@ -13,7 +13,7 @@ from bayesrule.expectations import Moments
 from bayesrule.explore.glance import Glance, Inferred, learned, place
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
-from bayesrule.predict import as_inputs
+from bayesrule.predicting.predict import as_inputs
 from bayesrule.types import State
 
 

@@ -12,7 +12,7 @@ from bayesrule.expectations import Moments
 from bayesrule.explore.glance import Bounds, Glance, Inferred, learned_inputs, place, within
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
-from bayesrule.network import Inputs, num_examples, take
+from bayesrule.tensors.network import Inputs, num_examples, take
 from bayesrule.types import State
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from bayesrule import seeds
 from bayesrule.explore.optimise import Optimised, optimise_inputs
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import tagi
-from bayesrule.models import mlp
 from bayesrule.rules import Conditioning
+from bayesrule.tensors import seeds
+from bayesrule.training.models import mlp
 from bayesrule.types import State
 
 # How far a new point is at least from all others, in turn: far ones explore, near ones refine.

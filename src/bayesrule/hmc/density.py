@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesrule.learner import check_batch
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.moments import GaussianTensor
-from bayesrule.network import Inputs, Network
+from bayesrule.tensors.network import Inputs, Network
 from bayesrule.types import Params
 
 

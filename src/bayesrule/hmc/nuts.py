@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bayesrule import seeds
 from bayesrule.hmc.density import LogDensity
 from bayesrule.hmc.gradient import Floats, value_and_gradient
 from bayesrule.hmc.mixing import ess, rhat
 from bayesrule.hmc.samples import Samples, outputs_at
 from bayesrule.likelihoods import Likelihood
-from bayesrule.progress import Progress
+from bayesrule.tensors import seeds
+from bayesrule.training.progress import Progress
 from bayesrule.types import Params
 
 # Below these the sampler cannot set its step and its scales, or mixing cannot be told.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bayesrule.hmc.density import LogDensity, as_inputs
-from bayesrule.network import Inputs, num_examples, take
-from bayesrule.prediction import Prediction
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors.network import Inputs, num_examples, take
 from bayesrule.types import Params
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Generator, Tensor
 from torch.distributions import Normal
 
-from bayesrule import randomness
 from bayesrule.likelihoods import _noise
 from bayesrule.likelihoods._base import (
     Conditioned,
@@ -19,6 +18,7 @@ from bayesrule.likelihoods._base import (
     one_vector_per_output,
     per_example,
 )
+from bayesrule.tensors import randomness
 from bayesrule.types import Params
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Generator, Tensor
 from torch.distributions import Normal
 
-from bayesrule import randomness
 from bayesrule.likelihoods._base import (
     Conditioned,
     Likelihood,
@@ -19,6 +18,7 @@ from bayesrule.likelihoods._base import (
     per_example,
 )
 from bayesrule.likelihoods.gaussian import log_normal, normal_marginal
+from bayesrule.tensors import randomness
 from bayesrule.types import Params
 
 

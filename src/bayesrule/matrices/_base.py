@@ -7,7 +7,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from bayesrule import vectors
+from bayesrule.tensors import vectors
 from bayesrule.types import Params, Rows
 
 

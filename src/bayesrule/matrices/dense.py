@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bayesrule import vectors
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.diagonal import only_diagonal
+from bayesrule.tensors import vectors
 from bayesrule.types import Params, Rows
 
 Shapes = dict[str, tuple[int, ...]]

@@ -25,8 +25,8 @@ from bayesrule.matrices.factors import (
     spread,
 )
 from bayesrule.matrices.layer_rows import LayerRows, Place, layered, rows_of
+from bayesrule.tensors.vectors import over
 from bayesrule.types import Params, Rows
-from bayesrule.vectors import over
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,21 @@ class LowRankMatrix(Matrix):
         moved = self.lerp(target, rate)
         return self._with(moved.d + bend, moved.u)
 
+    def before_sum(self, rank: int, world_size: int) -> LowRankMatrix:
+        """This rank's columns (P, R) in their place among those of all ranks, (P, R · world_size).
+
+        `Σ U Uᵀ` is not `(Σ U)(Σ U)ᵀ`: columns go side by side, and `after_sum` truncates them.
+        """
+        size, columns = self.u.shape
+        wide = self.u.new_zeros(size, world_size, columns)
+        wide[:, rank] = self.u
+        return self._with(self.d, wide.flatten(start_dim=1))
+
+    def after_sum(self, rank: int, world_size: int) -> LowRankMatrix:
+        """The sum over the ranks, back at its own rank."""
+        u, rest = truncate(self.u, self.u.shape[1] // world_size)
+        return self._with(self.d + rest, u)
+
     def price(self, offset: Params, gradient: Params) -> LowRankMatrix:
         raise TypeError("Price's estimate is not low-rank positive; use PerExample() or Fisher().")
 

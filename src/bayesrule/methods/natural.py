@@ -8,13 +8,13 @@ from torch import nn
 
 from bayesrule.curvature import GGN, Curvature, Hessian, NoCurvature, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
-from bayesrule.last_layer import laplace_structure
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Dense, Diagonal, Structure
 from bayesrule.methods._settings import Rate, Settings, adam_steps
+from bayesrule.methods.last_layer import laplace_structure
 from bayesrule.posteriors import GaussianFamily
-from bayesrule.predict import Linearised
+from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Average, Natural
 
 

@@ -10,10 +10,10 @@ from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
 from bayesrule.expectations import AtMean, Draws, Expectation, Layerwise, Moments
-from bayesrule.kinks import warn_of_kinks
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.methods._settings import Rate, Settings
+from bayesrule.methods.smooth import warn_of_kinks
 from bayesrule.posteriors import FanIn, KTiedFamily, MeanFieldFamily
 from bayesrule.posteriors.factorised import SHARE
 from bayesrule.posteriors.tied import Rank

@@ -9,9 +9,9 @@ from typing import Any, Never
 import torch
 from torch import Tensor, nn
 
-from bayesrule import vectors
 from bayesrule.moments.tensor import Activations, GaussianTensor, Node, NoRule, Pass, Pull, parts
-from bayesrule.network import Inputs, Network
+from bayesrule.tensors import vectors
+from bayesrule.tensors.network import Inputs, Network
 from bayesrule.types import Params
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from bayesrule import vectors
 from bayesrule.curvature import Curvature, NoCurvature, Price, SquaredGradient
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Diagonal, DiagonalMatrix
@@ -21,6 +20,7 @@ from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Drawn, norms
 from bayesrule.optim.parts import Part, gradient_of, label, numbered, parts_of, set_grads
 from bayesrule.posteriors import Gaussian, GaussianFamily
 from bayesrule.rules import Memory, Natural
+from bayesrule.tensors import vectors
 from bayesrule.types import Derivatives, Params
 
 

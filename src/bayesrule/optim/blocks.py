@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator
 
-from bayesrule import seeds, vectors
 from bayesrule.expectations import Expectation, Point
 from bayesrule.optim.parts import Part
 from bayesrule.posteriors import Gaussian
+from bayesrule.tensors import seeds, vectors
 from bayesrule.types import Params
 
 # Streams of randomness: that of a learner's draws, and one that training never reads.

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule import tree
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.posteriors import Gaussian, GaussianFamily
 from bayesrule.rules import Memory, Rule
+from bayesrule.tensors import tree
 from bayesrule.types import Params
 
 Groups = list[dict[str, Any]]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import tree, vectors
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Params
 
 

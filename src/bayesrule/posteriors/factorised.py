@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from bayesrule import vectors
 from bayesrule.matrices import DiagonalMatrix, Matrix, SubsetMatrix
 from bayesrule.posteriors._base import Family
 from bayesrule.posteriors.gaussian import FanIn, Normal
+from bayesrule.tensors import vectors
 from bayesrule.types import Params
 
 SHARE = 0.05

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import tree, vectors
 from bayesrule.matrices import (
     DenseMatrix,
     Diagonal,
@@ -20,6 +19,7 @@ from bayesrule.matrices import (
 )
 from bayesrule.matrices.dense import flatten
 from bayesrule.posteriors._base import Family, Posterior
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Params
 
 

@@ -7,11 +7,11 @@ from functools import cached_property
 
 from torch import Generator, Tensor
 
-from bayesrule import tree, vectors
 from bayesrule.matrices import DiagonalMatrix, Kronecker
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.rotation import Rotation
 from bayesrule.posteriors.gaussian import Gaussian, GaussianFamily, Normal
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Params
 
 

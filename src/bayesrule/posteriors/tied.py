@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule import seeds, vectors
 from bayesrule.posteriors.factorised import (
     SHARE,
     Factorised,
@@ -21,7 +20,8 @@ from bayesrule.posteriors.factorised import (
     uncertain_names,
 )
 from bayesrule.posteriors.gaussian import FanIn
-from bayesrule.streams import side_by_side
+from bayesrule.tensors import seeds, vectors
+from bayesrule.tensors.cuda_streams import side_by_side
 from bayesrule.types import Params
 
 # From how many weights on, and up to how many columns, a CPU works on these one by one.

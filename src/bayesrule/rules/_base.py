@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule import tree
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.posteriors import Family, Posterior
+from bayesrule.tensors import tree
 from bayesrule.types import Derivatives, Params
 
 Memory = dict[str, Any]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bayesrule import vectors
 from bayesrule.curvature import Curvature, Innovations
 from bayesrule.expectations import Expectation, Moments
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Structure
 from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules._base import Memory, Rule
+from bayesrule.tensors import vectors
 from bayesrule.types import Derivatives, Params
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
-from bayesrule import vectors
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise
 from bayesrule.expectations import Expectation, Layerwise, Moments
 from bayesrule.matrices import Diagonal, Matrix, Structure, SubsetMatrix
@@ -19,6 +18,7 @@ from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily,
 from bayesrule.posteriors.factorised import ScaleKL, StdSlope
 from bayesrule.rules._base import Memory, RatedRule
 from bayesrule.schedules import Schedule, as_schedule
+from bayesrule.tensors import vectors
 from bayesrule.types import Derivatives, Params
 
 # Estimates that belong to one way of taking the expectation, and that way.

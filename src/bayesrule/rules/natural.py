@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bayesrule import vectors
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import (
@@ -23,6 +22,7 @@ from bayesrule.posteriors import Family, Gaussian, GaussianFamily
 from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.momentum import Average, HeavyBall
 from bayesrule.schedules import Schedule, as_schedule
+from bayesrule.tensors import vectors
 from bayesrule.types import Derivatives, Params
 
 

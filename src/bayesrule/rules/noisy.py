@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from bayesrule import tree, vectors
 from bayesrule.curvature import Curvature, NoCurvature
 from bayesrule.expectations import AtMean, Draws, Expectation
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
@@ -18,6 +17,7 @@ from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Rotated, Rota
 from bayesrule.rules._base import Memory, RatedRule
 from bayesrule.rules.momentum import Average, Velocity
 from bayesrule.schedules import Schedule, as_schedule
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Derivatives, Params
 
 Belief = Gaussian | Rotated

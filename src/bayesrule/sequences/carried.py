@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from bayesrule.moments import GaussianTensor, Innovation
-from bayesrule.prediction import Prediction
+from bayesrule.predicting.prediction import Prediction
 
 
 def leaves(state: Any) -> list[GaussianTensor]:

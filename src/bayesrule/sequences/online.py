@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule import distributed, vectors
 from bayesrule.curvature import Local
 from bayesrule.expectations import Moments
 from bayesrule.learner import Learner
@@ -28,9 +27,10 @@ from bayesrule.likelihoods._base import Conditioned
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor, Propagation
 from bayesrule.posteriors import Gaussian
-from bayesrule.predict import as_inputs, closed_form
-from bayesrule.prediction import Prediction
+from bayesrule.predicting.predict import as_inputs, closed_form
+from bayesrule.predicting.prediction import Prediction
 from bayesrule.sequences.carried import apart, expected, fill, learned, mapped
+from bayesrule.tensors import distributed, vectors
 from bayesrule.types import Info, State
 
 

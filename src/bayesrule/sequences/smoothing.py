@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from bayesrule.moments import GaussianTensor, Innovation
-from bayesrule.prediction import Prediction
+from bayesrule.predicting.prediction import Prediction
 from bayesrule.sequences.carried import innovation, kept, leaves, mapped, moved
 from bayesrule.sequences.online import Online, Seen
 

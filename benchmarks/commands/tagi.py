@@ -1,0 +1,120 @@
+"""TAGI's part of `python -m benchmarks images`, and `python -m benchmarks tagi`: its speed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.training import checkpoint
+from benchmarks import images, tagi_speed
+from benchmarks.commands.kept import kept
+
+
+def run_images(args: argparse.Namespace) -> int:
+    """Trains and prints a row for each epoch that is scored."""
+    for path in (args.out, args.save):
+        if path:
+            options.writable(Path(path).parent)
+    found, _, state = images.run(
+        args.task,
+        device=args.device,
+        epochs=args.epochs,
+        seed=args.seed or 0,
+        fused=args.fused or None,
+        every=args.every or 1,
+        held_out=args.held_out or 0,
+        num=args.num,
+        show=_show,
+    )
+    if args.save:
+        checkpoint.save(args.save, state)
+    if kept(args, found):
+        return 0
+    rows = [
+        [f"{row['epoch']:.0f}", *(f"{row[k]:.3f}" for k in ("error", "nll", "ece")), _seconds(row)]
+        for row in found["history"]
+        if "error" in row
+    ]
+    print(text.table(["epoch", "error %", "NLL", "ECE", "seconds"], rows))
+    published = f"Published error: {found['published']} %. " if found["published"] else ""
+    print(f"{published}{found['machine']}.")
+    return 0
+
+
+def _seconds(row: dict[str, float]) -> str:
+    return f"{row['seconds']:.1f}"
+
+
+def _show(figures: dict[str, float]) -> None:
+    error = f", error {figures['error']:.2f} %" if "error" in figures else ""
+    line = f"epoch {figures['epoch']:.0f}: {figures['seconds']:.1f} s{error}"
+    print(line, file=sys.stderr, flush=True)
+
+
+def add_speed(kinds: Any) -> None:
+    """The grammar of `bench tagi`."""
+    parser = options.add_command(
+        kinds,
+        "tagi",
+        help="what a TAGI step costs, as a multiple of an SGD step",
+        description="Times TAGI's step, plain and compiled, against torch.optim.SGD on the same "
+        "net, in turn within one run on one thread. With --pytagi, an interpreter that has pytagi "
+        "0.2.1 runs the same nets. Keep the machine quiet.",
+        examples="""
+            python -m benchmarks tagi
+            python -m benchmarks tagi --cases resnet18 --device cuda
+            python -m benchmarks tagi --pytagi pytagi/bin/python --out tagi_speed.json
+        """,
+    )
+    default = "mlp,cnn,tiny"
+    parser.add_argument(
+        "--cases",
+        type=numbers.names,
+        default=default,
+        metavar="A,B",
+        help=f"of {', '.join(tagi_speed.CASES)} (default: {default})",
+    )
+    parser.add_argument("--rounds", type=numbers.whole(), default=15, metavar="N")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
+    parser.add_argument("--pytagi", metavar="PYTHON", help="an interpreter that has pytagi")
+    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    options.add_json(parser)
+    parser.set_defaults(run=run_speed, interrupted="Nothing was written.")
+
+
+def run_speed(args: argparse.Namespace) -> int:
+    """Times steps and prints a table for each net."""
+    with faults.of_the_call():
+        tagi_speed.check(args.cases)
+    if args.out:
+        options.writable(Path(args.out).parent)
+    found = tagi_speed.run(
+        args.cases,
+        rounds=args.rounds,
+        device=args.device,
+        pytagi=args.pytagi,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    if kept(args, found):
+        return 0
+    for result in found["results"]:
+        print(f"\n{result['title']}")
+        rows = [_row(result, name) for name in result["milliseconds"]]
+        print(text.table(["step of", "ms", "× SGD", "samples/s", "× pytagi"], rows))
+    print(f"\n{found['machine']}; medians of {args.rounds} rounds.")
+    return 0
+
+
+def _row(result: dict[str, Any], name: str) -> list[str]:
+    ratio = result["multiple_of_sgd"].get(name)
+    pytagi = result.get("times_pytagi", {}).get(name)
+    return [
+        name,
+        f"{result['milliseconds'][name]:.3f}",
+        "" if ratio is None else f"{ratio:.2f}",
+        f"{result['samples_per_second'][name]:,.0f}",
+        "" if pytagi is None else f"{pytagi:.1f}",
+    ]

@@ -1,0 +1,70 @@
+"""Find out from the target column whether to predict a number or a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from bayesrule.app.data.columns import kind_of, numbers_of
+from bayesrule.app.data.errors import DataError, listing, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TaskKind = Literal["regression", "classification"]
+MOST_CLASSES = 20
+LEAST_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Task:
+    """Regression or classification, and a sentence that says why."""
+
+    kind: TaskKind
+    reason: str
+
+    @property
+    def classification(self) -> bool:
+        """Whether the target is a class."""
+        return self.kind == "classification"
+
+
+def named_task(kind: str, target: str) -> Task:
+    """Return the task that the caller asked for."""
+    known = get_args(TaskKind)
+    for name in known:
+        if kind == name:
+            return Task(name, f"Column '{target}' is taken for {name}, as asked.")
+    raise DataError(f"No task '{kind}'.{nearest(kind, known)} There are {listing(known)}.")
+
+
+def find_task(values: pd.Series[Any], target: str) -> Task:
+    """Decide by this rule, in order.
+
+    Text, categories and truth values are classes. Numbers are classes if they are only 0 and 1,
+    or whole (of integer type), with at most 20 different values of which each occurs at least
+    5 times. All other numbers are a regression target.
+    """
+    from pandas.api import types
+
+    dtype = values.dtype
+    if kind_of(values) == "level":
+        return Task("classification", f"Column '{target}' holds names: classification.")
+    inferred = types.infer_dtype(values, skipna=True)
+    if inferred == "boolean":
+        return Task("classification", f"Column '{target}' is true or false: classification.")
+    numbers, _ = numbers_of(values)
+    levels, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
+    if levels.tolist() == [0.0, 1.0]:
+        return Task("classification", f"Column '{target}' is 0 or 1: classification.")
+    few = 0 < len(levels) <= MOST_CLASSES and int(counts.min()) >= LEAST_REPEATS
+    if (types.is_integer_dtype(dtype) or inferred == "integer") and few:
+        return Task(
+            "classification",
+            f"Column '{target}' holds {len(levels)} different whole numbers, each at least "
+            f"{LEAST_REPEATS} times: classification. Ask for regression if they measure something.",
+        )
+    what = "different number" if len(levels) == 1 else "different numbers"
+    return Task("regression", f"Column '{target}' holds {len(levels)} {what}: regression.")

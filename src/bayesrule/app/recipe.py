@@ -1,0 +1,240 @@
+"""From a method's name and tensors to a trained run: what the front shares."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    Likelihood,
+    PoissonLikelihood,
+)
+from bayesrule.methods import Settings, find
+from bayesrule.methods.smooth import smooth
+from bayesrule.rules import Conditioning
+from bayesrule.schedules import cosine
+from bayesrule.training.models import mlp
+from bayesrule.training.train import Epoch, Run, fit
+from bayesrule.types import State
+
+# Methods that are exact for linear models; elsewhere their full matrices are out of place.
+LINEAR = ("newton", "ridge")
+
+# Methods that look at second derivatives, which piecewise-linear activations do not have.
+SMOOTH = ("variational_laplace",)
+
+Method = Callable[..., Learner]
+
+_LIKELIHOODS: dict[str, type[Likelihood]] = {
+    "gaussian": GaussianLikelihood,
+    "heteroscedastic": HeteroscedasticLikelihood,
+    "categorical": CategoricalLikelihood,
+    "bernoulli": BernoulliLikelihood,
+    "poisson": PoissonLikelihood,
+}
+
+
+@dataclass(frozen=True)
+class Course:
+    """How many epochs are trained where nobody says: from `least` to `most`.
+
+    They are as many as make about `steps` steps. With `whole` each step sees all the data;
+    otherwise `batch` examples. `noise` is how a Gaussian likelihood learns it.
+    """
+
+    least: int = 20
+    most: int = 400
+    steps: int = 2000
+    batch: int = 32
+    whole: bool = False
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+    def epochs(self, batches: int, steps: int | None) -> int:
+        """How many, with so many batches in an epoch."""
+        return max(self.least, min(self.most, round((steps or self.steps) / batches)))
+
+
+# Methods that train in another way than by many small steps.
+COURSES = {
+    # Each step sees all data, so the noise needs no averaging over batches.
+    **dict.fromkeys(LINEAR, Course(30, 30, whole=True, noise={"averaging": 1.0})),
+    # Small batches, since their examples are taken as if each were alone. The noise of standardised
+    # targets is believed to be about √0.1 until data say otherwise.
+    "tagi": Course(20, 100, 2500, 10, noise={"shape": 1.0, "rate": 0.1}),
+}
+
+
+def option_names(method: Method) -> list[str]:
+    """The options that a method takes, its own and those of all.
+
+    >>> option_names(find("sgd"))
+    ['learning_rate', 'momentum', 'prior_precision', 'shared_draws', 'temperature']
+    """
+    given = {"model", "likelihood", "num_data", "settings"}
+    return sorted({*inspect.signature(method).parameters, *Settings.__annotations__} - given)
+
+
+def refuse_unknown(method: Method, options: Mapping[str, Any]) -> None:
+    """A ValueError for an option that a method does not have."""
+    known = option_names(method)
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"{method.__name__} has no option {name}; it takes {', '.join(known)}."
+            )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All choices of a training on a table, each with a default that needs no tuning.
+
+    `steps` is about how many batches are seen where `epochs` is not given; `options` go to the
+    method (`prior_precision`, `temperature`, `learning_rate`, ...). The learning rate, where there
+    is one, falls to zero along a cosine.
+
+    >>> Recipe("vogn").for_data(400).epochs
+    154
+    """
+
+    method: str = "vogn"
+    likelihood: str = "gaussian"
+    hidden: tuple[int, ...] = (50,)
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    patience: int | None = None
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        find(self.method)
+        if self.likelihood not in _LIKELIHOODS:
+            raise ValueError(
+                f"Unknown likelihood {self.likelihood!r}. Known: {', '.join(_LIKELIHOODS)}."
+            )
+        for name in ("epochs", "steps", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
+
+    @property
+    def linear(self) -> bool:
+        """Whether the method is for linear models and takes all data at once."""
+        return find(self.method).__name__ in LINEAR
+
+    @property
+    def course(self) -> Course:
+        """How the method trains where nobody says."""
+        return COURSES.get(find(self.method).__name__, Course())
+
+    def for_data(self, num_data: int) -> Recipe:
+        """The same recipe with epochs and batch size worked out for so many examples."""
+        if num_data < 1:
+            raise ValueError("There are no examples to learn from.")
+        course = self.course
+        size = self.batch_size or (num_data if course.whole else min(course.batch, num_data))
+        epochs = self.epochs or course.epochs(-(-num_data // size), self.steps)
+        return replace(self, epochs=epochs, batch_size=size)
+
+    def network(self, inputs: int, targets: int) -> nn.Module:
+        """The module: as many outputs as the likelihood needs."""
+        outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
+        if not self.linear:
+            model = mlp(inputs, outputs, self.hidden, seed=self.seed)
+            return smooth(model) if find(self.method).__name__ in SMOOTH else model
+        model = mlp(inputs, outputs, ())
+        # Where the loss is convex, zero is the safe start: Newton's steps can overshoot elsewhere.
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        return model
+
+    def learner(self, inputs: int, targets: int, num_data: int) -> Learner:
+        """The learner; `targets` is the number of target columns or classes."""
+        method = find(self.method)
+        refuse_unknown(method, self.options)
+        parameters = inspect.signature(method).parameters
+        options = {**self.options, **self._learning_rate(method, num_data)}
+        if "rule" in parameters and "rule" not in options:
+            options["rule"] = Conditioning.over(num_data, self._num_steps(num_data))
+        module = self.network(inputs, targets)
+        return method(module, self._likelihood(), num_data=num_data, **options)
+
+    def _learning_rate(self, method: Method, num_data: int) -> dict[str, Any]:
+        """The learning rate by its name; nothing for methods that have none."""
+        parameter = inspect.signature(method).parameters.get("learning_rate")
+        if parameter is None:
+            return {}
+        # Full Newton steps can overshoot on classes; half steps do not and are as good in the end.
+        default = 0.5 if method.__name__ == "newton" else parameter.default
+        rate = self.options.get("learning_rate", default)
+        if not self.linear and not callable(rate):
+            rate = cosine(rate, steps=self._num_steps(num_data))
+        return {"learning_rate": rate}
+
+    def _num_steps(self, num_data: int) -> int:
+        recipe = self.for_data(num_data)
+        assert recipe.epochs is not None
+        assert recipe.batch_size is not None
+        return recipe.epochs * -(-num_data // recipe.batch_size)
+
+    def _likelihood(self) -> Likelihood:
+        if self.likelihood == "gaussian":
+            return GaussianLikelihood(**self.course.noise)
+        return _LIKELIHOODS[self.likelihood]()
+
+    def fit(
+        self,
+        x: Tensor,
+        y: Tensor,
+        targets: int,
+        *,
+        validation: tuple[Tensor, Tensor] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        resume: bool = True,
+        callback: Callable[[Learner, State, Epoch], None] | None = None,
+    ) -> Run:
+        """Trains on tensors: x (n, d) standardised, y (n, D) standardised or (n,) class numbers."""
+        recipe = self.for_data(len(y))
+        assert recipe.epochs is not None
+        assert recipe.batch_size is not None
+        return fit(
+            self.learner(x.shape[1], targets, len(y)),
+            (x, y),
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size,
+            validation=validation,
+            patience=self.patience,
+            seed=self.seed,
+            out=out,
+            progress=progress,
+            resume=resume,
+            callback=callback,
+        )
+
+    def to_json(self) -> str:
+        """The recipe as text."""
+        try:
+            return json.dumps(vars(self))
+        except TypeError as problem:
+            raise TypeError(
+                f"The recipe's options {self.options} cannot be written down: {problem}. Numbers, "
+                "texts and true or false can; give objects to the method in Python instead."
+            ) from problem
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        """The recipe back from text."""
+        values = json.loads(text)
+        return cls(**{**values, "hidden": tuple(values["hidden"])})

@@ -1,0 +1,42 @@
+"""The evidence of a Laplace approximation, and the prior precision that makes it largest."""
+
+from __future__ import annotations
+
+import math
+
+from bayesrule.matrices import Matrix
+from bayesrule.tensors import vectors
+from bayesrule.types import Params
+
+_LEAST, _MOST = 1e-6, 1e8
+
+
+def log_evidence(curvature: Matrix, mean: Params, prior_precision: float) -> float:
+    """`½ [d log δ − δ‖m‖² − log|F + δI|]`: what of the log evidence depends on the prior.
+
+    Only the weights that the curvature is about count.
+    """
+    uncertain = {name: mean[name] for name in curvature.diagonal()}
+    quadratic = float(vectors.dot(uncertain, uncertain))
+    logdet = float(curvature.damped(prior_precision).logdet())
+    size = vectors.numel(uncertain)
+    return 0.5 * (size * math.log(prior_precision) - prior_precision * quadratic - logdet)
+
+
+def prior_precision(
+    curvature: Matrix, mean: Params, start: float = 1.0, steps: int = 20, tolerance: float = 1e-3
+) -> float:
+    """The δ of largest evidence, by `δ ← γ / ‖m‖²` with `γ = d − δ tr (F + δI)⁻¹`.
+
+    γ is the number of directions that the data determine; MacKay (1992), eq. 4.9.
+    """
+    uncertain = {name: mean[name] for name in curvature.diagonal()}
+    quadratic = max(float(vectors.dot(uncertain, uncertain)), 1e-12)
+    size, found = vectors.numel(uncertain), max(start, _LEAST)
+    for _ in range(steps):
+        spread = float(vectors.total(curvature.damped(found).inverse_diagonal()))
+        new = min(max((size - found * spread) / quadratic, _LEAST), _MOST)
+        if abs(math.log(new / found)) < tolerance:
+            return new
+        found = new
+    return found

@@ -1,0 +1,1 @@
+"""What a belief says of new inputs, and how good that is."""

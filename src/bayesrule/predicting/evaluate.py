@@ -1,0 +1,70 @@
+"""Scores of predictions on a test set, by the names that tables and reports use."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from bayesrule.predicting import metrics
+from bayesrule.predicting.prediction import Prediction
+
+ECE_BINS = 15
+
+
+def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
+    """All scores that fit the kind of prediction; log-likelihoods are per point, of the mixture."""
+    _refuse_not_finite(prediction)
+    found = (
+        _class_scores(prediction, y) if prediction.classification else _real_scores(prediction, y)
+    )
+    return {name: float(value) for name, value in found.items()}
+
+
+def _refuse_not_finite(prediction: Prediction) -> None:
+    bad = ~prediction.mean.flatten(start_dim=1).isfinite().all(dim=1)
+    if bad.any():
+        raise ValueError(
+            f"The predictions of {int(bad.sum())} of {len(bad)} rows are not finite, so there is "
+            "nothing to score: training has diverged. A smaller learning_rate or a larger "
+            "prior_precision usually helps."
+        )
+
+
+def _class_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
+    probs, labels = prediction.probs, y.reshape(-1).long()
+    return {
+        "accuracy": metrics.accuracy(probs, labels),
+        "nll": metrics.nll(probs, labels),
+        "brier": metrics.brier(probs, labels),
+        "ece": metrics.ece(probs, labels, bins=ECE_BINS),
+    }
+
+
+def _real_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
+    lower, upper = prediction.interval(0.9)
+    target = y.reshape(prediction.mean.shape)
+    return {
+        "rmse": metrics.rmse(prediction.mean, target),
+        "mae": metrics.mae(prediction.mean, target),
+        "log_likelihood": prediction.log_prob(target).mean(),
+        "crps": _crps(prediction, target),
+        "coverage_90": metrics.coverage(lower, upper, target),
+        "sharpness_90": metrics.sharpness(lower, upper),
+    }
+
+
+def _crps(prediction: Prediction, y: Tensor) -> Tensor:
+    if isinstance(prediction.components, Normal):
+        flat = len(prediction.conditional_means), -1
+        normal = prediction.components
+        return metrics.crps_mixture_of_gaussians(
+            normal.loc.reshape(flat), normal.scale.reshape(flat), y.reshape(-1)
+        )
+    samples = prediction.sample(200).flatten(start_dim=1)
+    return metrics.crps_samples(samples, y.reshape(-1))
+
+
+def coverage_levels() -> Tensor:
+    """The nominal levels of a coverage curve."""
+    return torch.linspace(0.05, 0.95, 19)

@@ -1,0 +1,300 @@
+"""Predictions from a belief: by weight draws, at the mean, or linearised."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesrule.curvature import Problem, Recording
+from bayesrule.expectations import AtMean, Expectation, Moments
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import (
+    CategoricalLikelihood,
+    ClassProbabilities,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+)
+from bayesrule.likelihoods._base import one_vector_per_output
+from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
+from bayesrule.matrices.subset import SubsetMatrix
+from bayesrule.moments import Propagation
+from bayesrule.posteriors import Normal
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors import seeds
+from bayesrule.tensors.network import Inputs, num_examples, take
+from bayesrule.types import Batch, Params, State
+
+
+@dataclass(frozen=True)
+class Probit:
+    """The closed-form link `softmax(m / √(1 + π v / 8))`; MacKay (1992)."""
+
+
+@dataclass(frozen=True)
+class MonteCarlo:
+    """The link by `num` draws of the outputs."""
+
+    num: int = 100
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """The network linearised at the mean: `f ~ N(f(m), J S⁻¹ Jᵀ)`, a generalised linear model.
+
+    `link` says how Gaussian outputs become classes or counts; real-valued targets need none.
+    `chunk` inputs are worked on at a time.
+    """
+
+    link: Probit | MonteCarlo = Probit()
+    chunk: int = 128
+
+
+# Likelihoods that integrate Gaussian outputs out one by one, without asking how they vary together.
+_CLOSED = GaussianLikelihood | HeteroscedasticLikelihood | ClassProbabilities
+
+How = Expectation | Linearised
+
+
+def predict(
+    learner: Learner,
+    state: State,
+    x: Any,
+    how: How | None = None,
+    *,
+    seed: int = 0,
+    batch_size: int = 4096,
+) -> Prediction:
+    """What a learned belief says of new inputs `x` (n, *), a tensor or an array.
+
+    `how` is `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own
+    way is taken.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, ridge
+    >>> learner = ridge(nn.Linear(1, 1), GaussianLikelihood(noise=1.0), num_data=2)
+    >>> batch = torch.tensor([[-1.0], [1.0]]), torch.tensor([-1.0, 1.0])
+    >>> state, _ = learner.step(learner.init(), batch)
+    >>> p = predict(learner, state, torch.zeros(1, 1))
+    >>> p.epistemic, p.aleatoric
+    (tensor([[0.3333]]), tensor([[1.]]))
+    """
+    how = how or learner.predictive  # type: ignore[assignment]
+    inputs = as_inputs(x, state)
+    if num_examples(inputs) == 0:
+        raise ValueError("There are no inputs to predict.")
+    if isinstance(how, Linearised):
+        return _linearised(learner, state, inputs, how, seed)
+    if isinstance(how, Moments):
+        return _moments(learner, state, inputs, how, batch_size)
+    if not isinstance(how, Expectation):
+        raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
+    outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
+    return _mixture(learner, state, outputs)
+
+
+def as_inputs(x: Any, state: State) -> Inputs:
+    """Arrays and lists as tensors on the weights' device; floating ones get the weights' type."""
+    if isinstance(x, tuple):
+        return tuple(_as_tensor(part, state) for part in x)
+    return _as_tensor(x, state)
+
+
+def _as_tensor(x: Any, state: State) -> Tensor:
+    like = state.posterior.witness
+    if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
+        x = x.copy()  # torch can only share memory that it may write to, in increasing order
+    tensor = torch.as_tensor(x, device=like.device)
+    return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+
+
+@torch.no_grad()
+def outputs_at(
+    learner: Learner,
+    state: State,
+    x: Inputs,
+    how: Expectation,
+    *,
+    seed: int = 0,
+    batch_size: int = 4096,
+) -> Tensor:
+    """The network's outputs at each point of an expectation, (K, n, *)."""
+    generator = seeds.generator(state.posterior.device, seed, 0)
+    starts = range(0, num_examples(x), batch_size)
+    outputs = []
+    for point in how.points(state.posterior, generator, offsets=False):
+        parts = [
+            learner.network(
+                point.params, state.buffers, take(x, slice(i, i + batch_size)), training=False
+            )
+            for i in starts
+        ]
+        outputs.append(torch.cat(parts))
+    return torch.stack(outputs)
+
+
+def elbo(
+    learner: Learner,
+    state: State,
+    batch: Batch,
+    how: Expectation | None = None,
+    *,
+    seed: int = 0,
+) -> Tensor:
+    """`E_q[log p(y | f)] − T · KL(q ‖ prior)` of the whole data set given as one batch."""
+    x, y = batch
+    outputs = outputs_at(learner, state, as_inputs(x, state), how or AtMean(), seed=seed)
+    log_probs = torch.stack([learner.likelihood.log_prob(f, y, state.noise).sum() for f in outputs])
+    return log_probs.mean() - learner.temperature * state.posterior.kl(learner.prior_precision)
+
+
+def _mixture(learner: Learner, state: State, outputs: Tensor) -> Prediction:
+    """The prediction from outputs (K, n, *) at K points."""
+    likelihood = learner.likelihood
+    means, variances = zip(*(likelihood.moments(f, state.noise) for f in outputs), strict=True)
+    conditional = torch.stack(means)
+    return Prediction(
+        components=likelihood.distribution(outputs, state.noise),
+        mean=conditional.mean(0),
+        epistemic=conditional.var(0, correction=0),
+        aleatoric=torch.stack(variances).mean(0),
+        conditional_means=conditional,
+        classification=likelihood.classification,
+    )
+
+
+def linearised_outputs(
+    learner: Learner, state: State, x: Inputs, chunk: int = 128
+) -> tuple[Tensor, Tensor]:
+    """Mean (n, C) and covariance (n, C, C) of the outputs of the linearised network."""
+    if not isinstance(state.posterior, Normal):
+        raise TypeError(
+            f"A linearised prediction needs a Gaussian, got {type(state.posterior).__name__}; "
+            "use Draws(num)."
+        )
+    # A caller's no_grad would leave no slopes, and so no variance at all.
+    with torch.inference_mode(False), torch.enable_grad():
+        parts = [
+            _linearised_chunk(learner, state, _recordable(take(x, slice(i, i + chunk))))
+            for i in range(0, num_examples(x), chunk)
+        ]
+    means, covariances = zip(*parts, strict=True)
+    return torch.cat(means), torch.cat(covariances)
+
+
+def _recordable(x: Inputs) -> Inputs:
+    """Inputs that a backward pass may keep, which those made in inference mode are not."""
+    if isinstance(x, tuple):
+        return tuple(part.clone() if part.is_inference() else part for part in x)
+    return x.clone() if x.is_inference() else x
+
+
+def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor, Tensor]:
+    assert isinstance(state.posterior, Normal)
+    generator = torch.Generator()
+    problem = Problem(
+        learner.network,
+        learner.likelihood,
+        state.noise,
+        state.buffers,
+        x,
+        torch.empty(0),
+        generator,
+        training=False,
+    )
+    recording = Recording(problem, state.posterior.mean)
+    outputs = recording.outputs.detach()
+    rows, _ = recording.backward(one_vector_per_output(torch.ones_like(outputs)), gradient=False)
+    return outputs, state.posterior.precision.output_covariance(rows)
+
+
+def independent_variances(state: State) -> Params:
+    """The variances of weights that are independent Gaussians, which moment propagation needs."""
+    posterior = state.posterior
+    precision = getattr(posterior, "precision", None)
+    known = precision.inner if isinstance(precision, SubsetMatrix) else precision
+    if isinstance(posterior, Normal) and isinstance(known, DiagonalMatrix | IsotropicMatrix):
+        return posterior.precision.inverse_diagonal()
+    kind = type(known if known is not None else posterior).__name__
+    raise TypeError(
+        "Moment propagation is for independent Gaussian weights; it would lose what "
+        f"{kind} knows of how they vary together. Use Linearised() or Draws(num) to predict; "
+        "inputs and hidden units can be inferred from tagi or another diagonal belief."
+    )
+
+
+@torch.no_grad()
+def moment_outputs(
+    learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int = 4096
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance (n, *) of the outputs by moment propagation."""
+    variance = independent_variances(state)
+    found = []
+    for start in range(0, num_examples(x), batch_size):
+        way = Propagation(learner.network, how.activations, record=False)
+        part, buffers = take(x, slice(start, start + batch_size)), dict(state.buffers)
+        mean = state.posterior.mean
+        found.append(way.forward(mean, variance, buffers, part, training=False))
+    return torch.cat([f.centre for f in found]), torch.cat([f.variance for f in found])
+
+
+def _moments(
+    learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int
+) -> Prediction:
+    mean, variance = moment_outputs(learner, state, x, how, batch_size)
+    return closed_form(learner, state, mean, variance)
+
+
+def closed_form(learner: Learner, state: State, mean: Tensor, variance: Tensor) -> Prediction:
+    """The prediction where the outputs are Gaussian and the likelihood can integrate them out."""
+    found = learner.likelihood.marginal(mean, variance, state.noise)
+    return Prediction(
+        found.distribution.expand((1, *found.distribution.batch_shape)),
+        found.mean,
+        found.epistemic,
+        found.aleatoric,
+        found.mean[None],
+        learner.likelihood.classification,
+    )
+
+
+def _linearised(
+    learner: Learner, state: State, x: Inputs, how: Linearised, seed: int
+) -> Prediction:
+    mean, covariance = linearised_outputs(learner, state, x, how.chunk)
+    spread = covariance.diagonal(dim1=-2, dim2=-1).reshape(mean.shape)
+    likelihood = learner.likelihood
+    if isinstance(likelihood, _CLOSED):
+        return closed_form(learner, state, mean, spread)
+    if isinstance(how.link, Probit) and likelihood.classification:
+        return _probit(learner, state, mean, covariance, spread)
+    num = how.link.num if isinstance(how.link, MonteCarlo) else MonteCarlo().num
+    flat = mean.reshape(len(mean), -1)
+    jitter = 1e-6 * covariance.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-12)
+    eye = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)
+    root = torch.linalg.cholesky(covariance + jitter[:, None, None] * eye)
+    generator = seeds.generator(mean.device, seed, 0)
+    white = torch.empty(num, *flat.shape, dtype=flat.dtype, device=flat.device)
+    draws = flat + (root @ white.normal_(generator=generator).unsqueeze(-1)).squeeze(-1)
+    return _mixture(learner, state, draws.reshape(num, *mean.shape))
+
+
+def _probit(
+    learner: Learner, state: State, mean: Tensor, covariance: Tensor, spread: Tensor
+) -> Prediction:
+    shrunk = mean / (1.0 + math.pi / 8.0 * spread).sqrt()
+    found = _mixture(learner, state, shrunk[None])
+    p = learner.likelihood.moments(mean, state.noise)[0]
+    if isinstance(learner.likelihood, CategoricalLikelihood):
+        # The delta method for the spread of softmax: (diag p − p pᵀ) V (diag p − p pᵀ).
+        slope = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        epistemic = (slope @ covariance @ slope).diagonal(dim1=-2, dim2=-1)
+    else:
+        epistemic = (p * (1.0 - p)).square() * spread
+    total = found.mean * (1.0 - found.mean)
+    epistemic = torch.minimum(epistemic, total)
+    return replace(found, epistemic=epistemic, aleatoric=total - epistemic)

@@ -1,0 +1,255 @@
+"""Arithmetic on parameters as vectors: one fused call over all tensors where torch has one.
+
+As in torch, names that end in an underscore work in place; they are for vectors just made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from bayesrule.tensors import randomness
+from bayesrule.tensors.randomness import Generators
+from bayesrule.types import Params
+
+
+def _named(like: Params, values: Iterable[Tensor]) -> Params:
+    return dict(zip(like, values, strict=True))
+
+
+def _values(vector: Params, like: Params) -> list[Tensor]:
+    return [vector[name] for name in like]
+
+
+def add(a: Params, b: Params, alpha: float = 1.0) -> Params:
+    """`a + alpha b`."""
+    return _named(a, torch._foreach_add(list(a.values()), _values(b, a), alpha=alpha))
+
+
+def shift(a: Params, value: float | Tensor) -> Params:
+    """`a + value`, elementwise; the value is a number, or one for each net."""
+    if _differs(value):
+        return {name: one + over(value, one) for name, one in a.items()}
+    return _named(a, torch._foreach_add(list(a.values()), value))
+
+
+def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
+    """One number for each net of a stack, (num,), in a shape that goes with the nets' tensors.
+
+    Numbers that all nets share are left as they are.
+    """
+    if isinstance(factor, Tensor) and factor.ndim:
+        return factor.reshape(-1, *[1] * (like.ndim - 1))
+    return factor
+
+
+def _differs(factor: float | Tensor) -> bool:
+    """Whether each net of a stack has a number of its own."""
+    return isinstance(factor, Tensor) and factor.ndim > 0
+
+
+def scale(a: Params, factor: float | Tensor) -> Params:
+    """`factor a`; the factor is a number, or one for each net."""
+    if _differs(factor):
+        return {name: value * over(factor, value) for name, value in a.items()}
+    return _named(a, torch._foreach_mul(list(a.values()), factor)) if a else {}
+
+
+def scale_(a: Params, factor: float | Tensor) -> Params:
+    """`a ← factor a`; the factor is a number, or one for each net."""
+    if _differs(factor):
+        for value in a.values():
+            value.mul_(over(factor, value))
+    elif a:
+        torch._foreach_mul_(list(a.values()), factor)
+    return a
+
+
+def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
+    """`a ← a + alpha b`; alpha is a number, a 0-d tensor (a GPU is not asked), or one per net."""
+    if isinstance(alpha, Tensor):
+        scaled = scale({name: b[name] for name in a}, alpha)
+        torch._foreach_add_(list(a.values()), list(scaled.values()))
+    else:
+        torch._foreach_add_(list(a.values()), _values(b, a), alpha=alpha)
+    return a
+
+
+def shift_(a: Params, value: float | Tensor) -> Params:
+    """`a ← a + value`, elementwise; the value is a number or a tensor, as for `add_`."""
+    if isinstance(value, Tensor):
+        # The call for all at once would ask a GPU what the value is.
+        for one in a.values():
+            one.add_(over(value, one))
+        return a
+    torch._foreach_add_(list(a.values()), value)
+    return a
+
+
+def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
+    """`a ← (1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
+    if isinstance(weight, Tensor):
+        for one, other in zip(a.values(), _values(b, a), strict=True):
+            one.lerp_(other, weight)
+    else:
+        torch._foreach_lerp_(list(a.values()), _values(b, a), weight)
+    return a
+
+
+def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
+    """`a ← a + value b / c`, elementwise; the value is a number or a tensor, as for `add_`."""
+    if isinstance(value, Tensor):
+        ratio = torch._foreach_div(_values(b, a), _values(c, a))
+        return add_(a, dict(zip(a, ratio, strict=True)), alpha=value)
+    torch._foreach_addcdiv_(list(a.values()), _values(b, a), _values(c, a), value=value)
+    return a
+
+
+def mul_(a: Params, b: Params) -> Params:
+    """`a ← a ∘ b`."""
+    torch._foreach_mul_(list(a.values()), _values(b, a))
+    return a
+
+
+def div_(a: Params, b: Params) -> Params:
+    """`a ← a / b`, elementwise."""
+    torch._foreach_div_(list(a.values()), _values(b, a))
+    return a
+
+
+def mul(a: Params, b: Params) -> Params:
+    """`a ∘ b`."""
+    return _named(a, torch._foreach_mul(list(a.values()), _values(b, a)))
+
+
+def div(a: Params, b: Params) -> Params:
+    """`a / b`, elementwise."""
+    return _named(a, torch._foreach_div(list(a.values()), _values(b, a)))
+
+
+def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
+    """`a + value b ∘ c`."""
+    lists = list(a.values()), _values(b, a), _values(c, a)
+    return _named(a, torch._foreach_addcmul(*lists, value=value))
+
+
+def addcmul_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
+    """`a ← a + value b ∘ c`; the value is a number or a tensor, as for `add_`."""
+    if isinstance(value, Tensor):
+        return add_(a, _named(a, torch._foreach_mul(_values(b, a), _values(c, a))), alpha=value)
+    torch._foreach_addcmul_(list(a.values()), _values(b, a), _values(c, a), value=value)
+    return a
+
+
+def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
+    """`(1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
+    if isinstance(weight, Tensor):
+        return {name: value.lerp(b[name], weight) for name, value in a.items()}
+    return _named(a, torch._foreach_lerp(list(a.values()), _values(b, a), weight))
+
+
+def reciprocal(a: Params) -> Params:
+    """`1 / a`, elementwise."""
+    return _named(a, torch._foreach_reciprocal(list(a.values())))
+
+
+def sqrt(a: Params) -> Params:
+    """`√a`, elementwise."""
+    values = list(a.values())
+    if any(value.device.type != "cpu" for value in values):
+        return _named(a, torch._foreach_sqrt(values))
+    # Twice as fast there as the root itself, and zero for zero too.
+    found = torch._foreach_rsqrt(values)
+    torch._foreach_reciprocal_(found)
+    return _named(a, found)
+
+
+def rsqrt(a: Params) -> Params:
+    """`1/√a`, elementwise."""
+    return _named(a, torch._foreach_rsqrt(list(a.values())))
+
+
+def clamp_(a: Params, bound: float) -> Params:
+    """`a` kept within ±bound, elementwise."""
+    torch._foreach_clamp_max_(list(a.values()), bound)
+    torch._foreach_clamp_min_(list(a.values()), -bound)
+    return a
+
+
+def dot(a: Params, b: Params) -> Tensor:
+    """`⟨a, b⟩`, a 0-d tensor."""
+    return torch.stack([torch.vdot(a[k].reshape(-1), b[k].reshape(-1)) for k in a]).sum()
+
+
+def total(a: Params) -> Tensor:
+    """The sum of all entries, a 0-d tensor."""
+    return torch.stack([v.sum() for v in a.values()]).sum()
+
+
+def zeros_like(a: Params) -> Params:
+    """Zeros of the same names, shapes and types."""
+    return {name: torch.zeros_like(value) for name, value in a.items()}
+
+
+def randn_like(a: Params, generator: Generator | Generators) -> Params:
+    """Standard normal draws of the same names, shapes and types."""
+    kinds = {(value.dtype, value.device) for value in a.values()}
+    if len(kinds) > 1:
+        return {name: randn_like({name: value}, generator)[name] for name, value in a.items()}
+    ((dtype, device),) = kinds
+    if isinstance(generator, Generators):
+        num = len(next(iter(a.values())))
+        rows = generator.rows(numel(a) // num, dtype)
+        blocks = rows.split([value.numel() // num for value in a.values()], dim=1)
+        # Each weight gets memory of its own, which fused arithmetic wants.
+        return {k: part.reshape(v.shape) for (k, v), part in zip(a.items(), blocks, strict=True)}
+    flat = randomness.normal(numel(a), generator, dtype=dtype, device=device)
+    parts = flat.split([value.numel() for value in a.values()])
+    return {k: laid_out(part, v) for (k, v), part in zip(a.items(), parts, strict=True)}
+
+
+def laid_out(flat: Tensor, like: Tensor) -> Tensor:
+    """A view of one row of numbers that lies in memory as another tensor does, gaps aside.
+
+    >>> kernel = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    >>> laid_out(torch.zeros(96), kernel).stride() == kernel.stride()
+    True
+    """
+    order = in_memory(like)
+    if order is None:
+        return flat.view(like.shape)
+    return flat.view([like.shape[axis] for axis in order]).permute(inverse(order))
+
+
+def in_memory(tensor: Tensor) -> list[int] | None:
+    """The axes in the order in which they lie in memory, as of kernels with their channels last.
+
+    None if that is their own order, or if there are gaps.
+    """
+    if tensor.is_contiguous():
+        return None
+    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+    return order if tensor.permute(order).is_contiguous() else None
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The order that undoes another one."""
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def apart(a: Params, others: Iterable[Tensor] = ()) -> Params:
+    """Each with memory of its own: a sum hands one gradient to all its terms."""
+    seen = {other.untyped_storage().data_ptr() for other in others}
+    for name, value in a.items():
+        place = value.untyped_storage().data_ptr()
+        if place in seen or 0 in value.stride():
+            a[name] = value.clone(memory_format=torch.contiguous_format)
+        seen.add(place)
+    return a
+
+
+def numel(a: Params) -> int:
+    """The number of entries."""
+    return sum(value.numel() for value in a.values())

@@ -1,0 +1,57 @@
+"""A progress bar on the terminal: rate, time left, loss and validation score."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from bayesrule.tensors import distributed
+
+
+class Progress:
+    """Shows how far a run is; silent where nobody looks, and on all ranks but the first.
+
+    `show` is True, False or None: None shows a bar only on a terminal.
+    """
+
+    def __init__(self, total: int, done: int, title: str, show: bool | None) -> None:
+        # Programs without a console have no stderr at all.
+        wanted = sys.stderr is not None and sys.stderr.isatty() if show is None else show
+        self._bar: Any = None
+        if wanted and distributed.is_main():
+            self._bar = _tqdm(total=total, initial=done, desc=title)
+        self._notes: dict[str, str] = {}
+
+    def advance(self, steps: int = 1) -> None:
+        """Moves the bar."""
+        if self._bar is not None:
+            self._bar.update(steps)
+
+    def note(self, **figures: float | None) -> None:
+        """Shows figures beside the bar."""
+        if self._bar is not None:
+            new = {name: f"{value:.4g}" for name, value in figures.items() if value is not None}
+            self._notes.update(new)
+            self._bar.set_postfix(self._notes, refresh=False)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _tqdm(**options: Any) -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        print("A progress bar needs tqdm: pip install 'bayesrule[front]'.", file=sys.stderr)
+        return None
+    return tqdm(unit="step", dynamic_ncols=True, leave=False, file=sys.stderr, **options)

@@ -1,0 +1,126 @@
+"""`bayesrule compare`: the table, the json, the report, also in a browser."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from calling import call, only_line, table
+
+pytest.importorskip("pandas")
+pytest.importorskip("joblib")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return table(tmp_path, "small.csv", drop=("kind", "colour"))
+
+
+def words(file: Path, *more: str) -> list[str]:
+    fixed = ["--target", "price", "--epochs", "1", "--splits", "2", "--jobs", "1"]
+    return ["compare", str(file), *fixed, "--out", str(file.parent / "out"), *more]
+
+
+def test_a_table_and_a_report(file: Path) -> None:
+    said = call(*words(file, "--methods", "map,vogn,ridge"))
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("method "))
+    # One step of ridge regression is the answer for data like these; the best stands first.
+    assert lines[head + 1].startswith("ridge ")
+    report = file.parent / "out" / "report.html"
+    assert f"Report: {report}" in lines[-1]
+    page = report.read_text()
+    assert "bayesrule compare" in page
+    assert "--methods map,vogn,ridge" in page
+
+
+def test_json_ranks_the_methods(file: Path) -> None:
+    document = json.loads(call(*words(file, "--methods", "map,ridge", "--json")).out)
+    assert [method["method"] for method in document["methods"]] == ["ridge", "map"]
+    assert document["splits"] == 2
+    assert Path(document["report"]).is_file()
+    likelihoods = [m["metrics"]["log_likelihood"]["mean"] for m in document["methods"]]
+    assert likelihoods == sorted(likelihoods, reverse=True)
+
+
+def test_all_methods_failing_is_a_failure(file: Path) -> None:
+    said = call(*words(file, "--methods", "map,vogn", "--learning-rate", "1e30"))
+    assert "No method ran on every split" in only_line(said, code=1)
+    assert "map failed in 2 of 2 splits" in said.out
+    assert (file.parent / "out" / "report.html").is_file()
+
+
+def test_scores_are_shown_even_if_the_report_cannot_be_written(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "report.html")
+
+    monkeypatch.setattr("bayesrule.app.commands.compare.write_report", full)
+    said = call(*words(file, "--methods", "map"))
+    assert "log-likelihood" in said.out
+    assert only_line(said) == "bayesrule: 'report.html': No space left on device."
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--methods mop", "Did you mean 'map'?"),
+        ("--methods ,", "--methods: takes names"),
+        ("--splits 0", "--splits: takes a whole number"),
+        ("--jobs 0", "--jobs: takes a whole number"),
+        ("--test-fraction 0", "--test-fraction: takes a number strictly between"),
+        ("--test-fraction 0.999", "leaves 1 of them to learn from"),
+    ],
+)
+def test_faults_of_the_call_are_one_line(more: str, expected: str, file: Path) -> None:
+    said = call(*words(file, *more.split()))
+    assert expected in only_line(said)
+    assert said.out == ""
+
+
+# The report of a real run, in a browser
+
+
+def _browser_tests() -> Any:
+    place = Path(__file__).parent / "report" / "test_report_browser.py"
+    spec = importlib.util.spec_from_file_location("report_in_a_browser", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_REPORT = _browser_tests()
+browser = _REPORT.browser
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("target", "other"), [("price", "kind"), ("kind", "price")])
+def test_the_report_of_a_real_run(target: str, other: str, tmp_path: Path, browser: Any) -> None:
+    data = table(tmp_path, drop=(other,))
+    options = ("--methods", "map,vogn,newton", "--epochs", "5", "--jobs", "1")
+    assert call("compare", data, "--target", target, *options, "--out", tmp_path).code == 0
+    browser.get_log("browser")
+    browser.get((tmp_path / "report.html").as_uri())
+    button = _REPORT.header(browser, "Seconds").find_element("tag name", "button")
+    button.click()
+    rising = _REPORT.method_names(browser)
+    button.click()
+    assert _REPORT.method_names(browser) == rising[::-1]
+    assert sorted(rising) == ["map", "newton", "vogn"]
+    sizes = _REPORT.script(
+        browser,
+        "[...document.querySelectorAll('svg.plot')].filter(s => s.checkVisibility())"
+        ".map(s => [s.getBoundingClientRect().width, s.querySelectorAll('path, circle').length])",
+    )
+    assert len(sizes) >= 6
+    assert all(width > 200 and marks >= 3 for width, marks in sizes)
+    assert browser.get_log("browser") == []
