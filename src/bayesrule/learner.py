@@ -6,25 +6,28 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule.curvature import Curvature, Local, Problem
-from bayesrule.curvature.rows import refuse_recurrent
-from bayesrule.expectations import AtMean, Expectation, Moments, Point
+from bayesrule.curvature import Curvature, Problem
+from bayesrule.expectations import AtMean, Expectation, Look
 from bayesrule.likelihoods import Likelihood
-from bayesrule.matrices import Matrix, Structure, Subset
+from bayesrule.matrices import Matrix
 from bayesrule.moments import Propagation
-from bayesrule.posteriors import Family, Gaussian, GaussianFamily, Posterior, Rotated, evidence
+from bayesrule.posteriors import Family, GaussianPrior, Point, Posterior, Prior, evidence
 from bayesrule.rules import Rule
+from bayesrule.rules.fit_of_parts import check_final, check_parts, check_predictive
 from bayesrule.tensors import distributed, seeds, vectors
 from bayesrule.tensors.network import Inputs, Network, forked_randomness, num_examples
-from bayesrule.types import Batch, Derivatives, Info, Params, State
+from bayesrule.types import Batch, Derivatives, Info, Local, Params, State
 
-# Streams of randomness within one step.
-_TARGETS, _MODULE, _DRAWS = 0, 1, 2
+# Streams of randomness within one step, and how many there are for each rank.
+TARGETS, MODULE, DRAWS, _STREAMS = 0, 1, 2, 3
+# The divergence is asked for after a step, away from the streams of all ranks.
+_DIVERGENCE = 4000
 
 
 class Learner:
@@ -36,11 +39,12 @@ class Learner:
     averages over more of them, unless `shared_draws` is set.
 
     - `num_data`: how many examples the whole data set has.
-    - `prior_precision`: of the prior N(0, I / prior_precision) over all weights.
+    - `prior`: what is believed before the data: `GaussianPrior(precision)`, or a posterior of
+      earlier data (continual learning). `prior_precision=δ` is short for N(0, I/δ).
     - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more.
     - `final_curvature`: taken over all data once training ends, at the mean (Laplace).
     - `empirical_prior`: the final belief has the prior precision of largest evidence.
-    - `predictive`: how `predict` looks at the belief when it is not told.
+    - `predictive`: how `predict` looks at the belief where the caller does not say.
 
     >>> from bayesrule import CategoricalLikelihood, vogn
     >>> learner = vogn(nn.Linear(4, 3), CategoricalLikelihood(), num_data=100)
@@ -61,7 +65,8 @@ class Learner:
         expectation: Expectation,
         curvature: Curvature,
         rule: Rule,
-        prior_precision: float = 1.0,
+        prior: Prior | Posterior | None = None,
+        prior_precision: float | None = None,
         temperature: float = 1.0,
         final_curvature: Curvature | None = None,
         empirical_prior: bool = False,
@@ -77,19 +82,34 @@ class Learner:
         self.rule = _instance(rule, Rule, "rule", "Natural()")
         self.num_data = _positive(num_data, "num_data, the size of the data set,")
         self.temperature = _positive(temperature, "temperature")
-        self.prior_precision = _not_negative(prior_precision, "prior_precision")
-        self.final_curvature = _final(final_curvature)
+        self.prior = self._prior(prior, prior_precision)
+        self.final_curvature = final_curvature
         self.predictive = predictive or AtMean()
         self.empirical_prior = empirical_prior
         self.shared_draws = shared_draws
-        self.rule.check(self.family, self.expectation, self.curvature)
-        for part in (self.curvature, self.final_curvature):
-            if part is not None and part.needs_rows:
-                refuse_recurrent(self.network, part)
-        # A structure that is too large for the module is refused here, not at the first step.
-        self.family.init(
-            self.network.params(), weight=self.weight, prior_precision=self.prior_precision
+        check_parts(
+            self.network, self.likelihood, self.family, self.expectation, self.curvature, self.rule
         )
+        if final_curvature is not None:
+            self.final_curvature = _instance(final_curvature, Curvature, "final_curvature", "GGN()")
+            check_final(self.network, self.likelihood, self.family, final_curvature)
+        check_predictive(self.predictive, self.family, self.likelihood)
+        # A structure that is too large for the module is refused here, not at the first step.
+        self._first_belief(self.network.params(), self.weight)
+
+    def _prior(self, prior: Prior | Posterior | None, precision: float | None) -> Prior:
+        if prior is not None and precision is not None:
+            raise ValueError(
+                "Give a prior or a prior_precision, not both: prior_precision=δ is short for "
+                "prior=GaussianPrior(δ)."
+            )
+        given = prior if prior is not None else 1.0 if precision is None else precision
+        return self.family.prior(given, self.network.params())
+
+    @property
+    def prior_precision(self) -> Any:
+        """What tells the prior from another: its precision, for a Gaussian about zero."""
+        return self.prior.describe()
 
     @property
     def model(self) -> nn.Module:
@@ -101,17 +121,27 @@ class Learner:
         """`num_data / temperature`, what one mean gradient stands for."""
         return self.num_data / self.temperature
 
+    def __repr__(self) -> str:
+        parts = ",\n  ".join(f"{name}={part}" for name, part in self.parts().items())
+        size = vectors.numel(self.network.params())
+        return f"Learner of {type(self.model).__name__} ({size:,} weights,\n  {parts})"
+
+    def _first_belief(self, params: Params, weight: float) -> Posterior:
+        return self.family.init(params, weight=weight, prior=self.prior)
+
     def init(self, seed: int = 0) -> State:
         """The state before the first step; all randomness of the run follows from `seed`."""
-        params = self.network.params()
-        posterior = self.family.init(
-            params, weight=self.weight, prior_precision=self.prior_precision
-        )
+        return self.first_state(self.network, self.weight, seed)
+
+    def first_state(self, network: Network, weight: float, seed: int) -> State:
+        """The first state of a network with other first weights, or another number of data."""
+        params = network.params()
+        posterior = self._first_belief(params, weight)
         return State(
             posterior=posterior,
-            rule=self.rule.init(self.family, params, self.weight),
-            noise=self.likelihood.init(next(iter(params.values()))),
-            buffers=self.network.buffers(),
+            rule=self.rule.init(self.family, posterior, weight),
+            likelihood=self.likelihood.init(next(iter(params.values()))),
+            buffers=network.buffers(),
             step=0,
             seed=int(seed),
         )
@@ -122,182 +152,210 @@ class Learner:
         With `donate` the caller gives the old state up and its memory is used again, which saves
         time; `info.kl` is then to be read before the next step.
         """
+        return self.advance(state, self.problem(state, batch), donate=donate)
+
+    def problem(self, state: State, batch: Batch) -> Problem:
+        """A batch with the state that it is looked at from, and what each example stands for.
+
+        Sums over the examples of all ranks and over the points of the expectation are then
+        estimates for the whole data set over the temperature.
+        """
         x, y = batch
         size, device = check_batch(x, y), state.posterior.device
-        buffers = {name: value.clone() for name, value in state.buffers.items()}
-        problem = self._problem(state, buffers, x, y, size, device)
-        with forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))):
-            draws = seeds.generator(device, state.seed, state.step, self._stream(_DRAWS))
-            local = self.local(problem, state.posterior, draws, state.step)
+        targets, draws = (self._generator(state, kind, device) for kind in (TARGETS, DRAWS))
+        module = seeds.key(state.seed, state.step, self._stream(MODULE))
+        return Problem(
+            self.network,
+            self.likelihood,
+            state.likelihood,
+            {name: value.clone() for name, value in state.buffers.items()},
+            x,
+            y,
+            targets,
+            draws,
+            weight=self.weight,
+            count=distributed.count_over_ranks(size, device),
+            num_points=self.expectation.num,
+            temperature=self.temperature,
+            module_randomness=partial(forked_randomness, device, module),
+        )
+
+    def advance(
+        self, state: State, problem: Problem, *, donate: bool = False
+    ) -> tuple[State, Info]:
+        """One step, from the sums over a batch to the next state; every way to run it ends here."""
+        with problem.module_randomness():
+            local = self.local(problem, state.posterior, state.step)
             local = distributed.sum_over_ranks(local)
-        return self.absorb(state, local, problem.scale, buffers, donate=donate)
+        return self.absorb(state, local, problem, donate=donate)
+
+    def local(self, problem: Problem, posterior: Posterior, step: int = 0) -> Local:
+        """Sums over the batch and over the points of the expectation."""
+        curvature = self.rule.curvature_at(self.curvature, step)
+        structure = self.rule.structure_at(self.family, posterior, step)
+        parts = self.expectation.num * distributed.world_size()
+        points = problem.points(self.expectation, posterior, curvature, structure)
+        total: Local | None = None
+        for seen, point in points:
+            share = point.num_draws / parts
+            local = curvature.local(seen, point, structure, posterior)
+            local = point.pulled(self._averaged(local, point, share), share)
+            total = local if total is None else total.plus(local)
+        assert total is not None
+        return total
+
+    def _averaged(self, local: Local, point: Point, share: float) -> Local:
+        """The sums with this point's share of what the rule wants averaged over all points."""
+        average = self.rule.average(point)
+        if average is None:
+            return local
+        if share != 1.0:
+            average = vectors.scale(average, share)
+        return dataclasses.replace(local, average=average)
 
     def absorb(
-        self, state: State, local: Local, scale: float, buffers: Params, *, donate: bool = False
+        self, state: State, local: Local, problem: Problem, *, donate: bool = False
     ) -> tuple[State, Info]:
-        """The next state from sums over a batch (of all ranks), however they were found.
-
-        `scale` is what one example of it stands for, see `Problem`.
-        """
-        derivatives = self.derivatives(local, scale, state.step)
+        """The next state from sums over a batch (of all ranks), however they were found."""
+        derivatives = self.derivatives(local, problem, state.step)
         # A rule owns what it is given.
         given = state.posterior, state.rule
         belief, memory = given if donate else self.rule.copied(*given)
-        posterior, memory = self.rule.step(
-            belief, derivatives, self.prior_precision, memory, state.step
+        rates = self.rule.rates(state.step) if problem.rates is None else problem.rates
+        posterior, memory = self.rule.move(
+            belief, derivatives, self.prior, memory, rates, state.step
         )
-        noise = self.likelihood.update(state.noise, local.statistics, self.weight)
-        buffers = distributed.mean_over_ranks(buffers)
-        new = State(posterior, memory, noise, buffers, state.step + 1, state.seed)
-        return new, Info(derivatives.loss, self.temperature, self.divergence(posterior))
+        new = State(
+            posterior,
+            memory,
+            problem.learned(local.statistics),
+            distributed.mean_over_ranks(problem.buffers),
+            state.step + 1,
+            state.seed,
+        )
+        return new, self.info(derivatives.loss, new)
 
-    def derivatives(self, local: Local, scale: float, step: int = 0) -> Derivatives:
+    def derivatives(self, local: Local, problem: Problem, step: int = 0) -> Derivatives:
         """Estimates over the whole data set from sums over a batch."""
-        loss = local.loss * (scale * self.temperature)
-        count = round(self.weight / (scale * self.expectation.num))
-        found = Derivatives(
-            loss, local.gradient, local.curvature, self.weight, count, local.weights
-        )
+        loss = local.loss * (problem.scale * self.temperature)
+        sums = local.gradient, local.curvature, problem.weight, problem.count, local.average
         curvature = self.rule.curvature_at(self.curvature, step)
-        return curvature.complete(found, self.rule.structure(self.family))
+        return curvature.complete(Derivatives(loss, *sums), self.rule.structure(self.family))
 
-    def divergence(self, posterior: Posterior) -> Callable[[], Tensor]:
-        """The KL from the prior, for somebody who may ask for it later."""
-        witness = posterior.witness
-        version = witness._version
+    def info(
+        self,
+        loss: Tensor,
+        state: State,
+        *,
+        is_current: Callable[[], bool] | None = None,
+        divergence: Callable[[State], Tensor] | None = None,
+    ) -> Info:
+        """What a person wants to see of a step; the KL is worked out when somebody asks for it.
+
+        `is_current` says whether the state's tensors are still those of this step, `divergence`
+        what the KL is, where it is not that of one net.
+        """
+        tensor = state.posterior.any_tensor
+        version = tensor._version
 
         def kl() -> Tensor:
-            if witness._version != version:
+            current = tensor._version == version if is_current is None else is_current()
+            if not current:
                 raise RuntimeError(
-                    "This state was given up to a later step (donate=True); read info.kl and "
+                    "A later step has changed this state (donate=True); read info.kl and "
                     "info.elbo before it."
                 )
-            return posterior.kl(self.prior_precision)
+            return (divergence or self.divergence)(state)
 
-        return kl
+        return Info(loss, self.temperature, kl)
+
+    def divergence(self, state: State) -> Tensor:
+        """`KL(q ‖ prior)` of a state's belief."""
+        generator = self._generator(state, _DIVERGENCE, state.posterior.device)
+        return state.posterior.kl(self.prior, generator)
 
     def finish(self, state: State, batches: Iterable[Batch]) -> State:
         """What is left to do once training ends: for Laplace, the curvature over all the data."""
         if self.final_curvature is None:
             return state
-        assert isinstance(self.family, GaussianFamily)
         total, seen = None, 0
         for x, y in batches:
-            curvature = self._curvature_at_mean(state, x, y, self.family.structure, seen)
+            curvature = self._curvature_at_mean(state, (x, y), seen)
             total = curvature if total is None else total.plus(curvature)
             seen += check_batch(x, y)
         if total is None:
             raise ValueError("There are no batches to take the curvature of.")
-        device = state.posterior.device
         whole: Matrix = distributed.sum_over_ranks(total)
-        count = distributed.count_over_ranks(seen, device)
-        mean, curvature = state.posterior.mean, whole.times(self.weight / count)
-        prior = self.prior_precision
+        count = distributed.count_over_ranks(seen, state.posterior.device)
+        curvature, prior = whole.times(self.weight / count), self.prior
         if self.empirical_prior:
-            prior = evidence.prior_precision(curvature, mean, start=prior)
-        return dataclasses.replace(state, posterior=Gaussian(mean, curvature.damped(prior)))
+            start = prior.diagonal({})
+            assert isinstance(start, float)
+            mean = state.posterior.mean
+            prior = GaussianPrior(evidence.prior_precision(curvature, mean, start=start))
+        posterior, _ = state.posterior.with_precision(prior.added_to(curvature))
+        return dataclasses.replace(state, posterior=posterior)
+
+    def _curvature_at_mean(self, state: State, batch: Batch, seen: int) -> Matrix:
+        assert self.final_curvature is not None
+        assert self.family.structure is not None
+        problem = dataclasses.replace(
+            self.problem(dataclasses.replace(state, step=state.step + seen), batch),
+            buffers=state.buffers,
+            weight=1.0,
+            count=1,
+            num_points=1,
+            training=False,
+        )
+        structure = self.family.structure
+        local = self.final_curvature.local(
+            problem, state.posterior.at_mean(), structure, state.posterior
+        )
+        assert local.curvature is not None
+        return local.curvature
 
     @torch.no_grad()
-    def settle(self, state: State, batches: Iterable[Batch], most: int = 20) -> State:
-        """The statistics of normalising layers, taken anew for the belief as it now is.
+    def renew_averages(self, state: State, batches: Iterable[Batch], most: int = 20) -> State:
+        """The statistics of normalising layers, computed again for the belief as it now is.
 
-        Under moment propagation the running averages of training lag behind by a little that is the
-        same at all positions, which ruins predictions; a plain average over at most `most` batches
-        does not. Other learners, and modules without such averages, keep their state.
+        Under moment propagation the running averages of training are biased in the same direction
+        at every position, which spoils predictions; a plain average over at most `most` batches is
+        not. Other learners, and modules without running averages, keep their state.
         """
         names = self.network.averaged()
-        if not names or not isinstance(self.expectation, Moments):
+        if not names or self.expectation.look is not Look.MOMENTS:
             return state
         buffers = {k: v.clone() for k, v in state.buffers.items()}
         for name in names:
             buffers[name].zero_()
         belief = state.posterior.mean, state.posterior.variance()
+        activations = self.expectation.activations  # type: ignore[attr-defined]
         device = state.posterior.device
         with (
-            forked_randomness(device, seeds.key(state.seed, state.step, self._stream(_MODULE))),
+            forked_randomness(device, seeds.key(state.seed, state.step, self._stream(MODULE))),
             self.network.equal_averages(),
         ):
             for x, _ in itertools.islice(batches, most):
-                way = Propagation(self.network, self.expectation.activations, record=False)
-                way.forward(*belief, buffers, x, training=True)
+                propagation = Propagation(self.network, activations, record=False)
+                propagation.forward(*belief, buffers, x, training=True)
         return dataclasses.replace(state, buffers=distributed.mean_over_ranks(buffers))
 
     def parts(self) -> dict[str, str]:
         """The four choices, in words."""
-        family = self.family
-        belief = family.structure if isinstance(family, GaussianFamily) else family
         chosen = {
-            "posterior": belief,
+            "posterior": self.family,
             "expectation": self.expectation,
             "curvature": self.final_curvature or self.curvature,
             "rule": self.rule,
         }
-        words = {name: type(part).__name__ for name, part in chosen.items()}
-        if isinstance(belief, Subset):
-            words["posterior"] = f"{type(belief.inner).__name__} (some weights)"
-        return words
+        return {name: part.words() for name, part in chosen.items()}
+
+    def _generator(self, state: State, kind: int, device: torch.device) -> Generator:
+        return seeds.generator(device, state.seed, state.step, self._stream(kind))
 
     def _stream(self, kind: int) -> int:
-        shared = kind == _DRAWS and self.shared_draws
-        return kind + 3 * (0 if shared else distributed.rank())
-
-    def _problem(
-        self, state: State, buffers: Params, x: Inputs, y: Tensor, size: int, device: torch.device
-    ) -> Problem:
-        """The batch and, in this one place, what each of its examples stands for.
-
-        Sums over the examples of all ranks and over the points of the expectation are then
-        estimates for the whole data set over the temperature.
-        """
-        generator = seeds.generator(device, state.seed, state.step, self._stream(_TARGETS))
-        count = distributed.count_over_ranks(size, device)
-        scale = self.weight / (count * self.expectation.num)
-        problem = Problem(self.network, self.likelihood, state.noise, buffers, x, y, generator)
-        return dataclasses.replace(problem, scale=scale, temperature=self.temperature)
-
-    def local(
-        self, problem: Problem, posterior: Posterior, generator: Generator, step: int = 0
-    ) -> Local:
-        """Sums over the batch and over the points of the expectation."""
-        curvature = self.rule.curvature_at(self.curvature, step)
-        precision: Any = getattr(posterior, "precision", None)
-        structure = self.rule.structure_at(self.family, precision, step)
-        total: Local | None = None
-        rotation = posterior.rotation if isinstance(posterior, Rotated) else None
-        belief = posterior.inner if isinstance(posterior, Rotated) else posterior
-        for point in self.expectation.points(belief, generator, offsets=curvature.needs_draws):
-            if rotation is not None:
-                point = dataclasses.replace(point, rotation=rotation)
-            local = curvature.local(problem, point, structure, precision)
-            if self.rule.needs_weights:
-                parts = self.expectation.num * distributed.world_size()
-                weights = point.params if parts == 1 else vectors.scale(point.params, 1.0 / parts)
-                local = dataclasses.replace(local, weights=weights)
-            total = local if total is None else total.plus(local)
-        assert total is not None
-        return total
-
-    def _curvature_at_mean(
-        self, state: State, x: Inputs, y: Tensor, structure: Structure, seen: int
-    ) -> Matrix:
-        assert self.final_curvature is not None
-        assert isinstance(state.posterior, Gaussian)
-        device = state.posterior.device
-        generator = seeds.generator(device, state.seed, state.step + seen, self._stream(_TARGETS))
-        problem = Problem(
-            self.network,
-            self.likelihood,
-            state.noise,
-            state.buffers,
-            x,
-            y,
-            generator,
-            training=False,
-        )
-        point = Point(state.posterior.mean, None)
-        local = self.final_curvature.local(problem, point, structure, state.posterior.precision)
-        assert local.curvature is not None
-        return local.curvature
+        shared = kind == DRAWS and self.shared_draws
+        return kind + _STREAMS * (0 if shared else distributed.rank())
 
 
 def check_batch(x: Inputs, y: Tensor) -> int:
@@ -318,25 +376,7 @@ def _instance(part: object, kind: type, name: str, example: str):  # type: ignor
     return part
 
 
-def _final(curvature: Curvature | None) -> Curvature | None:
-    if curvature is None:
-        return None
-    part: Curvature = _instance(curvature, Curvature, "final_curvature", "GGN()")
-    if part.needs_draws or not part.gives_curvature or not part.additive:
-        raise ValueError(
-            "The final curvature is summed over the data at the mean: use GGN(), Fisher(), "
-            f"PerExample() or Hessian(), got {type(part).__name__}()."
-        )
-    return part
-
-
 def _positive(value: float, name: str) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be positive, got {value}.")
-    return value
-
-
-def _not_negative(value: float, name: str) -> float:
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must not be negative, got {value}.")
     return value

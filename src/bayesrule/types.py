@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +23,13 @@ Batch = tuple[Tensor, Tensor]
 class Rows(Protocol):
     """Vectors in parameter space: one for each backpropagated vector v and each example n."""
 
+    @property
+    def names(self) -> Iterable[str]:
+        """The parameters that the vectors are over."""
+
+    def only(self, names: tuple[str, ...]) -> Rows:
+        """The rows of the named parameters alone."""
+
     def squares(self) -> Params:
         """`Σ_vn r_vn²`, elementwise."""
 
@@ -34,13 +41,44 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
+class Local:
+    """Sums over one batch, at one point or over all points of an expectation.
+
+    `loss` is the negative log-likelihood as it is; gradient, curvature and the likelihood's
+    statistics are those of `scale` times it, in the belief's own coordinates. `average` is this
+    point's share of what a rule wants averaged over all points and ranks.
+    """
+
+    loss: Tensor
+    gradient: Params
+    curvature: Matrix | None
+    statistics: Params
+    average: Params | None = None
+
+    def plus(self, other: Local) -> Local:
+        """The sums of both."""
+        curvature, average = self.curvature, self.average
+        if curvature is not None and other.curvature is not None:
+            curvature = curvature.plus(other.curvature)
+        if average is not None and other.average is not None:
+            average = {name: value + other.average[name] for name, value in average.items()}
+        return Local(
+            self.loss + other.loss,
+            {name: value + other.gradient[name] for name, value in self.gradient.items()},
+            curvature,
+            {name: value + other.statistics[name] for name, value in self.statistics.items()},
+            average,
+        )
+
+
+@dataclass(frozen=True)
 class Derivatives:
     """Estimates over the whole data set of the loss, its gradient and its curvature.
 
     `loss` is the negative log-likelihood summed over the data; `gradient` and `curvature` are those
-    of `loss / temperature`; `weight = num_data / temperature` is the number of data they stand for,
-    `count` the number of examples that they were computed from. `weights` is the mean of the
-    weights at which the loss was looked at, for rules that ask for it.
+    of `loss / temperature`, in the belief's own coordinates; `weight = num_data / temperature` is
+    the number of data they stand for, `count` the number of examples that they were computed from.
+    `average` is what the rule wanted averaged over the points, such as the weights themselves.
     """
 
     loss: Tensor
@@ -48,7 +86,7 @@ class Derivatives:
     curvature: Matrix | None
     weight: float
     count: int = 1
-    weights: Params | None = None
+    average: Params | None = None
 
 
 @dataclass(frozen=True)
@@ -57,10 +95,17 @@ class State:
 
     posterior: Posterior
     rule: dict[str, Any]
-    noise: Params
+    likelihood: Params
     buffers: Params
     step: int
     seed: int
+
+    def __repr__(self) -> str:
+        kept = ", ".join(self.rule) or "nothing"
+        return (
+            f"State(step={self.step}, seed={self.seed},\n  posterior={self.posterior!r},\n"
+            f"  the rule keeps {kept}; the likelihood keeps {', '.join(self.likelihood) or 'nothing'})"
+        )
 
 
 @dataclass(frozen=True)

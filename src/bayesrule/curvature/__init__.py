@@ -1,6 +1,6 @@
 """Which second-order information of the loss is used."""
 
-from bayesrule.curvature._base import Curvature, Local, Problem
+from bayesrule.curvature._base import Curvature, Problem
 from bayesrule.curvature.expected import ExpectedLoss
 from bayesrule.curvature.fisher import GGN, Fisher
 from bayesrule.curvature.hessian import Hessian
@@ -18,7 +18,6 @@ __all__ = [
     "Fisher",
     "Hessian",
     "Innovations",
-    "Local",
     "NoCurvature",
     "Pathwise",
     "PerExample",

@@ -3,57 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from bayesrule.curvature.rows import Recording
-from bayesrule.expectations import Point
-from bayesrule.expectations.rotated_weight import pulled, turned
+from bayesrule.expectations import Expectation, Look
 from bayesrule.likelihoods import Likelihood
-from bayesrule.matrices import Matrix, Structure
-from bayesrule.matrices.rotation import Rotation
+from bayesrule.matrices import Structure
+from bayesrule.moments import Activations, Propagation
+from bayesrule.posteriors import Point, Posterior
+from bayesrule.posteriors.rotated_weight import pulled
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network
-from bayesrule.types import Derivatives, Params
-
-
-@dataclass(frozen=True)
-class Local:
-    """Sums over one batch at one point.
-
-    `loss` is the negative log-likelihood as it is; gradient, curvature and the noise's statistics
-    are those of `scale` times it. `weights`, where a rule asks for them, are this point's share of
-    the mean of all points.
-    """
-
-    loss: Tensor
-    gradient: Params
-    curvature: Matrix | None
-    statistics: Params
-    weights: Params | None = None
-
-    def plus(self, other: Local) -> Local:
-        """The sums of both."""
-        curvature = self.curvature
-        if curvature is not None and other.curvature is not None:
-            curvature = curvature.plus(other.curvature)
-        weights = self.weights
-        if weights is not None and other.weights is not None:
-            weights = vectors.add(weights, other.weights)
-        statistics = {k: v + other.statistics[k] for k, v in self.statistics.items()}
-        gradient = vectors.add(self.gradient, other.gradient)
-        return Local(self.loss + other.loss, gradient, curvature, statistics, weights)
+from bayesrule.types import Derivatives, Local, Params
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that an estimate looks at: the network, the likelihood, the batch, randomness.
+    """All that a step looks at: the network, the likelihood, the batch, randomness, the scale.
 
-    `scale` is what one example of the batch stands for: derivatives are of `scale · nll`. It holds
-    the `temperature` already, which what is not scaled to the whole data divides by itself.
+    - `weight`: num_data / temperature, what the data count for all together.
+    - `count`: how many examples the batch has, over all ranks; `num_points` the points at which
+      each is looked at. Derivatives are of `scale` times the negative log-likelihood.
+    - `targets`, `draws`: where targets and weights are drawn from.
+    - `module_randomness`: makes the context in which the module draws (dropout).
+    - `checked`: numbers may be looked at, to say what is wrong with them.
+    - `rates`: the rule's numbers for this step, where they are not those of the step's number.
+
     `axes` is how many axes come before those of a weight: one where nets are stacked.
     """
 
@@ -61,14 +43,37 @@ class Problem:
 
     network: Network
     likelihood: Likelihood
-    noise: Params
+    likelihood_state: Params
     buffers: Params
     x: Inputs
     y: Tensor
-    generator: Generator
-    training: bool = True
-    scale: float = 1.0
+    targets: Generator
+    draws: Generator | None = None
+    weight: Any = 1.0
+    count: Any = 1
+    num_points: int = 1
     temperature: float = 1.0
+    training: bool = True
+    checked: bool = True
+    module_randomness: Callable[[], AbstractContextManager[None]] = nullcontext
+    rates: Any = None
+
+    @cached_property
+    def scale(self) -> Any:
+        """What one example of the batch stands for; a number, or one for each net of a stack."""
+        return self.weight / (self.count * self.num_points)
+
+    def points(
+        self,
+        expectation: Expectation,
+        posterior: Posterior,
+        curvature: Curvature,
+        structure: Structure,
+    ) -> Iterator[tuple[Problem, Point]]:
+        """The points of an expectation, each with the problem as it is seen from there."""
+        assert self.draws is not None
+        points = expectation.points(posterior, self.draws, tracked=curvature.needs_draws)
+        return ((self, point) for point in points)
 
     def forward(self, params: Params) -> Tensor:
         """The outputs at the given weights."""
@@ -83,46 +88,121 @@ class Problem:
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)`."""
-        return -self.likelihood.log_prob(outputs, targets, self.noise).sum()
+        return -self.likelihood.log_prob(outputs, targets, self.likelihood_state).sum()
 
     def sample(self, outputs: Tensor) -> Tensor:
         """Targets drawn from the model."""
-        return self.likelihood.sample(outputs, self.noise, self.generator)
+        return self.likelihood.sample(outputs, self.likelihood_state, self.targets)
 
     def fisher_vectors(self, outputs: Tensor) -> Tensor:
         """Vectors (V, n, *) whose outer products sum to the Fisher information of the outputs."""
-        return self.likelihood.fisher_vectors(outputs, self.noise)
+        return self.likelihood.fisher_vectors(outputs, self.likelihood_state)
 
-    def record(self, params: Params, rotation: Rotation | None = None) -> Recording:
+    def record(self, point: Point) -> Recording:
         """A forward pass with what gradients of single examples need."""
-        return Recording(self, params, rotation)
+        return Recording(self, point)
 
     def statistics(self, outputs: Tensor) -> Params:
         """What the likelihood learns from, scaled."""
         found = self.likelihood.statistics(outputs.detach(), self.y)
         return {name: value * self.scale for name, value in found.items()}
 
+    def learned(self, statistics: Params) -> Params:
+        """The likelihood's own state after the batch."""
+        return self.likelihood.update(self.likelihood_state, statistics, self.weight)
+
+    def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
+        """What the batch says of weights N(mean, variance), in closed form."""
+        return innovation(self, mean, variance, activations, self.buffers, self.x, self.y)
+
+    def explain(
+        self, mean: Params, variance: Params, activations: Activations, sound: Tensor
+    ) -> None:
+        """Says why what a batch says is not finite."""
+        Propagation(self.network, activations).explain(
+            mean, variance, self.buffers, self.x, self.y, training=self.training
+        )
+
+
+class Innovation(NamedTuple):
+    """Sums over a batch: its negative log-evidence, and `−δ` and `−η` of each weight.
+
+    `sound` says whether all of it is finite; `statistics` are what the likelihood learns from.
+    """
+
+    loss: Tensor
+    sound: Tensor
+    delta: Params
+    eta: Params
+    statistics: Params
+
+
+def innovation(
+    problem: Problem,
+    mean: Params,
+    variance: Params,
+    activations: Activations,
+    buffers: Params,
+    x: Inputs,
+    y: Tensor,
+    state: Params | None = None,
+) -> Innovation:
+    """What a batch says, as arithmetic on tensors alone: it can be mapped over nets and compiled.
+
+    `buffers` are changed as the module changes them.
+    """
+    propagation = Propagation(problem.network, activations)
+    outputs = propagation.forward(mean, variance, buffers, x, training=problem.training)
+    state = problem.likelihood_state if state is None else state
+    found = problem.likelihood.condition(outputs.centre, outputs.variance, y, state)
+    loss, weight = -found.log_prob.sum(), -1.0 / problem.temperature
+    # An example without a target has no part in the loss but does have innovations.
+    sound = (loss + found.delta.sum()).isfinite()
+    delta, eta = propagation.innovations(outputs, found.delta * weight, found.eta * weight)
+    return Innovation(loss, sound, delta, eta, found.statistics)
+
 
 class Curvature(ABC):
     """Which second-order information of the loss is estimated, and how.
 
+    - `look`: what it must be shown: the loss at weights, draws within the layers, or moments.
     - `needs_draws`: it cannot be taken at the mean.
     - `gives_curvature`: False where there are gradients only.
+    - `may_be_negative`: an estimate may be negative.
     - `additive`: `local` alone gives it, summed over examples, so batches can be added up.
     - `needs_rows`: it looks at the gradients of single examples.
-    - `takes_rotations`: weights may be given as seen in other bases.
+    - `takes_coordinates`: it works where weights are made from other coordinates, such as other bases.
+    - `diagonal_only`: it gives one number for each weight, whatever structure is asked for.
+    - `slopes_only`: what it gives are slopes in standard deviations, for rules that move those.
+    - `whole_data`: it is scaled to the whole data set; False where a batch stands for itself.
+    - `asks`: the abilities of a likelihood that it needs.
+    - `of_weights`: it looks at weights and outputs alone, not at the way from the mean to a draw.
+    - `draws_together`: several draws at once give what one after another gives.
+    - `draws_targets`: it draws targets from the model.
     """
 
+    look: Look = Look.WEIGHTS
     needs_draws: bool = False
     gives_curvature: bool = True
     may_be_negative: bool = False
     additive: bool = True
     needs_rows: bool = False
-    takes_rotations: bool = False
+    takes_coordinates: bool = False
+    diagonal_only: bool = False
+    slopes_only: bool = False
+    whole_data: bool = True
+    of_weights: bool = False
+    draws_targets: bool = False
+    draws_together: bool = True
+    asks: tuple[str, ...] = ()
+
+    def words(self) -> str:
+        """The choice, in a word or two."""
+        return type(self).__name__
 
     @abstractmethod
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
         """Sums over the batch at one point, times the problem's scale."""
 
@@ -130,19 +210,19 @@ class Curvature(ABC):
         """What can only be known once everything is summed over points and machines."""
         return derivatives
 
+    @property
+    def stack_obstacle(self) -> str | None:
+        """Why many nets cannot be looked at together, in words."""
+        return f"the curvature {self!r}"
 
-def plain_gradient(
-    problem: Problem, params: Params, rotation: Rotation | None = None
-) -> tuple[Tensor, Params, Tensor]:
-    """Loss, gradient and outputs at the given weights: one forward and one backward pass.
 
-    With a rotation the weights are given as seen in its bases, and so is the gradient.
-    """
-    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    weights = leaves if rotation is None else turned(rotation, leaves)
+def plain_gradient(problem: Problem, point: Point) -> tuple[Tensor, Params, Tensor]:
+    """Loss, gradient in the point's coordinates, and outputs: one forward and one backward pass."""
+    leaves = {name: value.detach().requires_grad_() for name, value in point.coordinates.items()}
+    weights = point.weights(leaves)
     outputs = problem.forward(weights)
     loss = problem.nll(outputs, problem.y)
     scaled = loss * problem.scale
     # One loss, or one of each net: no net has a part in the loss of another.
-    found = pulled(scaled, torch.ones_like(scaled), leaves, weights)
-    return loss.detach(), vectors.apart(found), outputs
+    gradient = pulled(scaled, torch.ones_like(scaled), leaves, weights)
+    return loss.detach(), vectors.apart(gradient), outputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 
 import torch
@@ -111,6 +111,11 @@ class ExampleRows:
         return (rows * weight.reshape(-1)) @ rows.mT
 
     # What structures with a block for each layer ask for.
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The parameters."""
+        return self._params
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

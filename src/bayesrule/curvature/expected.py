@@ -9,13 +9,15 @@ from typing import Never
 import torch
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Local, Problem
-from bayesrule.expectations import Point
-from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
+from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.expectations import Look
+from bayesrule.expectations.moments import MomentPoint
+from bayesrule.matrices import DiagonalMatrix, Structure
 from bayesrule.moments import GaussianTensor, Propagation
+from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
 from bayesrule.tensors.vectors import apart
-from bayesrule.types import Params
+from bayesrule.types import Local, Params
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,16 @@ class ExpectedLoss(Curvature):
     no effect: this is the gradient of the loss as it is.
     """
 
+    look = Look.MOMENTS
     may_be_negative = True
+    diagonal_only = True
+    asks = ("expected_log_prob",)
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        if point.activations is None:
-            raise ValueError(
-                "ExpectedLoss() takes the expectation by moment propagation; use "
-                "expectation=Moments(), or Price() with weight draws."
-            )
-        mean, variance = _leaves(point.params), _leaves(precision.inverse_diagonal())
+        assert isinstance(point, MomentPoint)
+        mean, variance = _leaves(point.coordinates), _leaves(point.variance)
         way = Propagation(problem.network, point.activations, record=False)
         given = problem.buffers, problem.x
         with torch.enable_grad():
@@ -53,7 +54,7 @@ class ExpectedLoss(Curvature):
             loss = _expected(problem, outputs)
             gradient, slopes = _derivatives(loss * problem.scale, mean, variance)
         # Asking would make a GPU wait; what goes wrong there is seen at the end of the epoch.
-        if loss.device.type == "cpu" and not _sound(loss, gradient, slopes):
+        if problem.checked and loss.device.type == "cpu" and not _sound(loss, gradient, slopes):
             _explain(problem, way, mean, variance, loss)
         curvature = DiagonalMatrix(vectors.scale(slopes, 2.0))
         return Local(loss.detach(), apart(gradient), curvature, _statistics(problem, outputs))
@@ -63,7 +64,7 @@ def _expected(problem: Problem, outputs: GaussianTensor) -> Tensor:
     """`−Σ E[log p(y | f)]` of the batch, f the Gaussian outputs."""
     likelihood = problem.likelihood
     moments = outputs.centre, outputs.variance
-    return -likelihood.expected_log_prob(*moments, problem.y, problem.noise).sum()
+    return -likelihood.expected_log_prob(*moments, problem.y, problem.likelihood_state).sum()
 
 
 def _derivatives(loss: Tensor, mean: Params, variance: Params) -> tuple[Params, Params]:

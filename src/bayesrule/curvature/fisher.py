@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Local, Problem
-from bayesrule.expectations import Point
-from bayesrule.matrices import Matrix, Structure
+from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.matrices import Structure
+from bayesrule.posteriors import Point, Posterior
+from bayesrule.types import Local
 
 
 class _ModelVectors(Curvature):
@@ -23,18 +24,18 @@ class _ModelVectors(Curvature):
     """
 
     needs_rows = True
-    takes_rotations = True
+    takes_coordinates = True
+    of_weights = True
+    stack_obstacle = None
 
     @abstractmethod
     def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
         """What is backpropagated from the outputs, (V, n, *)."""
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        # Only where there is one: stacked nets are recorded in another way.
-        turned = () if point.rotation is None else (point.rotation,)
-        recording = problem.record(point.params, *turned)
+        recording = problem.record(point)
         loss, slope = problem.loss(recording.outputs)
         gradient = recording.gradient(slope)
         rows, _ = recording.backward(
@@ -52,6 +53,14 @@ class Fisher(_ModelVectors):
     """
 
     samples: int = 1
+
+    draws_targets = True
+    asks = ("sample",)
+
+    @property
+    def draws_together(self) -> bool:  # type: ignore[override]
+        """Of several samples, each draw's targets are drawn before the next draw's."""
+        return self.samples == 1
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -74,6 +83,8 @@ class GGN(_ModelVectors):
     H is the Fisher information of the outputs, which for the likelihoods here with a fixed noise is
     the Hessian, except for the heteroscedastic one.
     """
+
+    asks = ("fisher_vectors",)
 
     def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
         return problem.fisher_vectors(outputs)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesrule.curvature._base import Curvature, Local, Problem
-from bayesrule.expectations import Point
-from bayesrule.matrices import Matrix, Structure
+from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.matrices import Structure
+from bayesrule.posteriors import Point, Posterior
+from bayesrule.types import Local
 
 # Rows of the Hessian that are worked on together.
 _ROWS = 64
@@ -22,11 +23,12 @@ class Hessian(Curvature):
     limit: int = 5_000
 
     may_be_negative = True
+    stack_obstacle = None
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        leaves = {name: value.detach().requires_grad_() for name, value in point.params.items()}
+        leaves = {name: value.detach().requires_grad_() for name, value in point.coordinates.items()}
         axes = problem.axes
         size = sum(math.prod(value.shape[axes:]) for value in leaves.values())
         if size > self.limit:
@@ -34,7 +36,7 @@ class Hessian(Curvature):
                 f"The exact Hessian takes a backward pass for each of {size:,} parameters; the "
                 f"limit is {self.limit:,}. Use GGN(), Fisher() or Hessian(limit={size})."
             )
-        outputs = problem.forward(leaves)
+        outputs = problem.forward(point.weights(leaves))
         loss = problem.nll(outputs, problem.y)
         wanted = list(leaves.values())
         scaled = loss * problem.scale
@@ -43,7 +45,7 @@ class Hessian(Curvature):
         flat = torch.cat([g.flatten(start_dim=axes) for g in found], dim=axes)
         matrix = _rows(flat, wanted)
         gradient = {k: g.detach() for k, g in zip(leaves, found, strict=True)}
-        curvature = structure.project(0.5 * (matrix + matrix.mT), point.params)
+        curvature = structure.project(0.5 * (matrix + matrix.mT), point.coordinates)
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Local, Problem
-from bayesrule.expectations import Point
-from bayesrule.expectations.layerwise import DrawnWeight, Pass
-from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
+from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.expectations import Look
+from bayesrule.expectations.layerwise import LayerPoint, Pass
+from bayesrule.matrices import DiagonalMatrix, Structure
+from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Network, forked_randomness, num_examples
-from bayesrule.types import Params
+from bayesrule.types import Local, Params
 
 # The weights that a network uses several times in a pass; found once.
 _REUSED: WeakKeyDictionary[Network, frozenset[str]] = WeakKeyDictionary()
@@ -29,21 +29,20 @@ class Pathwise(Curvature):
     `E[∇²ℓ]` (Price): one forward and one backward pass. For `LocalDraws()` and `Flipout()`.
     """
 
+    look = Look.LAYERS
     needs_draws = True
     may_be_negative = True
+    diagonal_only = True
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        drawn = {k: v for k, v in point.params.items() if isinstance(v, DrawnWeight)}
-        _check(drawn, structure)
-        plain = {k: drawn[k].centre if k in drawn else v for k, v in point.params.items()}
-        way = next(iter(drawn.values())).way
-        shared = _reused(problem, plain, way)
-        way = Pass(way.how, way.generator, num_examples(problem.x), shared)
-        mean = {k: v.detach().requires_grad_() for k, v in plain.items()}
-        std = {k: v.spread.detach().requires_grad_() for k, v in drawn.items()}
-        weights = way.weights(mean, std)
+        assert isinstance(point, LayerPoint)
+        shared = _reused(problem, point)
+        mean = {k: v.detach().requires_grad_() for k, v in point.coordinates.items()}
+        std = {k: v.detach().requires_grad_() for k, v in point.std.items()}
+        draw = Pass(point.how, point.generator, num_examples(problem.x), shared)
+        weights = draw.weights(mean, std)
         outputs = problem.forward(weights)
         loss = problem.nll(outputs, problem.y)
         slopes = _slopes(loss * problem.scale, mean, std, {k: weights[k] for k in std})
@@ -52,25 +51,13 @@ class Pathwise(Curvature):
         return Local(loss.detach(), slopes[0], DiagonalMatrix(curvature), statistics)
 
 
-def _check(drawn: Mapping[str, DrawnWeight], structure: Structure) -> None:
-    if not drawn:
-        raise TypeError(
-            "Pathwise() follows draws that are made within the layers: use LocalDraws() or "
-            "Flipout() as the expectation, or Price() as the curvature of Draws()."
-        )
-    if not isinstance(structure, Diagonal):
-        raise TypeError(
-            f"Pathwise() gives a diagonal, but the rule wants {type(structure).__name__}(); use "
-            "Diagonal(), or Price() with Draws()."
-        )
-
-
-def _reused(problem: Problem, mean: Params, way: Pass) -> frozenset[str]:
+def _reused(problem: Problem, point: LayerPoint) -> frozenset[str]:
     """The weights that one pass uses several times, found by one that leaves no trace."""
     if problem.network not in _REUSED:
+        mean = point.coordinates
         device = next(iter(mean.values())).device
         buffers = {name: value.clone() for name, value in problem.buffers.items()}
-        count = Pass(way.how, None)
+        count = Pass(point.how, None)
         with torch.no_grad(), forked_randomness(device, 0):
             weights = count.weights(mean, mean)
             problem.network(weights, buffers, problem.x, training=problem.training)
@@ -88,7 +75,8 @@ def _slopes(loss: Tensor, mean: Params, std: Params, weights: Params) -> tuple[P
         if slope is not None:
             raise TypeError(
                 f"The weight {name!r} is given to a torch.autograd.Function, which no draw can be "
-                f"put into. Use Draws(1), or hold it as known: MeanFieldFamily(known=({name!r},))."
+                f"put into. Use Draws(1), or hold it as known: PerGroup({{{name!r}: PointEstimate(), "
+                "'*': MeanFieldFamily()})."
             )
     pairs = zip(leaves, found, strict=False)
     slopes = [torch.zeros_like(leaf) if slope is None else slope for leaf, slope in pairs]

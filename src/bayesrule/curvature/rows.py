@@ -20,8 +20,8 @@ from bayesrule.curvature.example_rows import ExampleRows
 from bayesrule.curvature.held import HeldNorms
 from bayesrule.curvature.recorder import Recorder
 from bayesrule.curvature.recurrent import Unrolled
-from bayesrule.expectations.rotated_weight import pulled, turned
-from bayesrule.matrices.rotation import Rotation
+from bayesrule.posteriors import Point
+from bayesrule.posteriors.rotated_weight import pulled
 from bayesrule.tensors.network import (
     Inputs,
     Network,
@@ -68,13 +68,14 @@ class Forward(Protocol):
 class Recording:
     """One forward pass with what is needed to take gradients of single examples from it.
 
-    `loose` names the parameters whose rows take a pass for each example, which is slower. With a
-    `rotation` the weights are given as seen in its bases, and so is `gradient`; rows are not.
+    `loose` names the parameters whose rows take a pass for each example, which is slower. The
+    gradient is that in the point's coordinates; rows are those of the weights.
     """
 
-    def __init__(self, forward: Forward, params: Params, rotation: Rotation | None = None) -> None:
-        self._leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        self.params = self._leaves if rotation is None else turned(rotation, self._leaves)
+    def __init__(self, forward: Forward, point: Point) -> None:
+        coordinates = point.coordinates.items()
+        self._leaves = {name: value.detach().requires_grad_() for name, value in coordinates}
+        self.params = point.weights(self._leaves)
         self._network, self._training, self._x = forward.network, forward.training, forward.x
         # The module may move its statistics in place; single examples see those from before.
         self._before = {name: value.clone() for name, value in forward.buffers.items()}

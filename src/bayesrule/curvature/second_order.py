@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
-from bayesrule.expectations import Point
-from bayesrule.matrices import Matrix, Structure, SubsetMatrix
-from bayesrule.matrices.subset import pick
-from bayesrule.posteriors.factorised import StdSlope
+from bayesrule.curvature._base import Curvature, Problem, plain_gradient
+from bayesrule.matrices import Structure
+from bayesrule.posteriors import Point, Posterior, StdSlope
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import num_examples, take
 from bayesrule.tensors.vectors import over
-from bayesrule.types import Params
+from bayesrule.types import Local, Params
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,23 @@ class SecondOrder(Curvature):
     difference: float | None = None
     share: float = 1.0
 
+    diagonal_only = True
+    slopes_only = True
+
+    @property
+    def draws_targets(self) -> bool:  # type: ignore[override]
+        """Whether targets are drawn, and outputs not enumerated."""
+        return not self.exact
+
+    @property
+    def asks(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What it needs of a likelihood."""
+        return ("fisher_vectors",) if self.exact else ("sample",)
+
+    @property
+    def stack_obstacle(self) -> str | None:
+        return None if self == SecondOrder() else f"the curvature {self}"
+
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"share is more than 0 and at most 1, got {self.share}.")
@@ -60,13 +75,13 @@ class SecondOrder(Curvature):
             raise ValueError("exact=True differentiates everything; give no difference with it.")
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
         num = num_examples(problem.x)
         some = math.ceil(self.share * num)
         if some == num:
-            return self._priced(problem, point.params, precision)
-        loss, gradient, outputs = plain_gradient(problem, point.params)
+            return self._priced(problem, point, posterior.std())
+        loss, gradient, outputs = plain_gradient(problem, point)
         first = slice(0, some)
         part = replace(
             problem,
@@ -74,30 +89,30 @@ class SecondOrder(Curvature):
             y=problem.y[first],
             # What this look does to the buffers is forgotten.
             buffers={k: v.clone() for k, v in problem.buffers.items()},
-            scale=problem.scale * num / some,
+            count=problem.count * (some / num),
         )
-        priced = self._priced(part, point.params, precision, alone=True)
+        priced = self._priced(part, point, posterior.std(), alone=True)
         total = vectors.add_(gradient, priced.gradient)
         return Local(loss, total, priced.curvature, problem.statistics(outputs))
 
     def _priced(
-        self, problem: Problem, mean: Params, precision: Matrix, *, alone: bool = False
+        self, problem: Problem, point: Point, std: Params, *, alone: bool = False
     ) -> Local:
         """Loss and price together, or the price `alone`."""
         if self.difference is not None:
             # Of two gradients rounded to a few digits nothing would be left.
-            with torch.autocast(_device(mean).type, enabled=False):
-                return self._by_difference(problem, mean, precision, self.difference, alone=alone)
-        leaves = _leaves(mean)
+            with torch.autocast(problem.y.device.type, enabled=False):
+                return self._by_difference(problem, point, std, self.difference, alone=alone)
+        leaves = _leaves(point.coordinates)
         outputs = problem.forward(leaves)
         loss = problem.nll(outputs, problem.y)
-        sharp = _uncertain(precision, leaves)
+        sharp = {name: leaves[name] for name in std}
         rows = self._rows(problem, outputs, sharp)
         seen = {name: row.detach() for name, row in rows.items()}
         # The price is Σ σ² r² / 2, so its gradient goes back through each row r as σ² r; a row that
         # is the same at all weights, such as the last bias of a linear model, has none.
-        half = precision.inv_sqrt(seen)
-        back = precision.inv_sqrt(half)
+        half = vectors.mul(seen, std)
+        back = vectors.mul(half, std)
         moving = [name for name, row in rows.items() if row.requires_grad]
         found = torch.autograd.grad(
             [loss, *(rows[name] for name in moving)],
@@ -115,21 +130,22 @@ class SecondOrder(Curvature):
         return Local(loss.detach(), gradient, StdSlope(slope), problem.statistics(outputs))
 
     def _by_difference(
-        self, problem: Problem, mean: Params, precision: Matrix, size: float, *, alone: bool
+        self, problem: Problem, point: Point, std: Params, size: float, *, alone: bool
     ) -> Local:
         _refuse_dropout(problem)
+        mean = point.coordinates
         leaves = _leaves(mean)
         # What the second look does to the buffers is forgotten.
         again = replace(problem, buffers={k: v.clone() for k, v in problem.buffers.items()})
         outputs = problem.forward(leaves)
-        targets = problem.likelihood.sample(outputs.detach(), problem.noise, problem.generator)
+        targets = problem.sample(outputs.detach())
         loss, root = problem.nll(outputs, problem.y), problem.scale**0.5
         score = _gradient(problem.nll(outputs, targets) * root, leaves, retain_graph=not alone)
-        sharp = _uncertain(precision, score)
-        half = precision.inv_sqrt(sharp)
-        direction = precision.inv_sqrt(half)
+        sharp = {name: score[name] for name in std}
+        half = vectors.mul(sharp, std)
+        direction = vectors.mul(half, std)
         length = torch.sqrt(vectors.dot(mean, mean) / vectors.dot(direction, direction))
-        sign = torch.empty_like(length).uniform_(-1.0, 1.0, generator=problem.generator).sign()
+        sign = torch.empty_like(length).uniform_(-1.0, 1.0, generator=problem.targets).sign()
         step = size * sign * length.nan_to_num(0.0, 0.0, 0.0)
         moved = {k: v + step * direction[k] if k in direction else v for k, v in mean.items()}
         other = _leaves(moved)
@@ -153,15 +169,6 @@ class SecondOrder(Curvature):
             loss = problem.nll(outputs, problem.sample(outputs.detach()))
             found = torch.autograd.grad(loss, given, torch.zeros_like(loss) + root, **options)
         return dict(zip(leaves, found, strict=True))
-
-
-def _uncertain(precision: Matrix, vector: Params) -> Params:
-    """The part of a vector that has a variance."""
-    return pick(vector, precision.names) if isinstance(precision, SubsetMatrix) else vector
-
-
-def _device(params: Params) -> torch.device:
-    return next(iter(params.values())).device
 
 
 def _leaves(params: Params) -> Params:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Local, Problem, plain_gradient
-from bayesrule.expectations import Point
+from bayesrule.curvature._base import Curvature, Problem, plain_gradient
 from bayesrule.matrices import Diagonal, Matrix, Structure
 from bayesrule.matrices.diagonal import SquareMatrix
-from bayesrule.posteriors.factorised import StdSlope
+from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
-from bayesrule.types import Derivatives, Params
+from bayesrule.types import Derivatives, Local, Params
 
 
 @dataclass(frozen=True)
@@ -21,28 +21,41 @@ class NoCurvature(Curvature):
     """Gradients only."""
 
     gives_curvature = False
-    takes_rotations = True
+    takes_coordinates = True
+    of_weights = True
+    stack_obstacle = None
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        loss, gradient, outputs = plain_gradient(problem, point.params, point.rotation)
+        loss, gradient, outputs = plain_gradient(problem, point)
         return Local(loss, gradient, None, problem.statistics(outputs))
 
 
 @dataclass(frozen=True)
 class _OneRow:
-    """A single vector, times a number, as rows."""
+    """A single vector as rows, whose square is multiplied by a number."""
 
     vector: Params
-    factor: float
+    square: float
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self.vector
+
+    def only(self, names: tuple[str, ...]) -> _OneRow:
+        return _OneRow({name: self.vector[name] for name in names}, self.square)
 
     @property
     def row(self) -> Params:
-        return vectors.scale(self.vector, self.factor)
+        return vectors.scale(self.vector, self.square**0.5)
 
     def squares(self) -> Params:
-        return SquareMatrix(self.vector, self.factor**2).values
+        return SquareMatrix(self.vector, self.square).values
+
+    def lazy_squares(self) -> SquareMatrix:
+        """The squares, worked out where they are asked for."""
+        return SquareMatrix(self.vector, self.square)
 
     def per_example(self) -> Params:
         return {name: value[None, None] for name, value in self.row.items()}
@@ -64,19 +77,18 @@ class SquaredGradient(Curvature):
     of_sums: bool = False
 
     additive = False
+    of_weights = True
+    stack_obstacle = None
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        return NoCurvature().local(problem, point, structure, precision)
+        return NoCurvature().local(problem, point, structure, posterior)
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
         # The square is taken of the whole gradient: after the sum over draws and machines.
         factor = (derivatives.count if self.of_sums else 1) / derivatives.weight
-        if type(structure) is Diagonal:
-            square: Matrix = SquareMatrix(derivatives.gradient, factor)
-        else:
-            square = structure.contract(_OneRow(derivatives.gradient, factor**0.5))
+        square = structure.contract(_OneRow(derivatives.gradient, factor))
         return dataclasses.replace(derivatives, curvature=square)
 
 
@@ -89,11 +101,13 @@ class PerExample(Curvature):
     """
 
     needs_rows = True
+    of_weights = True
+    stack_obstacle = None
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        recording = problem.record(point.params)
+        recording = problem.record(point)
         loss, slope = problem.loss(recording.outputs)
         rows, gradient = recording.backward(slope.unsqueeze(0), gradient=True)
         # The rows carry the scale, so their products carry its square.
@@ -111,14 +125,10 @@ class Price(Curvature):
 
     needs_draws = True
     may_be_negative = True
+    stack_obstacle = None
 
     def local(
-        self, problem: Problem, point: Point, structure: Structure, precision: Matrix
+        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        loss, gradient, outputs = plain_gradient(problem, point.params)
-        if point.noise is None:
-            assert point.offset is not None
-            curvature = precision.price_(point.offset, gradient)
-        else:
-            curvature = StdSlope(vectors.mul_(point.noise, gradient))
-        return Local(loss, gradient, curvature, problem.statistics(outputs))
+        loss, gradient, outputs = plain_gradient(problem, point)
+        return Local(loss, gradient, point.price(gradient), problem.statistics(outputs))

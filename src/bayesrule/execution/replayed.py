@@ -1,75 +1,66 @@
-"""Steps of one net as a CUDA graph, replayed for each batch."""
+"""Steps as CUDA graphs, captured once for each kind of step and shape of batch, then replayed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from bayesrule.curvature import Problem
-from bayesrule.learner import Learner, check_batch
-from bayesrule.matrices import Diagonal, Kronecker
-from bayesrule.matrices.factors import Root
-from bayesrule.matrices.kronecker import KroneckerMatrix
-from bayesrule.matrices.kronecker_layer import FactoredLayer
-from bayesrule.posteriors import Gaussian, GaussianFamily
-from bayesrule.rules import Elbo, Noisy
+from bayesrule.execution.graphs import captured, copy_into
+from bayesrule.execution.stacked.stack import Stacked
+from bayesrule.execution.stacked.states import seeds_of
+from bayesrule.learner import Learner
+from bayesrule.matrices import Matrix
 from bayesrule.tensors import distributed, seeds, tree
-from bayesrule.types import Batch, Info, Params, State
+from bayesrule.tensors.network import Inputs
+from bayesrule.tensors.randomness import OneForAll
+from bayesrule.types import Info, Params, State
 
-_WARM_UP = 3
+# Streams beside those that single steps draw from.
+_STREAMS = 3, 4
+
+
+def replay_obstacle(learner: Learner) -> str | None:
+    """Why the steps of a learner cannot be replayed, in words; None where they can.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, noisy_ekfac, vogn
+    >>> parts = nn.Linear(2, 1), GaussianLikelihood(noise=0.1)
+    >>> replay_obstacle(vogn(*parts, num_data=10))
+    >>> replay_obstacle(noisy_ekfac(*parts, num_data=10))
+    'a belief that is kept in eigenbases'
+    """
+    if distributed.world_size() > 1:
+        return "several machines that work on each step"
+    if learner.likelihood.scheduled:
+        return "noise that follows a schedule"
+    return learner.rule.replay_obstacle(learner.family)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A captured step: where its inputs lie, and its loss."""
+    """A captured step: where its batch lies, its rates, and its loss."""
 
     graph: torch.cuda.CUDAGraph
-    x: Tensor
+    x: dict[str, Tensor]
     y: Tensor
     rates: Any
-    state: State
-    roots: dict[str, Params]
     loss: Tensor
-    key: object
-
-
-def replayable(learner: Learner) -> bool:
-    """Whether steps of a learner differ in their rates and draws alone, and wait for nothing.
-
-    Where curvature is looked at, and roots are found, in some steps only, all others do.
-
-    >>> from torch import nn
-    >>> from bayesrule import GaussianLikelihood, noisy_ekfac, noisy_kfac
-    >>> given = nn.Linear(2, 1), GaussianLikelihood(noise=0.1)
-    >>> replayable(noisy_kfac(*given, num_data=10, inverse_every=1))
-    True
-    >>> replayable(noisy_ekfac(*given, num_data=10))
-    False
-    """
-    rule, family = learner.rule, learner.family
-    if isinstance(rule, Elbo):
-        return True
-    if type(rule) is not Noisy or type(family) is not GaussianFamily:
-        return False
-    structure = family.structure
-    # Eigenvectors are found in so many turns as a look at the numbers says.
-    plain = isinstance(structure, Kronecker) and not (structure.exact or structure.corrected)
-    return plain or type(structure) is Diagonal
 
 
 class Replayed:
-    """The steps of `mean_field`, `variational_laplace`, `noisy_kfac` or a point estimate on a GPU.
+    """The steps of a learner, or of a stack of nets, on a GPU.
 
-    A step of a deep net is some thousand small kernels, and starting them one by one takes longer
-    than running them. Here the first step of a shape of batch is captured as a CUDA graph, and all
-    others replay it. Random numbers come from a stream of their own that goes on from replay to
-    replay, so draws differ from those of `learner.step`; the method is the same. Batches of another
-    shape than the first, steps of `noisy_kfac` that look at the curvature, and everything on a CPU,
-    go through `learner.step`. The state's tensors stay where they are: each step changes the same
+    A step is some hundred to thousand small kernels, and starting them one by one takes longer than
+    running them. Here a step is captured as a CUDA graph for each shape of batch and kind of step
+    (`noisy_kfac` looks at the curvature in some steps only), and replayed from then on. Random
+    numbers come from streams of their own that go on from replay to replay, so draws differ from
+    those of `learner.step`; the method is the same. The first step, and everything on a CPU, goes
+    through `learner.step`. The state's tensors stay where they are: each step changes the same
     ones.
 
     >>> from torch import nn
@@ -79,160 +70,162 @@ class Replayed:
     >>> state, info = step(learner.init(), (torch.ones(5, 2), torch.ones(5, 1)))
     """
 
-    def __init__(self, learner: Learner) -> None:
-        if not replayable(learner):
+    def __init__(self, stepper: Learner | Stacked) -> None:
+        self.learner = stepper.learner if isinstance(stepper, Stacked) else stepper
+        obstacle = replay_obstacle(self.learner)
+        if obstacle is not None:
             raise TypeError(
-                "Replayed steps are for learners that follow the ELBO's gradient, such as "
-                "mean_field, and for noisy_adam and noisy_kfac on a GPU; this one has the rule "
-                f"{type(learner.rule).__name__} and the family {type(learner.family).__name__}."
+                f"The steps of this learner cannot be replayed: there is {obstacle}. Use its own "
+                "step."
             )
-        assert isinstance(learner.rule, Elbo | Noisy)
-        self.learner, self.rule = learner, learner.rule
-        self._plan: _Plan | None = None
+        self._stepper, self._plans = stepper, dict[object, _Plan]()
+        self._state: State | None = None
+        self._derived: dict[str, Params] = {}
+        self._generators: list[Generator] = []
         self._last: State | None = None
         self._count = 0
 
-    def step(self, state: State, batch: Batch, *, donate: bool = True) -> tuple[State, Info]:
+    def step(
+        self,
+        state: State,
+        batch: tuple[Inputs, Tensor],
+        *,
+        donate: bool = True,
+        sizes: Sequence[int] | None = None,
+    ) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step."""
         x, y = batch
-        if not isinstance(x, Tensor) or not self._on_gpu(x) or not self._is_plain(state.step):
-            return self.learner.step(state, batch, donate=donate)
-        check_batch(x, y)
+        # The first step may find that each output has a noise of its own.
+        if not y.is_cuda or state.step == 0:
+            return self._plain(state, batch, donate, sizes)
         if not donate:
             state = tree.map_tensors(state, torch.clone)
-        key = x.shape, x.dtype, x.stride(), y.shape, y.dtype
-        if self._plan is None:
-            self._plan = self._captured(state, x, y, key)
-        plan = self._plan
-        if plan.key != key:
-            return self.learner.step(state, batch, donate=True)
         if state is not self._last:
-            copy_into(plan.state, state)
-            copy_into(plan.roots, roots(state))
-        return self._replay(plan, state, x, y)
+            self._load(state)
+        key = _shapes(x), _shape(y), self.learner.rule.kind(state.step), _sizes(sizes)
+        if key not in self._plans:
+            self._plans[key] = self._captured(state, x, y, sizes)
+        return self._replay(self._plans[key], state, x, y)
 
-    def _on_gpu(self, x: Tensor) -> bool:
-        return x.is_cuda and distributed.world_size() == 1
+    def _plain(
+        self, state: State, batch: Any, donate: bool, sizes: Sequence[int] | None
+    ) -> tuple[State, Info]:
+        options: dict[str, Any] = {} if sizes is None else {"sizes": sizes}
+        return self._stepper.step(state, batch, donate=donate, **options)
 
-    def _is_plain(self, step: int) -> bool:
-        """Whether a step does what most do: no look at the curvature, no new roots."""
-        rule = self.rule
-        if isinstance(rule, Elbo) or rule.stats_every == rule.inverse_every == 1:
-            return True
-        return step % rule.stats_every > 0 and step % rule.inverse_every > 0
+    def _load(self, state: State) -> None:
+        """Takes a state's numbers over into the tensors that all graphs work on."""
+        if self._state is None:
+            self._state = tree.map_tensors(state, torch.clone)
+            self._derived = tree.map_tensors(derived(state), torch.clone)
+            seed = seeds_of(state)[0] if isinstance(state.seed, Tensor) else state.seed
+            self._generators = [
+                seeds.generator(state.posterior.device, seed, state.step, k) for k in _STREAMS
+            ]
+        copy_into(self._state, state)
+        copy_into(self._derived, derived(state))
 
-    def _replay(self, plan: _Plan, state: State, x: Tensor, y: Tensor) -> tuple[State, Info]:
-        plan.x.copy_(x)
-        plan.y.copy_(y)
-        self.rule.refill(plan.rates, state.step)
+    def _replay(self, plan: _Plan, state: State, x: Inputs, y: Tensor) -> tuple[State, Info]:
+        copy_into({"x": plan.x, "y": plan.y}, {"x": _parts(x), "y": y})
+        self.learner.rule.refill(plan.rates, state.step)
         plan.graph.replay()
         self._count += 1
-        own = plan.state
-        # New objects: replaying changes what the old ones have worked something out from.
-        new = replace(seen_anew(own, plan.roots), step=state.step + 1, seed=state.seed)
-        self._last = new
-        return new, Info(plan.loss.clone(), self.learner.temperature, self._divergence(new))
-
-    def _divergence(self, state: State) -> Callable[[], Tensor]:
-        count = self._count
-
-        def kl() -> Tensor:
-            if count != self._count:
-                raise RuntimeError("A later step has changed this state; read info.kl before it.")
-            return state.posterior.kl(self.learner.prior_precision)
-
-        return kl
-
-    def _captured(self, state: State, x: Tensor, y: Tensor, key: object) -> _Plan:
-        own = tree.map_tensors(state, torch.clone)
-        known = tree.map_tensors(roots(state), torch.clone)
-        generators = [seeds.generator(x.device, state.seed, state.step, 3 + k) for k in range(2)]
-        rates = self.rule.placed(state.step, x.device)
-        x, y = x.clone(), y.clone()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            trial = seen_anew(tree.map_tensors(own, torch.clone), known)
-            for _ in range(_WARM_UP):
-                trial, _ = self._advance(trial, x, y, rates, generators)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
-            new, loss = self._advance(seen_anew(own, known), x, y, rates, generators)
-            copy_into(own, new)
-            copy_into(known, roots(new))
-        return _Plan(graph, x, y, rates, own, known, loss, key)
-
-    def _advance(
-        self, state: State, x: Tensor, y: Tensor, rates: Any, generators: list[torch.Generator]
-    ) -> tuple[State, Tensor]:
-        """One step; every tensor of the state is changed in its place."""
-        learner = self.learner
-        buffers, scale = dict(state.buffers), learner.weight / (len(y) * learner.expectation.num)
-        problem = Problem(
-            *(learner.network, learner.likelihood, state.noise, buffers, x, y, generators[0]),
-            scale=scale,
-            temperature=learner.temperature,
+        new = replace(self._seen(), step=state.step + 1, seed=state.seed)
+        self._last, count = new, self._count
+        return new, self.learner.info(
+            plan.loss.clone(),
+            new,
+            is_current=lambda: count == self._count,
+            divergence=getattr(self._stepper, "kl", None),
         )
-        local = learner.local(problem, state.posterior, generators[1], state.step)
-        derivatives = learner.derivatives(local, scale, state.step)
-        belief: Any = state.posterior
-        posterior, memory = self.rule.move(
-            belief, derivatives, learner.prior_precision, state.rule, rates, state.step
-        )
-        noise = learner.likelihood.update(state.noise, local.statistics, learner.weight)
-        copy_into(state.buffers, buffers)
-        # The first step may find that each output has a noise of its own.
-        noise = {k: _put(state.noise[k], value) for k, value in noise.items()}
-        new = State(posterior, memory, noise, state.buffers, state.step, state.seed)
-        return new, derivatives.loss
+
+    def _seen(self) -> State:
+        """The state in new objects: what old ones worked out from their tensors is no longer so."""
+        assert self._state is not None
+        return anew(self._state, self._derived)
+
+    def _captured(
+        self, state: State, x: Inputs, y: Tensor, sizes: Sequence[int] | None
+    ) -> _Plan:
+        assert self._state is not None
+        rates = self.learner.rule.rate_tensors(state.step, y.device)
+        held: Any = tuple(part.clone() for part in x) if isinstance(x, tuple) else x.clone()
+        y, step = y.clone(), state.step
+
+        def advance(begin: State) -> tuple[State, Tensor]:
+            """One step on tensors that nobody has to ask for."""
+            options: dict[str, Any] = {} if sizes is None else {"sizes": sizes}
+            problem = self._stepper.problem(begin, (held, y), **options)
+            targets, draws = self._streams()
+            problem = replace(
+                problem, targets=targets, draws=draws, rates=rates, module_randomness=nullcontext
+            )
+            new, info = self.learner.advance(begin, problem, donate=True)
+            return new, info.loss
+
+        def rehearse() -> None:
+            begin = anew(tree.map_tensors(self._state, torch.clone), self._derived)
+            advance(replace(begin, step=step))
+
+        def work() -> Tensor:
+            new, loss = advance(replace(self._seen(), step=step))
+            copy_into(self._state, new)
+            # Weights are drawn by the roots that the step before has found.
+            copy_into(self._derived, derived(new))
+            return loss
+
+        graph, loss = captured(work, rehearse, self._generators)
+        return _Plan(graph, _parts(held), y, rates, loss)
+
+    def _streams(self) -> list[Any]:
+        if isinstance(self._stepper, Stacked):
+            return [OneForAll(generator, self._stepper.num) for generator in self._generators]
+        return list(self._generators)
 
 
-def _put(place: Tensor, value: Tensor) -> Tensor:
-    return place.copy_(value) if place.shape == value.shape else value.clone()
+def _matrices(nested: Any, prefix: str = "") -> Iterator[tuple[str, Matrix]]:
+    """The matrices of a nested object, by their paths."""
+    if isinstance(nested, Matrix):
+        yield prefix, nested
+    elif isinstance(nested, dict):
+        for name, child in nested.items():
+            yield from _matrices(child, f"{prefix}/{name}")
+    elif is_dataclass(nested) and not isinstance(nested, type):
+        for name, child in vars(nested).items():
+            if not name.startswith("_"):
+                yield from _matrices(child, f"{prefix}/{name}")
 
 
-def copy_into(target: object, source: object) -> None:
-    """Copies every tensor of one tree into the same place of another."""
-    given, places, values = dict(tree.leaves(source)), [], []
-    for name, place in tree.leaves(target):
-        value = given.get(name)
-        if isinstance(place, Tensor) and isinstance(value, Tensor) and value is not place:
-            places.append(place)
-            values.append(value)
-    if places:
-        torch._foreach_copy_(places, values)
+def derived(state: State) -> dict[str, Params]:
+    """What the matrices of a state have worked out and steps go on with, such as roots."""
+    drawn = {"posterior": state.posterior, "preconditioner": state.rule.get("preconditioner")}
+    each = ((path, matrix.derived()) for path, matrix in _matrices(drawn))
+    return {path: tensors for path, tensors in each if tensors}
 
 
-def factored(state: State) -> dict[str, FactoredLayer]:
-    """The layers of a belief, and of what its mean is divided by, that are known by two factors."""
-    rule = state.rule if isinstance(state.rule, dict) else {}
-    belief = state.posterior
-    given = {
-        # Others work their precision out, which takes time.
-        "precision": belief.precision if isinstance(belief, Gaussian) else None,
-        "preconditioner": rule.get("preconditioner"),
-    }
-    return {
-        f"{which}/{name}": layer
-        for which, matrix in given.items()
-        if isinstance(matrix, KroneckerMatrix)
-        for name, layer in matrix.layers.items()
-        if isinstance(layer, FactoredLayer)
-    }
-
-
-def roots(state: State) -> dict[str, Params]:
-    """The roots of these layers; steps use them until others are found."""
-    layers = factored(state).items()
-    return {name: {"left": one.root.left, "right": one.root.right} for name, one in layers}
-
-
-def seen_anew(state: State, known: dict[str, Params]) -> State:
-    """The same tensors in new objects that know the roots of their layers and nothing else."""
-    found = tree.map_tensors(state, lambda tensor: tensor)
-    for name, layer in factored(found).items():
-        layer.keep_root(Root.of(**known[name]))
+def anew(state: State, known: dict[str, Params]) -> State:
+    """The same tensors in new objects that know what is `derived` from them and nothing else."""
+    rule = {k: v.anew() if isinstance(v, Matrix) else v for k, v in state.rule.items()}
+    found = replace(state, posterior=state.posterior.anew(), rule=rule)
+    drawn = {"posterior": found.posterior, "preconditioner": rule.get("preconditioner")}
+    for path, matrix in _matrices(drawn):
+        if path in known:
+            matrix.restore(known[path])
     return found
+
+
+def _shape(tensor: Tensor) -> object:
+    return tensor.shape, tensor.dtype, tensor.stride()
+
+
+def _shapes(x: Inputs) -> object:
+    return tuple(_shape(part) for part in (x if isinstance(x, tuple) else (x,)))
+
+
+def _sizes(sizes: Sequence[int] | None) -> object:
+    return None if sizes is None else tuple(sizes)
+
+
+def _parts(x: Any) -> dict[str, Tensor]:
+    """The inputs by number, a tree of tensors."""
+    return {str(i): part for i, part in enumerate(x if isinstance(x, tuple) else (x,))}

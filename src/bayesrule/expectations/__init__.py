@@ -1,6 +1,6 @@
 """Where the loss is looked at."""
 
-from bayesrule.expectations._base import Expectation, Point
+from bayesrule.expectations._base import Expectation, Look
 from bayesrule.expectations.at_mean import AtMean
 from bayesrule.expectations.draws import Draws
 from bayesrule.expectations.layerwise import Flipout, Layerwise, LocalDraws
@@ -14,5 +14,4 @@ __all__ = [
     "Layerwise",
     "LocalDraws",
     "Moments",
-    "Point",
 ]

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from enum import Enum
 
 from torch import Generator
 
-from bayesrule.matrices.rotation import Rotation
-from bayesrule.moments import Activations
-from bayesrule.posteriors import Posterior
-from bayesrule.types import Params
+from bayesrule.posteriors import Family, Point, Posterior
 
 
-@dataclass(frozen=True)
-class Point:
-    """Weights at which the loss is evaluated; `offset = θ − mean`, None where nobody asks for it.
+class Look(Enum):
+    """What an expectation shows an estimate of derivatives."""
 
-    Draws of independent weights have `noise = (θ − mean) / σ` instead, of those that have a
-    standard deviation. Either belongs to whoever gets the point, who may use its memory again. With
-    `activations` the point stands for the whole belief, whose moments are to be carried through the
-    network. The weights of a `Layerwise` expectation are drawn when they are used, so they have no
-    offset. With a `rotation` the weights are given as seen in its bases, and so is their gradient
-    wanted.
-    """
-
-    params: Params
-    offset: Params | None
-    activations: Activations | None = None
-    rotation: Rotation | None = None
-    noise: Params | None = None
+    WEIGHTS = "weights"
+    """The loss at weights: at the mean, or at draws that a whole batch shares."""
+    LAYERS = "draws within the layers"
+    """The loss of examples that have draws of their own, made within the layers."""
+    MOMENTS = "means and variances of all units"
+    """Gaussians that are carried through the network."""
 
 
 class Expectation(ABC):
     """`E_q[·]` as an average over a few points."""
 
     random: bool
+    look: Look = Look.WEIGHTS
+    plain_draws: bool = False
+    """Whether its points are independent draws of the weights and nothing else."""
+
+    def words(self) -> str:
+        """The choice, in a word or two."""
+        return type(self).__name__
 
     @property
     @abstractmethod
@@ -45,6 +41,18 @@ class Expectation(ABC):
 
     @abstractmethod
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
-        """The points, one after another; without `offsets` they may come without theirs."""
+        """The points, one after another.
+
+        Only those that are `tracked` know how they were drawn, which costs a little.
+        """
+
+    def obstacle(self, family: Family) -> str | None:
+        """Why the beliefs of a family cannot be looked at in this way, in words; None if they can."""
+        return None
+
+    @property
+    def stack_obstacle(self) -> str | None:
+        """Why many nets cannot be looked at together."""
+        return f"the expectation {type(self).__name__}"

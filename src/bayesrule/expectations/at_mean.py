@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Generator
 
-from bayesrule.expectations._base import Expectation, Point
-from bayesrule.posteriors import Posterior
+from bayesrule.expectations._base import Expectation
+from bayesrule.posteriors import Point, Posterior
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,9 @@ class AtMean(Expectation):
 
     random = False
     num = 1
+    stack_obstacle = None
 
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
-        yield Point(posterior.mean, None)
+        yield posterior.at_mean()

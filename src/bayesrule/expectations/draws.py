@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from torch import Generator
 
-from bayesrule.expectations._base import Expectation, Point
-from bayesrule.posteriors import Factorised, Posterior
-from bayesrule.tensors import vectors
-from bayesrule.types import Params
+from bayesrule.expectations._base import Expectation
+from bayesrule.posteriors import Family, Point, Posterior
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,7 @@ class Draws(Expectation):
     antithetic: bool = False
 
     random = True
+    stack_obstacle = None
 
     def __post_init__(self) -> None:
         if self.num < 1:
@@ -31,29 +30,26 @@ class Draws(Expectation):
         if self.antithetic and self.num % 2:
             raise ValueError(f"Antithetic draws come in pairs, got an odd number: {self.num}.")
 
+    @property
+    def plain_draws(self) -> bool:  # type: ignore[override]
+        """Whether draws do not come in pairs."""
+        return not self.antithetic
+
+    def obstacle(self, family: Family) -> str | None:
+        if not self.antithetic or family.symmetric:
+            return None
+        return f"draws of {type(family).__name__}() have no mirror image; use Draws({self.num})"
+
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
-        if not (offsets or self.antithetic):
-            for _ in range(self.num):
-                yield Point(posterior.sample(generator), None)
-            return
         for _ in range(self.num // 2 if self.antithetic else self.num):
-            drawn = _drawn(posterior, generator)
-            mirrored = vectors.scale(drawn, -1.0) if self.antithetic else None
-            yield _point(posterior, drawn)
+            point = posterior.draw(generator) if tracked or self.antithetic else None
+            if point is None:
+                yield posterior.untracked(generator)
+                continue
+            # Whoever gets a point may use it up.
+            mirrored = point.mirrored() if self.antithetic else None
+            yield point
             if mirrored is not None:
-                yield _point(posterior, mirrored)
-
-
-def _drawn(posterior: Posterior, generator: Generator) -> Params:
-    """An offset from the mean; of independent weights in standard deviations."""
-    if isinstance(posterior, Factorised):
-        return posterior.noise(generator)
-    return posterior.offset(generator)
-
-
-def _point(posterior: Posterior, drawn: Params) -> Point:
-    if isinstance(posterior, Factorised):
-        return Point(posterior.moved(drawn), None, noise=drawn)
-    return Point(vectors.add(posterior.mean, drawn), drawn)
+                yield mirrored

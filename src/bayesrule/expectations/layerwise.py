@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from bayesrule.expectations._base import Expectation, Point
-from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
-from bayesrule.posteriors import Factorised, Normal, Posterior
+from bayesrule.expectations._base import Expectation, Look
+from bayesrule.posteriors import Family, Point, Posterior
 from bayesrule.tensors import randomness
 from bayesrule.types import Params
 
@@ -51,6 +50,18 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class LayerPoint(Point):
+    """Weights that are drawn when a layer uses them; the coordinates are their means."""
+
+    std: Params
+    how: Layerwise
+    generator: Generator
+
+    def weights(self, coordinates: Params) -> Params:
+        return Pass(self.how, self.generator).weights(coordinates, self.std)
+
+
+@dataclass(frozen=True)
 class Layerwise(Expectation):
     """`num` passes in each of which linear layers and convolutions draw for every example.
 
@@ -67,6 +78,7 @@ class Layerwise(Expectation):
     num: int = 1
 
     random = True
+    look = Look.LAYERS
 
     def __post_init__(self) -> None:
         if self.num < 1:
@@ -80,12 +92,20 @@ class Layerwise(Expectation):
     def outputs(self, layer: Layer) -> Tensor:
         """The outputs, with weights that are drawn on the way."""
 
+    def obstacle(self, family: Family) -> str | None:
+        if family.independent:
+            return None
+        return (
+            f"{type(self).__name__}() takes independent Gaussian weights, such as "
+            f"MeanFieldFamily() or GaussianFamily(Diagonal()), got {family!r}; use Draws(1)"
+        )
+
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
-        std = _std(posterior, type(self).__name__)
+        std = posterior.std()
         for _ in range(self.num):
-            yield Point(Pass(self, generator).weights(posterior.mean, std), None)
+            yield LayerPoint(posterior.mean, std, self, generator)
 
 
 @dataclass(frozen=True)
@@ -192,7 +212,7 @@ class Pass:
             raise RuntimeError(
                 f"The weight {name!r} is used several times in this pass but was not in the first "
                 f"one, and {type(self.how).__name__}() must know beforehand. Use Draws(1), or hold "
-                f"the weight as known: MeanFieldFamily(known=({name!r},))."
+                f"the weight as known: PerGroup({{{name!r}: PointEstimate(), '*': MeanFieldFamily()}})."
             )
 
 
@@ -317,20 +337,3 @@ def _signs(x: Tensor, layer: Layer) -> Tensor:
     shape[0], shape[layer.channels] = x.shape[0], x.shape[layer.channels]
     coins = torch.randint(2, shape, dtype=torch.int8, device=x.device, generator=layer.generator)
     return coins.mul_(2).sub_(1).to(x.dtype)
-
-
-def _std(posterior: Posterior, whose: str) -> Params:
-    """The standard deviations of the weights that are not known, which must be independent."""
-    if isinstance(posterior, Factorised):
-        return posterior.std()
-    if isinstance(posterior, Normal):
-        precision = posterior.precision
-        if isinstance(precision, DiagonalMatrix | IsotropicMatrix):
-            return {k: v.rsqrt() for k, v in precision.diagonal().items()}
-        kind = type(precision).__name__
-    else:
-        kind = type(posterior).__name__
-    raise TypeError(
-        f"{whose}() takes independent Gaussian weights, such as MeanFieldFamily() or "
-        f"GaussianFamily(Diagonal()), got {kind}; use Draws(1)."
-    )

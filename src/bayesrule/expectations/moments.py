@@ -7,9 +7,18 @@ from dataclasses import dataclass, field
 
 from torch import Generator
 
-from bayesrule.expectations._base import Expectation, Point
+from bayesrule.expectations._base import Expectation, Look
 from bayesrule.moments import Activations, MomentMatched
-from bayesrule.posteriors import Posterior
+from bayesrule.posteriors import Family, Point, Posterior
+from bayesrule.types import Params
+
+
+@dataclass(frozen=True)
+class MomentPoint(Point):
+    """The whole belief: the coordinates are its means, `variance` has those of uncertain weights."""
+
+    variance: Params
+    activations: Activations
 
 
 @dataclass(frozen=True)
@@ -23,8 +32,19 @@ class Moments(Expectation):
     activations: Activations = field(default_factory=MomentMatched)
     random = False
     num = 1
+    look = Look.MOMENTS
+    asks = ("marginal",)
+
+    def obstacle(self, family: Family) -> str | None:
+        if family.independent:
+            return None
+        return (
+            "moment propagation is for independent Gaussian weights, such as MeanFieldFamily() or "
+            f"GaussianFamily(Diagonal()); it would lose what {family!r} knows of how they vary "
+            "together. Use Linearised() or Draws(num)"
+        )
 
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
-        yield Point(posterior.mean, None, self.activations)
+        yield MomentPoint(posterior.mean, posterior.uncertain_variance(), self.activations)

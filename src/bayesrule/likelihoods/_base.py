@@ -45,6 +45,8 @@ class Likelihood(ABC):
     """
 
     classification: bool = False
+    normal_sampling: bool = False
+    learns: bool = False
 
     def init(self, like: Tensor) -> Params:
         """The likelihood's own state before the first step, typed and placed as `like`."""
@@ -84,6 +86,10 @@ class Likelihood(ABC):
     @abstractmethod
     def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
         """Mean and variance of y given f (of the one-hot y for classes)."""
+
+    def lacks(self, ability: str) -> str | None:
+        """Why an ability (the name of a method) is not there, in words; None if it is."""
+        return None
 
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params

@@ -60,6 +60,12 @@ class GaussianLikelihood(Likelihood):
     rate: float = 6.0
     averaging: float = 0.01
 
+    normal_sampling = True
+
+    @property
+    def learns(self) -> bool:  # type: ignore[override]
+        return self.noise is None
+
     def __post_init__(self) -> None:
         if self.noise is not None:
             _noise.checked(self.noise)

@@ -34,6 +34,8 @@ class HeteroscedasticLikelihood(Likelihood):
 
     limit: float = 20.0
 
+    normal_sampling = True
+
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_variance = outputs.chunk(2, dim=-1)
         return mean, log_variance.clamp(-self.limit, self.limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Self
 
 from torch import Tensor, nn
@@ -67,15 +68,49 @@ class Matrix(ABC):
         """`(1 − rate) F + rate T`: the natural-gradient step of a precision."""
 
     @abstractmethod
-    def retract(self, target: Self, rate: float, damping: float) -> Self:
-        """A step towards a target that may be negative; `F + damping I` stays positive.
+    def retract(self, target: Self, rate: float | Tensor, precision: Self) -> Self:
+        """A step towards a target that may be negative, after which the precision is positive.
 
-        `F + ρG + ½ρ² G (F + δI)⁻¹ G` with `G = T − F`: Lin, Schmidt & Khan (2020), eq. 17.
+        `F + ρG + ½ρ² G S⁻¹ G` with `G = T − F` and the precision S, which is F with the prior:
+        Lin, Schmidt & Khan (2020), eq. 17.
         """
 
     @abstractmethod
     def price(self, offset: Params, gradient: Params) -> Self:
         """Price's curvature from one draw: `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`, symmetric part."""
+
+    def only(self, names: tuple[str, ...]) -> Matrix:
+        """The block of the named parameters, where it does not depend on the others."""
+        raise TypeError(f"{type(self).__name__} has no block for {', '.join(names)} alone.")
+
+    def slope(self, std: Params) -> Params:
+        """`∂E[ℓ]/∂σ = σ ∘ diag`, where this is the curvature `E[∇²ℓ]`; may use it up."""
+        diagonal = self.diagonal()
+        return vectors.mul_({name: diagonal[name] for name in std}, std)
+
+    def summed_over_draws(self, drawn: Params) -> Matrix:
+        """The sum over draws, for what has an axis of them as the drawn weights have."""
+        return self
+
+    def adds_to(self, other: Matrix) -> bool:
+        """Whether `other.plus(self)` is a matrix of the other's kind."""
+        return isinstance(self, type(other))
+
+    # What a matrix has worked out from its tensors and keeps, such as roots.
+
+    several_draws: bool = False
+    """Whether `inv_sqrt` takes noise with an axis of draws after that of the nets of a stack."""
+
+    def anew(self) -> Matrix:
+        """The same tensors in a new object, which has worked out nothing yet."""
+        return replace(self)  # type: ignore[type-var]
+
+    def derived(self) -> Params:
+        """What steps use of this matrix besides its own tensors, to be carried along with them."""
+        return {}
+
+    def restore(self, derived: Params) -> None:
+        """Takes what `derived` gave of the same matrix, instead of working it out."""
 
     def refreshed(self) -> Self:
         """The same matrix, with all that was kept of an earlier one found anew."""
@@ -103,19 +138,50 @@ class Matrix(ABC):
         """As `price`; may use up the offset."""
         return self.price(offset, gradient)
 
-    def retract_(self, target: Self, rate: float, damping: float) -> Self:
+    def retract_(self, target: Self, rate: float | Tensor, precision: Self) -> Self:
         """As `retract`; may use up F and T."""
-        return self.retract(target, rate, damping)
+        return self.retract(target, rate, precision)
 
 
 class Structure(ABC):
-    """A choice of structure: makes matrices of it, from the identity or from rows."""
+    """A choice of structure: makes matrices of it, from the identity or from rows.
+
+    What its matrices can do:
+
+    - `moves`: data change it; False where it stays as it is.
+    - `elementwise`: each parameter has a number of its own, so roots can be taken one by one.
+    - `only_positive`: it is kept by factors that are never negative, so it has no estimate by
+      Price's theorem and no differences (heavy ball).
+    - `says_if_negative`: it can be negative and says so itself when it is used as a precision.
+    - `layered`: it is made layer by layer from inputs and output gradients.
+    - `stacks`: its matrices can have the nets of a stack along their first axis.
+    - `draws_together`: curvatures at several draws of a net can be summed at once.
+    - `replays`: working with it waits for no number, so that a GPU can replay it.
+    """
+
+    moves: bool = True
+    elementwise: bool = False
+    only_positive: bool = False
+    says_if_negative: bool = False
+    layered: bool = False
+    stacks: bool = False
+    draws_together: bool = True
+    replays: bool = False
+
+    def words(self) -> str:
+        """The choice, in a word or two."""
+        return type(self).__name__
+
+    @property
+    def rank_obstacle(self) -> str | None:
+        """Why curvatures cannot be summed over several machines, in words; None if they can."""
+        return None
 
     def for_model(self, model: nn.Module) -> Structure:
         """The structure with what it has to know of a module; most know enough."""
         return self
 
-    def beside(self, matrix: Matrix) -> Structure:
+    def in_bases_of(self, matrix: Matrix) -> Structure:
         """The structure for curvatures to be averaged with a matrix whose bases are to be kept."""
         return self
 

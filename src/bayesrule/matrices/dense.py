@@ -110,9 +110,11 @@ class DenseMatrix(Matrix):
     def lerp(self, target: DenseMatrix, rate: float | Tensor) -> DenseMatrix:
         return self._with(self.values.lerp(target.values, rate))
 
-    def retract(self, target: DenseMatrix, rate: float, damping: float) -> DenseMatrix:
+    def retract(
+        self, target: DenseMatrix, rate: float | Tensor, precision: DenseMatrix
+    ) -> DenseMatrix:
         step = target.values - self.values
-        bend = step @ torch.cholesky_solve(step, self.damped(damping).cholesky)
+        bend = step @ torch.cholesky_solve(step, precision.cholesky)
         moved = self.values + rate * step + 0.5 * rate**2 * bend
         return self._with(0.5 * (moved + moved.mT))
 
@@ -126,6 +128,9 @@ class Dense(Structure):
     """Every pair of weights is correlated; memory grows with the square of their number."""
 
     limit: int = 20_000
+
+    says_if_negative = True
+    stacks = True
 
     def identity(self, params: Params, scale: float) -> DenseMatrix:
         size = sum(v.numel() for v in params.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -57,11 +57,11 @@ class DiagonalMatrix(Matrix):
     def lerp(self, target: DiagonalMatrix, rate: float | Tensor) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.lerp(self.values, target.values, rate))
 
-    def retract(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
-        step = vectors.add(target.values, self.values, alpha=-1.0)
-        moved = vectors.add(self.values, step, alpha=rate)
-        bend = vectors.div_(vectors.mul_(step, step), vectors.shift(self.values, damping))
-        return DiagonalMatrix(vectors.add_(moved, bend, alpha=0.5 * rate**2))
+    def retract(
+        self, target: DiagonalMatrix, rate: float | Tensor, precision: DiagonalMatrix
+    ) -> DiagonalMatrix:
+        copies = (DiagonalMatrix(vectors.scale(one.values, 1.0)) for one in (self, target))
+        return next(copies).retract_(next(copies), rate, precision)
 
     def times_(self, factor: float) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.scale_(self.values, factor))
@@ -79,12 +79,19 @@ class DiagonalMatrix(Matrix):
         """`(1 − rate) values + rate diag`, in the place of the values."""
         return vectors.lerp_(values, self.values, rate)
 
-    def retract_(self, target: DiagonalMatrix, rate: float, damping: float) -> DiagonalMatrix:
+    def retract_(
+        self, target: DiagonalMatrix, rate: float | Tensor, precision: DiagonalMatrix
+    ) -> DiagonalMatrix:
         step = vectors.add_(target.values, self.values, alpha=-1.0)
-        precision = vectors.shift(self.values, damping)
         moved = vectors.add_(self.values, step, alpha=rate)
         bend = vectors.mul_(step, step)
-        return DiagonalMatrix(vectors.addcdiv_(moved, bend, precision, value=0.5 * rate**2))
+        return DiagonalMatrix(vectors.addcdiv_(moved, bend, precision.values, value=0.5 * rate**2))
+
+    def anew(self) -> DiagonalMatrix:
+        return self  # It works nothing out.
+
+    def only(self, names: tuple[str, ...]) -> DiagonalMatrix:
+        return replace(self, values={name: self.values[name] for name in names})
 
     def price_(self, offset: Params, gradient: Params) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.mul_(vectors.mul_(offset, gradient), self.values))
@@ -127,11 +134,16 @@ class SquareMatrix(DiagonalMatrix):
 class Diagonal(Structure):
     """One precision for each weight: the mean-field Gaussian."""
 
+    elementwise = True
+    stacks = True
+    replays = True
+
     def identity(self, params: Params, scale: float) -> DiagonalMatrix:
         return DiagonalMatrix({k: torch.full_like(v, scale) for k, v in params.items()})
 
     def contract(self, rows: Rows) -> DiagonalMatrix:
-        return DiagonalMatrix(rows.squares())
+        lazy = getattr(rows, "lazy_squares", None)
+        return DiagonalMatrix(rows.squares()) if lazy is None else lazy()
 
     def project(self, matrix: Tensor, params: Params) -> DiagonalMatrix:
         parts = matrix.diagonal().split([v.numel() for v in params.values()])
@@ -199,11 +211,15 @@ class IsotropicMatrix(Matrix):
     def lerp(self, target: IsotropicMatrix, rate: float | Tensor) -> IsotropicMatrix:
         return self._with(self.value.lerp(target.value, rate))
 
-    def retract(self, target: IsotropicMatrix, rate: float, damping: float) -> IsotropicMatrix:
+    def retract(
+        self, target: IsotropicMatrix, rate: float | Tensor, precision: IsotropicMatrix
+    ) -> IsotropicMatrix:
         step = target.value - self.value
-        return self._with(
-            self.value + rate * step + 0.5 * rate**2 * step**2 / (self.value + damping)
-        )
+        bend = 0.5 * rate**2 * step**2 / precision.value
+        return self._with(self.value + rate * step + bend)
+
+    def only(self, names: tuple[str, ...]) -> IsotropicMatrix:
+        return IsotropicMatrix(self.value, {name: self.shapes[name] for name in names})
 
     def price(self, offset: Params, gradient: Params) -> IsotropicMatrix:
         return self._with(self.value * vectors.dot(offset, gradient) / self.size)
@@ -212,6 +228,8 @@ class IsotropicMatrix(Matrix):
 @dataclass(frozen=True)
 class Isotropic(Structure):
     """One precision for all weights together."""
+
+    replays = True
 
     def identity(self, params: Params, scale: float) -> IsotropicMatrix:
         some = next(iter(params.values()))

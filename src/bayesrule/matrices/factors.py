@@ -95,10 +95,10 @@ class Factors:
             self.damping.lerp(target.damping, rate),
         )
 
-    def retract(self, target: Factors, rate: float, damping: float) -> Factors:
+    def retract(self, target: Factors, rate: float | Tensor, precision: Factors) -> Factors:
         """As `lerp`, for the factors are never negative; only the damping can be, and bends."""
         moved, step = self.lerp(target, rate), target.damping - self.damping
-        bend = 0.5 * rate**2 * step**2 / (self.damping + damping)
+        bend = 0.5 * rate**2 * step**2 / precision.damping
         return Factors(moved.input, moved.output, moved.count, moved.damping + bend)
 
     def shares(self) -> tuple[Tensor, Tensor]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
-from bayesrule.matrices.diagonal import Diagonal, DiagonalMatrix, only_diagonal
+from bayesrule.matrices.blocks import BlockMatrix
+from bayesrule.matrices.diagonal import Diagonal, DiagonalMatrix
 from bayesrule.matrices.factors import Factors
 from bayesrule.matrices.kronecker_layer import (
     CorrectedLayer,
@@ -33,40 +33,33 @@ from bayesrule.types import Params, Rows
 
 # Factors up to this wide are padded to one size, where that saves time.
 _SMALL = 128
+REST = "*"
+"""The block of all parameters that belong to no layer with a matrix."""
 
 
 @dataclass(frozen=True)
-class KroneckerMatrix(Matrix):
-    """One block for each layer, and a diagonal for all other parameters (`rest`)."""
+class KroneckerMatrix(BlockMatrix):
+    """One block for each layer, by the name of its weight, and a diagonal for all else (REST)."""
 
-    layers: dict[str, LayerMatrix]
-    rest: Params
-    names: tuple[str, ...]
+    @property
+    def layers(self) -> dict[str, LayerMatrix]:
+        """The blocks of the layers."""
+        return {k: block for k, block in self.blocks.items() if k != REST}  # type: ignore[misc]
 
-    def _blocks(self) -> list[tuple[tuple[str, ...], Matrix]]:
-        blocks: list[tuple[tuple[str, ...], Matrix]] = [
-            (layer.place.names, layer) for layer in self.layers.values()
-        ]
-        return [*blocks, (tuple(self.rest), DiagonalMatrix(self.rest))] if self.rest else blocks
+    @property
+    def rest(self) -> Params:
+        """The diagonal of the parameters that belong to no layer with a matrix."""
+        return self.blocks[REST].diagonal() if REST in self.blocks else {}
 
-    def _gather(self, function: Callable[[Matrix], Params]) -> Params:
-        """What each block gives, in the order of the parameters."""
-        found = {name: v for _, block in self._blocks() for name, v in function(block).items()}
-        return {name: found[name] for name in self.names}
+    @property
+    def several_draws(self) -> bool:  # type: ignore[override]
+        """Whether all parameters belong to layers, whose roots take several draws."""
+        return REST not in self.blocks
 
-    def _vector(self, function: Callable[[Matrix, Params], Params], vector: Params) -> Params:
-        found: Params = {}
-        for names, block in self._blocks():
-            found |= function(block, {name: vector[name] for name in names})
-        return {name: found[name] for name in vector}
-
-    def _map(self, function: Callable[[Any, Any], Any], other: KroneckerMatrix) -> KroneckerMatrix:
-        """A new matrix, block by block from two."""
-        layers = {k: function(layer, other.layers[k]) for k, layer in self.layers.items()}
-        rest = self.rest
-        if rest:
-            rest = function(DiagonalMatrix(self.rest), DiagonalMatrix(other.rest)).diagonal()
-        return replace(self, layers=layers, rest=rest)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters."""
+        return tuple(name for members in self.groups.values() for name in members)
 
     def _find_roots(self) -> None:
         """All roots at once on a GPU, which needs longer to start than to find small ones."""
@@ -75,72 +68,28 @@ class KroneckerMatrix(Matrix):
         if small and small[0].factors.output.is_cuda and not small[0].is_rooted:
             FactoredLayer.find_roots(small)
 
-    def matmul(self, vector: Params) -> Params:
-        return self._vector(lambda block, part: block.matmul(part), vector)
-
     def solve(self, vector: Params) -> Params:
         self._find_roots()
-        return self._vector(lambda block, part: block.solve(part), vector)
+        return super().solve(vector)
 
     def inv_sqrt(self, noise: Params) -> Params:
         self._find_roots()
-        return self._vector(lambda block, part: block.inv_sqrt(part), noise)
-
-    def logdet(self) -> Tensor:
-        return torch.stack([block.logdet() for _, block in self._blocks()]).sum(0)
-
-    def diagonal(self) -> Params:
-        return self._gather(lambda block: block.diagonal())
-
-    def inverse_diagonal(self) -> Params:
-        return self._gather(lambda block: block.inverse_diagonal())
-
-    def trace_solve(self, other: Matrix) -> Tensor:
-        if isinstance(other, KroneckerMatrix):
-            others = dict(other._blocks())
-        else:
-            known = only_diagonal(other, "KroneckerMatrix")
-            others = {
-                names: DiagonalMatrix({name: known[name] for name in names})
-                for names, _ in self._blocks()
-            }
-        traces = [block.trace_solve(others[names]) for names, block in self._blocks()]
-        return torch.stack(traces).sum(0)
+        return super().inv_sqrt(noise)
 
     def output_covariance(self, rows: Rows) -> Tensor:
-        known = layered(rows)
-        parts = [block.output_covariance(known.only(names)) for names, block in self._blocks()]
-        return torch.stack(parts).sum(0)
-
-    def plus(self, other: KroneckerMatrix) -> KroneckerMatrix:
-        return self._map(lambda a, b: a.plus(b), other)
-
-    def times(self, factor: float) -> KroneckerMatrix:
-        return self._map(lambda a, _: a.times(factor), self)
-
-    def damped(self, damping: float) -> KroneckerMatrix:
-        return self._map(lambda a, _: a.damped(damping), self)
-
-    def lerp(self, target: KroneckerMatrix, rate: float | Tensor) -> KroneckerMatrix:
-        return self._map(lambda a, b: a.lerp(b, rate), target)
-
-    def retract(self, target: KroneckerMatrix, rate: float, damping: float) -> KroneckerMatrix:
-        return self._map(lambda a, b: a.retract(b, rate, damping), target)
+        return super().output_covariance(layered(rows))
 
     def spectral(self) -> KroneckerMatrix:
         """The same matrix, with each layer diagonal in the eigenbases of its factors."""
-        return replace(self, layers={k: layer.spectral() for k, layer in self.layers.items()})
+        return replace(
+            self, blocks=self.blocks | {k: layer.spectral() for k, layer in self.layers.items()}
+        )
 
-    def refreshed(self) -> KroneckerMatrix:
-        """The matrix with corrected layers in the eigenbases of their factors as they now are."""
-        layers = {
-            k: layer.refreshed() if isinstance(layer, CorrectedLayer) else layer
-            for k, layer in self.layers.items()
-        }
-        return replace(self, layers=layers)
-
-    def price(self, offset: Params, gradient: Params) -> KroneckerMatrix:
-        return self._map(lambda a, _: a.price(offset, gradient), self)
+    def factored(self) -> KroneckerMatrix:
+        """The same matrix by its factors again; undoes `spectral`."""
+        return replace(
+            self, blocks=self.blocks | {k: layer.factored() for k, layer in self.layers.items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -167,6 +116,29 @@ class Kronecker(Structure):
     widest: int = 8192
     layers: tuple[Pair, ...] | None = None
 
+    only_positive = True
+    layered = True
+    stacks = True
+
+    @property
+    def draws_together(self) -> bool:  # type: ignore[override]
+        """The sum of corrected factors would lose what their common bases would have kept."""
+        return not self.corrected
+
+    @property
+    def replays(self) -> bool:  # type: ignore[override]
+        """Eigenvectors are found in as many rounds as a look at the numbers says."""
+        return not (self.exact or self.corrected)
+
+    @property
+    def rank_obstacle(self) -> str | None:
+        if not self.corrected:
+            return None
+        return (
+            "Kronecker(corrected=True) has its own bases on every machine, which cannot be summed; "
+            "use Kronecker() or Kronecker(exact=True) with several machines"
+        )
+
     def __post_init__(self) -> None:
         if self.widest < 1:
             raise ValueError(f"Kronecker takes a width of at least 1, got widest={self.widest}.")
@@ -188,10 +160,13 @@ class Kronecker(Structure):
         self, shapes: Sizes, layer: Callable[[Place], LayerMatrix], rest: Callable[..., Params]
     ) -> KroneckerMatrix:
         narrow = [p for p in self._places(shapes) if max(p.size) <= self.widest]
-        taken = {name for place in narrow for name in place.names}
+        groups = {place.weight: place.names for place in narrow}
+        blocks: dict[str, Matrix] = {place.weight: layer(place) for place in narrow}
+        taken = {name for names in groups.values() for name in names}
         others = tuple(name for name in shapes if name not in taken)
-        layers = {place.weight: layer(place) for place in narrow}
-        return KroneckerMatrix(layers, rest(others) if others else {}, tuple(shapes))
+        if others:
+            blocks[REST], groups[REST] = DiagonalMatrix(rest(others)), others
+        return KroneckerMatrix(blocks, groups)
 
     def _layer(self, place: Place, rows: LayerRows) -> LayerMatrix:
         if self.corrected:
@@ -226,16 +201,13 @@ class Kronecker(Structure):
     ) -> KroneckerMatrix:
         """As `contract`, with `layer` for the block of each layer."""
         known = layered(rows)
-        if self.corrected and distributed.is_available() and distributed.is_initialized():
-            _refuse_many_machines()
-
         return self._matrix(
             known.shapes,
             lambda place: layer(place, rows_of(known, place)),
             lambda names: known.only(names).squares(),
         )
 
-    def beside(self, matrix: Matrix) -> Structure:
+    def in_bases_of(self, matrix: Matrix) -> Structure:
         if self.corrected and isinstance(matrix, KroneckerMatrix):
             return KeptBases(self, matrix)
         return self
@@ -284,11 +256,3 @@ def _too_wide(place: Place, widest: int) -> str:
         f"({width**2 * 4 / 1e9:,.1f} GB), wider than {widest:,}: it gets a diagonal block. "
         f"widest={width} keeps the factor: in Kronecker(widest={width}), or of noisy_kfac."
     )
-
-
-def _refuse_many_machines() -> None:
-    if distributed.get_world_size() > 1:
-        raise ValueError(
-            "Kronecker(corrected=True) has its own bases on every machine, which cannot be summed; "
-            "use Kronecker() or Kronecker(exact=True) with several machines."
-        )

@@ -59,6 +59,10 @@ class LayerMatrix(Matrix):
     def spectral(self) -> CorrectedLayer:
         """The same matrix, as one that is diagonal in the eigenbases of the factors."""
 
+    def factored(self) -> FactoredLayer:
+        """The matrix of the factors as they are, whatever is known of them in other bases."""
+        return FactoredLayer(self.place, self.factors)
+
     @abstractmethod
     def combined(self, factors: Factors, parts: list[tuple[Self, float | Tensor]]) -> Self:
         """The matrix with new factors that is the sum of the given multiples."""
@@ -106,8 +110,8 @@ class LayerMatrix(Matrix):
         factors = self.factors.lerp(target.factors, rate)
         return self.combined(factors, [(self, 1.0 - rate), (target, rate)])
 
-    def retract(self, target: Self, rate: float, damping: float) -> Self:
-        factors = self.factors.retract(target.factors, rate, damping)
+    def retract(self, target: Self, rate: float | Tensor, precision: Self) -> Self:
+        factors = self.factors.retract(target.factors, rate, precision.factors)
         return self.combined(factors, [(self, 1.0 - rate), (target, rate)])
 
     def price(self, offset: Params, gradient: Params) -> Self:
@@ -144,6 +148,13 @@ class FactoredLayer(LayerMatrix):
     def keep_root(self, root: Root) -> None:
         """Takes a root that was found elsewhere."""
         vars(self)["root"] = root
+
+    def derived(self) -> Params:
+        return {"left": self.root.left, "right": self.root.right}
+
+    def restore(self, derived: Params) -> None:
+        if derived:
+            self.keep_root(Root.of(**derived))
 
     @staticmethod
     def find_roots(layers: list[FactoredLayer]) -> None:
@@ -203,28 +214,29 @@ class SpectralLayer(LayerMatrix):
         """V (out, out), U (in, in) and s (out, in), without the damping."""
 
     @cached_property
-    def _values(self) -> Tensor:
+    def values(self) -> Tensor:
+        """The eigenvalues, (out, in), with the damping."""
         return self.spectrum[2] + spread(self.factors.damping)
 
     @cached_property
     def root(self) -> Root:
         left, right, _ = self.spectrum
-        return Root(left, right, 1.0 / floored(self._values, self.whose))
+        return Root(left, right, 1.0 / floored(self.values, self.whose))
 
     def spectral(self) -> CorrectedLayer:
         left, right, _ = self.spectrum
-        return CorrectedLayer.diagonal_in(self, left, right, self._values)
+        return CorrectedLayer.diagonal_in(self, left, right, self.values)
 
     def apply(self, x: Tensor) -> Tensor:
         left, right, _ = self.spectrum
-        return left @ (self._values * (left.mT @ x @ right)) @ right.mT
+        return left @ (self.values * (left.mT @ x @ right)) @ right.mT
 
     def logdet(self) -> Tensor:
         return -self.root.gains.log().sum((-2, -1))
 
     def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
         outputs, inputs, _ = self.spectrum
-        return (left.mT @ outputs).square() @ self._values @ (right.mT @ inputs).square().mT
+        return (left.mT @ outputs).square() @ self.values @ (right.mT @ inputs).square().mT
 
 
 @dataclass(frozen=True)
@@ -287,9 +299,12 @@ class CorrectedLayer(SpectralLayer):
     def diagonal_in(
         cls, layer: LayerMatrix, left: Tensor, right: Tensor, values: Tensor
     ) -> CorrectedLayer:
-        """A layer with these values in the given bases, all damping among them."""
-        bare = replace(layer.factors, damping=torch.zeros_like(layer.factors.damping))
-        return cls(layer.place, bare, left, right, floored(values, layer.whose))
+        """A layer with these values in the given bases, all damping among them.
+
+        The factors keep their damping, which is what the values are larger than the scales by.
+        """
+        scales = floored(values, layer.whose) - spread(layer.factors.damping)
+        return cls(layer.place, layer.factors, left, right, scales)
 
     @property
     def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:

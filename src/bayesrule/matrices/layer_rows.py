@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
@@ -247,6 +247,10 @@ class PlainRows:
     """A table of rows {name: (V, n, *shape)} of which no layers are known."""
 
     table: Params
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self.table
 
     @property
     def shapes(self) -> Sizes:

@@ -111,10 +111,12 @@ class LowRankMatrix(Matrix):
     def lerp(self, target: LowRankMatrix, rate: float | Tensor) -> LowRankMatrix:
         return self.times(1.0 - float(rate)).plus(target.times(float(rate)))
 
-    def retract(self, target: LowRankMatrix, rate: float, damping: float) -> LowRankMatrix:
+    def retract(
+        self, target: LowRankMatrix, rate: float | Tensor, precision: LowRankMatrix
+    ) -> LowRankMatrix:
         # U Uᵀ is positive on both sides, so only the diagonal part can turn negative.
         step = target.d - self.d
-        bend = 0.5 * rate**2 * step**2 / (self.d + damping)
+        bend = 0.5 * rate**2 * step**2 / precision.d
         moved = self.lerp(target, rate)
         return self._with(moved.d + bend, moved.u)
 
@@ -142,6 +144,8 @@ class LowRank(Structure):
     """A diagonal and `rank` shared directions (SLANG)."""
 
     rank: int = 10
+
+    only_positive = True
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -29,7 +29,7 @@ class Rotation:
 
     def values(self) -> Params:
         """The diagonal of the matrix in these bases: its eigenvalues."""
-        return {k: layer.scales for k, layer in self.layers.items()} | self.rest
+        return {k: layer.values for k, layer in self.layers.items()} | self.rest
 
     def into(self, vector: Params) -> Params:
         """A vector, seen in these bases."""

@@ -46,6 +46,10 @@ class BlockTridiagonal(Structure):
     layers: tuple[Pair, ...] | None = None
     flow: Flow | None = field(default=None, repr=False, compare=False)
 
+    only_positive = True
+    layered = True
+    stacks = True
+
     def for_model(self, model: nn.Module) -> BlockTridiagonal:
         """The structure with the layers of a module, which must have linear and convolution layers
         only."""

@@ -45,6 +45,8 @@ class BlockTridiagonalMatrix(Matrix):
     links: dict[str, Factors]
     names: tuple[str, ...]
 
+    several_draws = True
+
     @cached_property
     def _damped(self) -> list[tuple[Tensor, Tensor]]:
         """S and A of each layer, damped."""
@@ -209,12 +211,16 @@ class BlockTridiagonalMatrix(Matrix):
         )
 
     def retract(
-        self, target: BlockTridiagonalMatrix, rate: float, damping: float
+        self,
+        target: BlockTridiagonalMatrix,
+        rate: float | Tensor,
+        precision: BlockTridiagonalMatrix,
     ) -> BlockTridiagonalMatrix:
-        return self._with(
-            {k: v.retract(target.layers[k], rate, damping) for k, v in self.layers.items()},
-            {k: v.lerp(target.links[k], rate) for k, v in self.links.items()},
-        )
+        layers = {
+            k: v.retract(target.layers[k], rate, precision.layers[k])
+            for k, v in self.layers.items()
+        }
+        return self._with(layers, {k: v.lerp(target.links[k], rate) for k, v in self.links.items()})
 
     def price(self, offset: Params, gradient: Params) -> BlockTridiagonalMatrix:
         raise no_price("BlockTridiagonal()")

@@ -162,7 +162,7 @@ def _kronecker(
     A GPU multiplies by whole roots in no time, and eigenvectors of wide factors take it seconds.
     """
     wide = any(value.is_cuda for value in model.parameters()) and not structure.corrected
-    kept = inverse_every > 1 and curvature.takes_rotations and not wide
+    kept = inverse_every > 1 and curvature.takes_coordinates and not wide
     return RotatedFamily(structure, first) if kept else GaussianFamily(structure, first)
 
 

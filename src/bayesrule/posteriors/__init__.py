@@ -1,25 +1,50 @@
-"""Families of beliefs over the weights."""
+"""Families of beliefs over the weights, and what is believed before the data."""
 
-from bayesrule.posteriors._base import Family, Posterior
-from bayesrule.posteriors.factorised import Factorised, FreeScales, MeanField, MeanFieldFamily
+from bayesrule.posteriors._base import Family, Free, Posterior, Turn
+from bayesrule.posteriors.factorised import (
+    Factorised,
+    FreeScales,
+    IndependentDraw,
+    MeanField,
+    MeanFieldFamily,
+    StdSlope,
+)
 from bayesrule.posteriors.gaussian import FanIn, Gaussian, GaussianFamily, Normal
+from bayesrule.posteriors.per_group import PerGroup, Product
+from bayesrule.posteriors.point_estimate import PointBelief, PointEstimate
+from bayesrule.posteriors.points import GaussianDraw, Point
+from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
 from bayesrule.posteriors.rotated import Rotated, RotatedFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 
 __all__ = [
+    "EarlierPosterior",
     "Factorised",
     "Family",
     "FanIn",
+    "Free",
     "FreeScales",
     "Gaussian",
+    "GaussianDraw",
     "GaussianFamily",
+    "GaussianPrior",
+    "IndependentDraw",
     "KTied",
     "KTiedFamily",
     "MeanField",
     "MeanFieldFamily",
     "Normal",
+    "PerGroup",
+    "Point",
+    "PointBelief",
+    "PointEstimate",
     "Posterior",
+    "Prior",
+    "Product",
     "Rank",
     "Rotated",
     "RotatedFamily",
+    "StdSlope",
+    "Turn",
+    "as_prior",
 ]

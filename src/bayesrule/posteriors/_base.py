@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule.tensors import tree, vectors
+from bayesrule.matrices import Matrix, Structure
+from bayesrule.posteriors.points import Point
+from bayesrule.posteriors.prior import GaussianPrior, Prior
+from bayesrule.tensors import tree
+from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
+
+if TYPE_CHECKING:
+    from bayesrule.posteriors.gaussian import Gaussian
+
+Free = dict[str, Params]
+"""What gradient descent learns of a belief, by kind: "mean", and "scales" where there are some."""
 
 
 class Posterior(ABC):
-    """A belief q over the weights of a network."""
+    """A belief q over the weights of a network.
+
+    Every belief has a mean and variances, draws weights and knows its divergence from a prior;
+    both the divergence and the entropy may be estimated from draws, for which they are given a
+    generator. How a belief can be moved is said by its family.
+    """
 
     mean: Params
 
@@ -26,43 +43,180 @@ class Posterior(ABC):
         """Marginal variances, named and shaped as the weights."""
 
     @abstractmethod
-    def offset(self, generator: Generator) -> Params:
-        """A draw of `θ − mean`."""
-
     def sample(self, generator: Generator) -> Params:
         """One draw of the weights."""
-        return vectors.add_(self.offset(generator), self.mean)
 
     @abstractmethod
-    def kl(self, prior_precision: float) -> Tensor:
-        """`KL(q ‖ N(0, I / prior_precision))` in nats, summed over all weights."""
+    def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
+        """`KL(q ‖ prior)` in nats, summed over all weights; a number is a Gaussian's precision."""
 
     @abstractmethod
-    def entropy(self) -> Tensor:
+    def entropy(self, generator: Generator | None = None) -> Tensor:
         """`−E_q[log q]` in nats."""
+
+    # Where the loss is looked at.
+
+    def at_mean(self) -> Point:
+        """The point at the mean."""
+        return Point(self.mean)
+
+    def draw(self, generator: Generator) -> Point:
+        """A draw that knows how it came about, so that its gradient tells of the spread, too."""
+        return Point(self.sample(generator))
+
+    several_draws: bool = False
+    """Whether the beliefs of a stack of nets make several draws at once."""
+
+    def draw_several(self, generators: Generators, draws: int) -> Point:
+        """Several draws of each net of a stack, {name: (num, draws, *shape)}."""
+        raise TypeError(f"{type(self).__name__} is drawn once at a time.")
+
+    def untracked(self, generator: Generator) -> Point:
+        """A draw of which nobody asks how it came about."""
+        return Point(self.sample(generator))
+
+    def std(self) -> Params:
+        """Standard deviations of the weights that have one, where weights are independent."""
+        return {k: v.sqrt() for k, v in self.uncertain_variance().items()}
+
+    def uncertain_variance(self) -> Params:
+        """Marginal variances of the weights that have one."""
+        return self.variance()
+
+    # How the belief moves: by natural gradients, or by gradients of free parameters.
+
+    def coordinates(self) -> Gaussian:
+        """The belief as the natural-gradient rule moves it: a mean, and what it is divided by."""
+        raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
+
+    def with_mean(self, mean: Params) -> Posterior:
+        """The belief with another mean, given in its coordinates."""
+        raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
+
+    def with_precision(self, precision: Matrix) -> tuple[Posterior, Turn | None]:
+        """The belief with another precision, and how vectors go from the old coordinates to its."""
+        raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
+
+    def divisor(self, precision: Matrix) -> Matrix:
+        """A damped precision as a matrix that divides vectors in the belief's coordinates."""
+        return precision
+
+    def free(self) -> Free:
+        """The tensors that gradient descent moves, in place."""
+        raise TypeError(f"{type(self).__name__} is not moved by gradient descent.")
+
+    def free_gradients(
+        self,
+        gradient: Params,
+        curvature: Matrix | None,
+        prior: Prior,
+        kl_weight: float | Tensor,
+        share: float | Tensor,
+    ) -> Free:
+        """The gradients of `share (E[loss] + kl_weight KL)` in the free parameters.
+
+        Gradient and curvature are those of E[loss], and are used up.
+        """
+        raise TypeError(f"{type(self).__name__} is not moved by gradient descent.")
+
+    def anew(self) -> Posterior:
+        """The same tensors in a new object, which knows nothing worked out from them before."""
+        return replace(self)  # type: ignore[type-var]
+
+    def fault(self) -> str | None:
+        """What is wrong with the spread of the belief after training has gone astray, in words."""
+        return None
+
+    @property
+    def any_tensor(self) -> Tensor:
+        """One of the belief's own tensors."""
+        return next(v for _, v in tree.leaves(self) if isinstance(v, Tensor))
 
     @property
     def device(self) -> torch.device:
         """Where the belief's tensors are."""
-        return self.witness.device
-
-    @property
-    def witness(self) -> Tensor:
-        """One of the belief's own tensors."""
-        return next(v for _, v in tree.leaves(self) if isinstance(v, Tensor))
+        return self.any_tensor.device
 
     def state_dict(self) -> Params:
         """All tensors of the belief, by slash-separated names."""
         return {k: v for k, v in tree.leaves(self) if isinstance(v, Tensor)}
 
+    def __repr__(self) -> str:
+        names = list(self.mean)
+        shown = ", ".join(names[:3]) + (f", … {len(names) - 3} more" if len(names) > 3 else "")
+        return f"<{type(self).__name__}: {self.num_parameters:,} parameters for {shown}>"
 
-class Family(ABC):
-    """A choice of family: makes the first belief from the module's own parameters."""
+
+class Turn(ABC):
+    """A map of vectors from the coordinates of one belief to those of the next."""
 
     @abstractmethod
-    def init(self, params: Params, *, weight: float, prior_precision: float) -> Posterior:
+    def __call__(self, vector: Params) -> Params:
+        """The same vector in the new coordinates."""
+
+
+class Family(ABC):
+    """A choice of family: makes the first belief, and says how its beliefs can be moved.
+
+    - `structure`: that of the curvature which the natural-gradient rule averages for it; None
+      where natural gradients do not move it.
+    - `has_scales`: gradient descent learns its spread; `has_mean`: at least its mean.
+    - `spreads`: its weights have a variance; False for point estimates.
+    - `independent`: its weights are independent Gaussians, with a standard deviation each.
+    - `symmetric`: draws have a mirror image on the other side of the mean.
+    - `linearisable`: it is a Gaussian whose precision can be multiplied with Jacobians.
+    - `own_coordinates`: the weights are made from other tensors, in which the gradient is taken.
+    - `needs_additive`: a gradient is divided among the parts of the belief, point by point.
+    - `stack_obstacle`, `replay_obstacle`: what keeps the steps of many nets from being taken
+      together, or a step from being replayed as a CUDA graph, in words; None for nothing.
+    """
+
+    has_scales: bool = False
+    has_mean: bool = False
+    spreads: bool = True
+    independent: bool = False
+    symmetric: bool = True
+    linearisable: bool = False
+    own_coordinates: bool = False
+    needs_additive: bool = False
+
+    def words(self) -> str:
+        """The choice, in a word or two."""
+        return type(self).__name__
+
+    @property
+    def structure(self) -> Structure | None:
+        """The structure in which natural gradients keep the curvature."""
+        return None
+
+    @abstractmethod
+    def init(self, params: Params, *, weight: float, prior: Prior | float) -> Posterior:
         """The belief before the first step; `weight` is num_data / temperature."""
+
+    def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
+        """The curvature of the whole data set before any is seen."""
+        raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
+
+    def prior(self, given: object, params: Params) -> Prior:
+        """The prior in the coordinates of this family: from a number, a prior or a posterior."""
+        if isinstance(given, Prior):
+            return given
+        if isinstance(given, int | float):
+            return GaussianPrior(float(given))
+        raise TypeError(
+            f"prior takes a GaussianPrior(precision) or a posterior of this family, got {given!r}."
+        )
 
     def for_model(self, model: nn.Module) -> Family:
         """The same choice for one module, whose layers it may have to know."""
         return self
+
+    @property
+    def stack_obstacle(self) -> str | None:
+        """Why many nets cannot be stepped together."""
+        return f"the family {type(self).__name__}"
+
+    @property
+    def replay_obstacle(self) -> str | None:
+        """Why a step cannot be replayed as a CUDA graph."""
+        return f"the family {type(self).__name__}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
+import math
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -12,10 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.matrices import DiagonalMatrix, Matrix, SubsetMatrix
-from bayesrule.posteriors._base import Family
-from bayesrule.posteriors.gaussian import FanIn, Normal
+from bayesrule.matrices import DiagonalMatrix, Matrix
+from bayesrule.posteriors._base import Family, Free, Posterior
+from bayesrule.posteriors.gaussian import FanIn, Gaussian, Normal, gaussian_of, gaussian_prior
+from bayesrule.posteriors.points import Point
+from bayesrule.posteriors.prior import Prior, as_prior
 from bayesrule.tensors import vectors
+from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
 
 SHARE = 0.05
@@ -30,6 +33,13 @@ class StdSlope(DiagonalMatrix):
 
     def plus(self, other: DiagonalMatrix) -> StdSlope:
         return StdSlope(vectors.add(self.values, other.values))
+
+    def slope(self, std: Params) -> Params:
+        return self.values
+
+    def summed_over_draws(self, drawn: Params) -> StdSlope:
+        values = self.values.items()
+        return StdSlope({k: v.sum(1) if v.ndim == drawn[k].ndim else v for k, v in values})
 
 
 class ScaleMatrix(DiagonalMatrix):
@@ -54,52 +64,106 @@ class ScaleMatrix(DiagonalMatrix):
 class ScaleKL(NamedTuple):
     """What a weighted KL from the prior has of σ: `Σ ½ precision σ² − weight log σ`.
 
-    Numbers, or 0-d tensors where steps are replayed.
+    Numbers, or 0-d tensors where steps are replayed; the precision may be one for each weight.
     """
 
     weight: float | Tensor
-    precision: float | Tensor
+    precision: float | Tensor | Params
+
+    @classmethod
+    def of(cls, prior: Prior, weight: float | Tensor, like: Params) -> ScaleKL:
+        """That of `weight KL(q ‖ prior)`."""
+        precision = prior.diagonal(like)
+        if isinstance(precision, dict):
+            return cls(weight, vectors.scale({name: precision[name] for name in like}, weight))
+        return cls(weight, weight * precision)
 
     def added_(self, slope: Params, std: Params) -> Params:
         """The slope in `log σ` with that of the KL: `slope + precision σ² − weight`, in place."""
-        return vectors.shift_(vectors.addcmul_(slope, std, std, self.precision), -self.weight)
+        if isinstance(self.precision, dict):
+            squares = vectors.mul({name: std[name] for name in slope}, std)
+            vectors.add_(slope, vectors.mul_(squares, self.precision))
+        else:
+            vectors.addcmul_(slope, std, std, self.precision)
+        return vectors.shift_(slope, -self.weight)
 
-    def tensors(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Both as 0-d tensors, for calls that do more at once than those that take numbers."""
+    def tensors(self, like: Tensor) -> Callable[[str], tuple[Tensor, Tensor]]:
+        """Both as tensors by a weight's name, for calls that do more at once than with numbers."""
+        each = self.precision if isinstance(self.precision, dict) else {}
+        shared = 0.0 if isinstance(self.precision, dict) else self.precision
         weight, precision = (
-            one if isinstance(one, Tensor) else like.new_full((), one) for one in self
+            one if isinstance(one, Tensor) else like.new_full((), one)
+            for one in (self.weight, shared)
         )
-        return weight, precision
+        return lambda name: (weight, each.get(name, precision))
+
+
+@dataclass(frozen=True)
+class IndependentDraw(Point):
+    """A draw of independent weights: `noise = (θ − mean) / σ`."""
+
+    belief: Factorised
+    noise: Params
+
+    @classmethod
+    def of(cls, belief: Factorised, noise: Params) -> IndependentDraw:
+        """The draw that the noise stands for."""
+        return cls(belief.moved(noise), belief, noise)
+
+    def price(self, gradient: Params) -> StdSlope:
+        return StdSlope(vectors.mul_(self.noise, gradient))
+
+    def mirrored(self) -> IndependentDraw:
+        return self.of(self.belief, vectors.scale(self.noise, -1.0))
 
 
 class Factorised(Normal):
-    """`q(θ) = Π N(mean, std²)` with `log std` a function of the free parameters `scales`.
-
-    Weights without a standard deviation are held as known: they have a mean only.
-    """
+    """`q(θ) = Π N(mean, std²)` with `log std` a function of the free parameters `scales`."""
 
     scales: Params
+
+    __repr__ = Posterior.__repr__
 
     @abstractmethod
     def _std(self) -> Params:
         """The standard deviations, worked out."""
 
     def std(self) -> Params:
-        """The standard deviations of the weights that have one; they are not to be changed.
+        """The standard deviations of the weights; they are not to be changed.
 
         They are kept until the scales change in their place: a step needs them several times.
         """
         versions = tuple(value._version for value in self.scales.values())
-        if self.__dict__.get("_known", (None, {}))[0] != versions:
-            self.__dict__["_known"] = versions, self._std()
-        return dict(self.__dict__["_known"][1])
+        if self.__dict__.get("_kept", (None, {}))[0] != versions:
+            self.__dict__["_kept"] = versions, self._std()
+        return dict(self.__dict__["_kept"][1])
 
     @abstractmethod
-    def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
-        """The gradient of `share (F + kl)` in the free parameters.
+    def scale_gradients(
+        self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None
+    ) -> Params:
+        """The gradient of `share (F + kl)` in the free parameters of the scales.
 
         `slope` is `∂F/∂σ`, which may be used up. Of many nets, each may have a share of its own.
         """
+
+    def free(self) -> Free:
+        return {"mean": self.mean, "scales": self.scales}
+
+    def free_gradients(
+        self,
+        gradient: Params,
+        curvature: Matrix | None,
+        prior: Prior,
+        kl_weight: float | Tensor,
+        share: float | Tensor,
+    ) -> Free:
+        assert curvature is not None
+        std = self.std()
+        slope = curvature.slope(std)
+        mean = vectors.scale_(prior.pull_(gradient, self.mean, kl_weight), share)
+        kl = ScaleKL.of(prior, kl_weight, std)
+        return {"mean": mean, "scales": self.scale_gradients(slope, share, kl)}
 
     @property
     def num_parameters(self) -> int:
@@ -107,38 +171,42 @@ class Factorised(Normal):
 
     @property
     def precision(self) -> Matrix:  # type: ignore[override]
-        std = self.std()
-        inner = ScaleMatrix(std)
-        return inner if len(std) == len(self.mean) else SubsetMatrix(inner, tuple(std))
+        return ScaleMatrix(self.std())
 
     def variance(self) -> Params:
         std = self.std()
-        return {
-            k: std[k].square() if k in std else torch.zeros_like(v) for k, v in self.mean.items()
-        }
+        return vectors.mul(std, std)
 
     def noise(self, generator: Generator) -> Params:
-        """A draw of `(θ − mean) / σ` of the weights that have a standard deviation."""
+        """A draw of `(θ − mean) / σ`."""
         return vectors.randn_like(self.std(), generator)
 
     def moved(self, noise: Params) -> Params:
         """The weights that such a draw stands for."""
-        std, mean = self.std(), self.mean
-        if len(noise) == len(mean):
-            return vectors.addcmul(mean, noise, std)
-        return {
-            k: torch.addcmul(v, noise[k], std[k]) if k in noise else v.clone()
-            for k, v in mean.items()
-        }
+        return vectors.addcmul(self.mean, noise, self.std())
 
     def sample(self, generator: Generator) -> Params:
         return self.moved(self.noise(generator))
 
+    def draw(self, generator: Generator) -> Point:
+        return IndependentDraw.of(self, self.noise(generator))
+
+    @property
+    def several_draws(self) -> bool:  # type: ignore[override]
+        """Whether all weights are of one type, so that one call draws them."""
+        return len({value.dtype for value in self.mean.values()}) == 1
+
+    def draw_several(self, generators: Generators, draws: int) -> Point:
+        noise = vectors.several_randn_like(self.mean, draws, generators)
+        std = self.std()
+        weights = {
+            name: torch.addcmul(mean.unsqueeze(1), noise[name], std[name].unsqueeze(1))
+            for name, mean in self.mean.items()
+        }
+        return IndependentDraw(weights, self, noise)
+
     def offset(self, generator: Generator) -> Params:
-        noise = vectors.mul_(self.noise(generator), self.std())
-        if len(noise) == len(self.mean):
-            return noise
-        return {k: noise[k] if k in noise else torch.zeros_like(v) for k, v in self.mean.items()}
+        return vectors.mul_(self.noise(generator), self.std())
 
     def fault(self) -> str | None:
         """What is wrong with the scales, by the weight's name: collapsed, exploded, or not numbers.
@@ -156,19 +224,25 @@ class Factorised(Normal):
         return None
 
     def _uncertain(self) -> Params:
-        return {name: self.mean[name] for name in self.std()}
+        return self.mean
 
-    def kl(self, prior_precision: float) -> Tensor:
-        """`Σ ½[δ(σ² + μ²) − 1 − log δσ²]`."""
-        std = self.std()
-        total = torch.zeros((), dtype=torch.float64)
-        for name, s in std.items():
-            m = self.mean[name]
-            logs = torch.log(s * s * prior_precision)
-            total = total.to(s.device) + 0.5 * (prior_precision * (s * s + m * m) - 1.0 - logs).sum(
-                dtype=torch.float64
-            )
-        return total.to(next(iter(self.mean.values())).dtype)
+    def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
+        """`Σ ½[P(σ² + (μ − μ₀)²) − 1 − log Pσ²]`, P the prior's precisions."""
+        given = as_prior(prior)
+        if not given.proper:
+            return self.any_tensor.new_tensor(math.inf)
+        parts = [self._kl_of(name, gaussian_of(given, self.mean)) for name in self.mean]
+        return torch.stack(parts).sum().to(self.any_tensor.dtype)
+
+    def _kl_of(self, name: str, prior: Normal) -> Tensor:
+        s, m = self.std()[name], self.mean[name] - prior.mean[name]
+        precision = prior.precision.only((name,)).diagonal()[name]
+        terms = precision * (s * s + m * m) - 1.0 - torch.log(s * s * precision)
+        return 0.5 * terms.sum(dtype=torch.float64)
+
+    def kept(self) -> Gaussian:
+        mean = {name: value.clone() for name, value in self.mean.items()}
+        return Gaussian(mean, DiagonalMatrix(vectors.reciprocal(self.variance())))
 
 
 @dataclass(frozen=True)
@@ -186,43 +260,47 @@ class MeanField(Factorised):
     def _std(self) -> Params:
         return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
 
-    def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
+    __repr__ = Posterior.__repr__
+
+    def scale_gradients(
+        self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None
+    ) -> Params:
         std = self.std()
         slope = vectors.mul_(slope, std)
         return vectors.scale_(slope if kl is None else kl.added_(slope, std), share)
 
 
-def first_std(params: Params, spread: float | FanIn, prior_precision: float) -> Params:
+def first_std(params: Params, spread: float | FanIn, prior: Prior | float) -> Params:
     """First standard deviations: a share of the prior's, or by fan-in."""
     if isinstance(spread, FanIn):
         return {k: v.rsqrt() for k, v in spread.precision(params).items()}
     if not spread > 0:
         raise ValueError(f"spread must be positive, got {spread}.")
-    prior = max(prior_precision, 1e-12) ** -0.5 if prior_precision > 0 else 1.0
-    return {k: torch.full_like(v, spread * prior) for k, v in params.items()}
-
-
-def uncertain_names(params: Params, known: Collection[str]) -> list[str]:
-    """The weights that get a standard deviation; `known` are names or patterns such as "emb*"."""
-    for pattern in known:
-        if not fnmatch.filter(params, pattern):
-            raise ValueError(
-                f"No weight is named {pattern!r}, which is to be known. There are: "
-                f"{', '.join(params)}."
-            )
-    held = {name for pattern in known for name in fnmatch.filter(params, pattern)}
-    names = [name for name in params if name not in held]
-    if not names:
-        raise ValueError("All weights are held as known, so there is no belief to learn.")
-    return names
+    precision = as_prior(prior).diagonal(params)
+    if isinstance(precision, dict):
+        return {k: spread * precision[k].rsqrt() for k in params}
+    width = max(precision, 1e-12) ** -0.5 if precision > 0 else 1.0
+    return {k: torch.full_like(v, spread * width) for k, v in params.items()}
 
 
 class FreeScales(Family):
     """A family of independent Gaussians whose scales are learned as free parameters."""
 
-    @abstractmethod
-    def init(self, params: Params, *, weight: float, prior_precision: float) -> Factorised:
-        """The belief before the first step."""
+    has_mean = True
+    has_scales = True
+    independent = True
+    linearisable = True
+
+    def prior(self, given: object, params: Params) -> Prior:
+        return gaussian_prior(given)
+
+    @property
+    def stack_obstacle(self) -> str | None:
+        return None
+
+    @property
+    def replay_obstacle(self) -> str | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -230,14 +308,11 @@ class MeanFieldFamily(FreeScales):
     """Independent Gaussians, each with a standard deviation of its own that is learned.
 
     - `spread`: first standard deviations, as a share of the prior's or `FanIn()`.
-    - `known`: names (or patterns) of weights that are point estimates, such as "embedding*".
     """
 
     spread: float | FanIn = SHARE
-    known: tuple[str, ...] = ()
 
-    def init(self, params: Params, *, weight: float, prior_precision: float) -> MeanField:
+    def init(self, params: Params, *, weight: float, prior: Prior | float) -> MeanField:
         mean = {name: value.detach().clone() for name, value in params.items()}
-        std = first_std(mean, self.spread, prior_precision)
-        names = uncertain_names(mean, self.known)
-        return MeanField(mean, {name: std[name].log_() for name in names})
+        std = first_std(mean, self.spread, prior)
+        return MeanField(mean, {name: value.log_() for name, value in std.items()})

@@ -18,8 +18,11 @@ from bayesrule.matrices import (
     Structure,
 )
 from bayesrule.matrices.dense import flatten
-from bayesrule.posteriors._base import Family, Posterior
+from bayesrule.posteriors._base import Family, Free, Posterior
+from bayesrule.posteriors.points import GaussianDraw, Point
+from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
 from bayesrule.tensors import tree, vectors
+from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
 
 
@@ -33,7 +36,31 @@ class Normal(Posterior):
         return {k: known[k] if k in known else torch.zeros_like(v) for k, v in self.mean.items()}
 
     def offset(self, generator: Generator) -> Params:
+        """A draw of `θ − mean`."""
         return self.precision.inv_sqrt(vectors.randn_like(self.mean, generator))
+
+    def sample(self, generator: Generator) -> Params:
+        return vectors.add_(self.offset(generator), self.mean)
+
+    def draw(self, generator: Generator) -> Point:
+        return GaussianDraw.of(self.mean, self.offset(generator), self.precision)
+
+    @property
+    def several_draws(self) -> bool:  # type: ignore[override]
+        """Whether the precision takes several draws at once, of weights of one type."""
+        return self.precision.several_draws and len({v.dtype for v in self.mean.values()}) == 1
+
+    def draw_several(self, generators: Generators, draws: int) -> Point:
+        offset = self.precision.inv_sqrt(
+            vectors.several_randn_like(self.mean, draws, generators)
+        )
+        return Point({name: v.unsqueeze(1) + offset[name] for name, v in self.mean.items()})
+
+    def std(self) -> Params:
+        return {name: value.rsqrt() for name, value in self.precision.diagonal().items()}
+
+    def uncertain_variance(self) -> Params:
+        return self.precision.inverse_diagonal()
 
     def _uncertain(self) -> Params:
         """The mean of those weights that have a variance."""
@@ -47,17 +74,16 @@ class Normal(Posterior):
         size = vectors.numel(uncertain)
         return 0.5 * (self.precision.logdet() - quadratic - size * math.log(2.0 * math.pi))
 
-    def entropy(self) -> Tensor:
+    def entropy(self, generator: Generator | None = None) -> Tensor:
         size = vectors.numel(self._uncertain())
         return 0.5 * (size * (1.0 + math.log(2.0 * math.pi)) - self.precision.logdet())
 
-    def kl(self, prior_precision: float) -> Tensor:
-        if prior_precision <= 0:
+    def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
+        given = as_prior(prior)
+        if not given.proper:
             # An improper prior is infinitely far away.
             return self.precision.logdet().new_tensor(math.inf)
-        uncertain = self._uncertain()
-        prior = Isotropic().identity(uncertain, prior_precision)
-        return self.kl_from(Gaussian(vectors.zeros_like(uncertain), prior))
+        return self.kl_from(gaussian_of(given, self._uncertain()))
 
     def kl_from(self, prior: Normal) -> Tensor:
         """`KL(self ‖ prior) = ½[tr(S⁻¹P) + Δᵀ P Δ − d + log|S| − log|P|]` for two Gaussians."""
@@ -66,6 +92,19 @@ class Normal(Posterior):
         shift = vectors.dot(delta, prior.precision.matmul(delta))
         logdets = self.precision.logdet() - prior.precision.logdet()
         return 0.5 * (spread + shift - vectors.numel(delta) + logdets)
+
+    def kept(self) -> Gaussian:
+        """The same Gaussian with tensors of its own, for later use as a prior."""
+        return tree.map_tensors(Gaussian(self.mean, self.precision), torch.clone)
+
+
+def gaussian_of(prior: Prior, like: Params) -> Normal:
+    """A prior as a Gaussian over the given weights."""
+    if isinstance(prior, EarlierPosterior):
+        return prior.posterior
+    precision = prior.diagonal(like)
+    assert isinstance(precision, float)
+    return Gaussian(vectors.zeros_like(like), Isotropic().identity(like, precision))
 
 
 @dataclass(frozen=True)
@@ -80,10 +119,38 @@ class Gaussian(Normal):
     mean: Params
     precision: Matrix
 
+    __repr__ = Posterior.__repr__
+
     @property
     def num_parameters(self) -> int:
         free = tree.leaves(self.precision)
         return vectors.numel(self.mean) + sum(v.numel() for _, v in free if isinstance(v, Tensor))
+
+    def anew(self) -> Gaussian:
+        return Gaussian(self.mean, self.precision.anew())
+
+    def coordinates(self) -> Gaussian:
+        return self
+
+    def with_mean(self, mean: Params) -> Gaussian:
+        return Gaussian(mean, self.precision)
+
+    def with_precision(self, precision: Matrix) -> tuple[Gaussian, None]:
+        return Gaussian(self.mean, precision), None
+
+    def free(self) -> Free:
+        return {"mean": self.mean}
+
+    def free_gradients(
+        self,
+        gradient: Params,
+        curvature: Matrix | None,
+        prior: Prior,
+        kl_weight: float | Tensor,
+        share: float | Tensor,
+    ) -> Free:
+        # The covariance stays as it is: of the KL only the pull on the mean is left.
+        return {"mean": vectors.scale_(prior.pull_(gradient, self.mean, kl_weight), share)}
 
     def natural(self) -> tuple[Params, Matrix]:
         """`λ = (S m, −½ S)`, the second given as S itself; zero for weights taken as known."""
@@ -168,9 +235,12 @@ class GaussianFamily(Family):
     first belief is diagonal and has those standard deviations instead.
     """
 
-    structure: Structure = field(default_factory=Diagonal)
+    structure: Structure = field(default_factory=Diagonal)  # type: ignore[assignment]
     curvature: float = 1.0
     spread: FanIn | None = None
+
+    has_mean = True
+    linearisable = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.structure, Structure):
@@ -182,15 +252,47 @@ class GaussianFamily(Family):
         if self.spread is not None and not isinstance(self.structure, Diagonal):
             raise TypeError(f"FanIn() is for Diagonal(), got {type(self.structure).__name__}().")
 
+    def words(self) -> str:
+        return self.structure.words()
+
     def for_model(self, model: nn.Module) -> GaussianFamily:
         return replace(self, structure=self.structure.for_model(model))
 
-    def first_curvature(self, params: Params, weight: float) -> Matrix:
-        """The curvature of the whole data set before any is seen."""
-        return self.structure.identity(params, weight * self.curvature)
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether each weight has a variance of its own, and no part in those of others."""
+        return self.structure.elementwise or isinstance(self.structure, Isotropic)
 
-    def init(self, params: Params, *, weight: float, prior_precision: float) -> Gaussian:
+    @property
+    def stack_obstacle(self) -> str | None:
+        return None
+
+    @property
+    def replay_obstacle(self) -> str | None:
+        return None if self.structure.replays else f"the structure {self.structure!r}"
+
+    def prior(self, given: object, params: Params) -> Prior:
+        return gaussian_prior(given)
+
+    def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
+        return self.structure.identity(coordinates, weight * self.curvature)
+
+    def init(self, params: Params, *, weight: float, prior: Prior | float) -> Gaussian:
         mean = {name: value.detach().clone() for name, value in params.items()}
         if self.spread is not None:
             return Gaussian(mean, DiagonalMatrix(self.spread.precision(mean)))
-        return Gaussian(mean, self.first_curvature(mean, weight).damped(prior_precision))
+        return Gaussian(mean, as_prior(prior).added_to(self.first_curvature(mean, weight)))
+
+
+def gaussian_prior(given: object) -> Prior:
+    """The prior of Gaussian weights: a precision, a prior, or a Gaussian posterior from earlier."""
+    if isinstance(given, Normal):
+        return EarlierPosterior(given.kept())
+    if isinstance(given, Prior):
+        return given
+    if isinstance(given, int | float):
+        return GaussianPrior(float(given))
+    raise TypeError(
+        "The prior of Gaussian weights is GaussianPrior(precision) or a Gaussian posterior of "
+        f"earlier data, got {given!r}."
+    )

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, distributed
 
-from bayesrule.matrices import DiagonalMatrix, Kronecker
+from bayesrule.matrices import DiagonalMatrix, Kronecker, Matrix
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.rotation import Rotation
+from bayesrule.posteriors._base import Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian, GaussianFamily, Normal
+from bayesrule.posteriors.points import Point
+from bayesrule.posteriors.prior import GaussianPrior, Prior
+from bayesrule.posteriors.rotated_weight import turned
 from bayesrule.tensors import tree, vectors
 from bayesrule.types import Params
+
+
+@dataclass(frozen=True)
+class RotatedPoint(Point):
+    """Weights given as seen in other bases, in which their gradient is wanted, too."""
+
+    rotation: Rotation
+
+    def weights(self, coordinates: Params) -> Params:
+        return turned(self.rotation, coordinates)
+
+    @property
+    def plain(self) -> Params:
+        return self.rotation.back(self.coordinates)
+
+    def seen(self, gradient: Params) -> Params:
+        return self.rotation.into(gradient)
+
+
+@dataclass(frozen=True)
+class _Turned(Turn):
+    """From the bases of one belief to those of the next."""
+
+    old: Rotation
+    new: Rotation
+
+    def __call__(self, vector: Params) -> Params:
+        return self.new.into(self.old.back(vector))
 
 
 @dataclass(frozen=True)
@@ -26,6 +58,8 @@ class Rotated(Normal):
 
     rotated: Params
     precision: KroneckerMatrix
+
+    __repr__ = Posterior.__repr__
 
     @classmethod
     def of(cls, mean: Params, precision: KroneckerMatrix) -> Rotated:
@@ -56,19 +90,55 @@ class Rotated(Normal):
     def offset(self, generator: Generator) -> Params:
         return self.rotation.back(self.inner.offset(generator))
 
-    def kl(self, prior_precision: float) -> Tensor:
-        return self.inner.kl(prior_precision)
+    def at_mean(self) -> Point:
+        return RotatedPoint(self.rotated, self.rotation)
 
-    def entropy(self) -> Tensor:
+    def draw(self, generator: Generator) -> Point:
+        return RotatedPoint(self.inner.sample(generator), self.rotation)
+
+    def untracked(self, generator: Generator) -> Point:
+        return self.draw(generator)
+
+    def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
+        return self.inner.kl(prior)
+
+    def entropy(self, generator: Generator | None = None) -> Tensor:
         return self.inner.entropy()
+
+    several_draws = False
+
+    def anew(self) -> Rotated:
+        return Rotated(self.rotated, self.precision.anew())
+
+    def coordinates(self) -> Gaussian:
+        return self.inner
+
+    def with_mean(self, mean: Params) -> Rotated:
+        return replace(self, rotated=mean)
+
+    def with_precision(self, precision: Matrix) -> tuple[Rotated, Turn]:
+        assert isinstance(precision, KroneckerMatrix)
+        new = Rotated.of(self.mean, _of_first_rank(precision.spectral()))
+        return new, _Turned(self.rotation, new.rotation)
+
+    def divisor(self, precision: Matrix) -> Matrix:
+        """A damped precision in the bases of this belief, which damping leaves as they are."""
+        assert isinstance(precision, KroneckerMatrix)
+        return DiagonalMatrix(Rotation.of(_of_first_rank(precision.spectral())).values())
+
+    def kept(self) -> Gaussian:
+        return Gaussian(self.mean, self.precision.factored()).kept()
 
 
 @dataclass(frozen=True)
 class RotatedFamily(GaussianFamily):
     """Gaussians of a `Kronecker()` structure, kept in the eigenbases of its factors.
 
-    For rules that keep the bases over many steps, such as `Noisy(inverse_every=100)`.
+    For rules that keep the bases over many steps, such as `Natural(inverse_every=100)`.
     """
+
+    symmetric = False
+    own_coordinates = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,9 +147,31 @@ class RotatedFamily(GaussianFamily):
                 f"RotatedFamily takes Kronecker(), got {self.structure!r}; use GaussianFamily()."
             )
 
+    @property
+    def replay_obstacle(self) -> str | None:
+        return "a belief that is kept in eigenbases"
+
+    def prior(self, given: object, params: Params) -> Prior:
+        prior = super().prior(given, params)
+        if not isinstance(prior, GaussianPrior):
+            raise TypeError(
+                "A belief that is kept in eigenbases needs a prior that is the same in all bases, "
+                "N(0, I / precision); use GaussianFamily(Kronecker()) with an earlier posterior."
+            )
+        return prior
+
     def init(  # type: ignore[override]
-        self, params: Params, *, weight: float, prior_precision: float
+        self, params: Params, *, weight: float, prior: Prior | float
     ) -> Rotated:
-        first = super().init(params, weight=weight, prior_precision=prior_precision)
+        first = super().init(params, weight=weight, prior=prior)
         assert isinstance(first.precision, KroneckerMatrix)
         return Rotated.of(first.mean, first.precision.spectral())
+
+
+def _of_first_rank(matrix: KroneckerMatrix) -> KroneckerMatrix:
+    """The matrix as the first machine has it: eigenvectors are not the same on all of them."""
+    if distributed.is_available() and distributed.is_initialized():
+        for _, value in tree.leaves(matrix):
+            assert isinstance(value, Tensor)
+            distributed.broadcast(value, src=0)
+    return matrix

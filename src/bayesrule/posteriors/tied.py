@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesrule.posteriors._base import Posterior
 from bayesrule.posteriors.factorised import (
     SHARE,
     Factorised,
     FreeScales,
     ScaleKL,
     first_std,
-    uncertain_names,
 )
 from bayesrule.posteriors.gaussian import FanIn
+from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import seeds, vectors
 from bayesrule.tensors.cuda_streams import side_by_side
 from bayesrule.types import Params
@@ -54,17 +55,22 @@ class KTied(Factorised):
         tied = side_by_side(self._product, [name for name in self.mean if f"{name}.u" in free])
         return {k: tied[k] if k in tied else free[k] for k in self.mean if k in tied or k in free}
 
-    def pull(self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None) -> Params:
+    __repr__ = Posterior.__repr__
+
+    def scale_gradients(
+        self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None
+    ) -> Params:
         """`∂F/∂log u = (S V) ∘ u` and `∂F/∂log v = (Sᵀ U) ∘ v` with `S = ∂F/∂σ`."""
         std, free = self.std(), self.__dict__["_factors"]
         own = {name: one for name, one in slope.items() if name in free}
         kl = kl or ScaleKL(0.0, 0.0)
         found = kl.added_(vectors.mul_(own, std), std) if own else {}
-        weight, precision = kl.tensors(next(iter(slope.values())))
+        numbers = kl.tensors(next(iter(slope.values())))
 
         def both(name: str) -> tuple[Tensor, Tensor]:
             # That of the KL is precision σ − weight / σ.
             one, spread = slope[name], std[name]
+            weight, precision = numbers(name)
             one.addcdiv_(weight, spread, value=-1.0).addcmul_(precision, spread)
             return self._sums(name, one)
 
@@ -193,27 +199,25 @@ class KTiedFamily(FreeScales):
 
     - `rank`: k, or k by name, such as `{"conv*": None, "*": 2}`; what has no rank or fits no
       pattern has standard deviations of its own.
-    - `spread`, `known`: as for `MeanFieldFamily`.
+    - `spread`: as for `MeanFieldFamily`.
     - `jitter`: b in the first `log u, log v ~ N(½(log(σ̄/k) − b²), b²)`, which make the mean of σ
       that of `spread`; columns that start equal would stay so. The draws follow from the names.
     """
 
     rank: Rank = 2
     spread: float | FanIn = SHARE
-    known: tuple[str, ...] = ()
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
         if not (self.jitter > 0 and math.isfinite(self.jitter)):
             raise ValueError(f"jitter must be positive, got {self.jitter}.")
 
-    def init(self, params: Params, *, weight: float, prior_precision: float) -> KTied:
+    def init(self, params: Params, *, weight: float, prior: Prior | float) -> KTied:
         mean = {name: value.detach().clone() for name, value in params.items()}
-        std = first_std(mean, self.spread, prior_precision)
-        uncertain = {name: std[name] for name in uncertain_names(mean, self.known)}
-        ranks = tied_ranks(uncertain, self.rank)
+        std = first_std(mean, self.spread, prior)
+        ranks = tied_ranks(std, self.rank)
         scales: Params = {}
-        for name, value in uncertain.items():
+        for name, value in std.items():
             if name in ranks:
                 scales[f"{name}.u"], scales[f"{name}.v"] = self._factors(name, value, ranks[name])
             else:

@@ -1,22 +1,21 @@
 """How a belief moves."""
 
-from bayesrule.rules._base import Memory, RatedRule, Rule
+from bayesrule.rules._base import Memory, Rule
 from bayesrule.rules.conditioning import Conditioning
-from bayesrule.rules.elbo import Elbo, Rates
-from bayesrule.rules.momentum import Average, HeavyBall, Velocity
-from bayesrule.rules.natural import Natural
-from bayesrule.rules.noisy import Noisy
+from bayesrule.rules.elbo import Elbo, ElboRates
+from bayesrule.rules.momentum import Average, HeavyBall, Momentum, Velocity
+from bayesrule.rules.natural import Natural, NaturalRates
 
 __all__ = [
     "Average",
     "Conditioning",
     "Elbo",
+    "ElboRates",
     "HeavyBall",
     "Memory",
+    "Momentum",
     "Natural",
-    "Noisy",
-    "RatedRule",
-    "Rates",
+    "NaturalRates",
     "Rule",
     "Velocity",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Matrix, Structure
-from bayesrule.posteriors import Family, Posterior
+from bayesrule.posteriors import Family, Point, Posterior, Prior
 from bayesrule.tensors import tree
 from bayesrule.types import Derivatives, Params
 
@@ -22,10 +22,13 @@ Memory = dict[str, Any]
 class Rule(ABC):
     """How the belief moves, given derivatives of the loss.
 
-    - `needs_weights`: derivatives are to hold the weights at which the loss was looked at.
+    The steps of a rule differ by a few numbers, its `rates`, a named tuple. `move` takes them as
+    numbers, or as 0-d tensors: then one step, captured as a CUDA graph, can be replayed for all.
     """
 
-    needs_weights: bool = False
+    def words(self) -> str:
+        """The choice, in a word or two."""
+        return type(self).__name__
 
     @abstractmethod
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
@@ -35,88 +38,107 @@ class Rule(ABC):
     def structure(self, family: Family) -> Structure:
         """The structure in which this rule wants its curvature."""
 
-    def structure_at(self, family: Family, precision: Matrix | None, step: int) -> Structure:
-        """As `structure`, for a step from a belief with this precision."""
+    def structure_at(self, family: Family, posterior: Posterior, step: int) -> Structure:
+        """As `structure`, for a step from a belief."""
         return self.structure(family)
 
-    def curvature_at(self, given: Curvature, step: int) -> Curvature:
+    def curvature_at(self, curvature: Curvature, step: int) -> Curvature:
         """What is to be estimated at a step, of what the learner has."""
-        return given
+        return curvature
+
+    def average(self, point: Point) -> Params | None:
+        """A function of a point whose mean over all points and ranks the rule asks for."""
+        return None
 
     def copied(self, posterior: Posterior, memory: Memory) -> tuple[Posterior, Memory]:
-        """A belief and a memory of which `step` may use up the tensors."""
+        """A belief and a memory of which `move` may use up the tensors."""
         return tree.map_tensors(posterior, torch.clone), tree.map_tensors(memory, torch.clone)
 
     @abstractmethod
-    def init(self, family: Family, params: Params, weight: float) -> Memory:
-        """The memory before the first step."""
-
-    @abstractmethod
-    def step(
-        self,
-        posterior: Any,
-        derivatives: Derivatives,
-        prior_precision: float,
-        memory: Memory,
-        step: int,
-    ) -> tuple[Posterior, Memory]:
-        """The next belief and memory; `step` counts from 0.
-
-        All that is given belongs to the rule, which may use its memory again.
-        """
-
-
-class RatedRule(Rule):
-    """A rule whose steps differ by a few numbers, so that one of them can be replayed for all.
-
-    `rates` gives these numbers for a step, a named tuple; `move` takes them, or 0-d tensors in
-    their place, which a GPU is not asked for. `steady` names those that no step changes.
-    """
-
-    @property
-    def steady(self) -> tuple[str, ...]:
-        """The rates that are the same at all steps and may be numbers in each of them."""
-        return ()
+    def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
+        """The memory before the first step, from the first belief."""
 
     @abstractmethod
     def rates(self, step: int) -> Any:
-        """The numbers of a step."""
+        """The numbers of a step, a named tuple; steps count from 0."""
 
-    def placed(self, step: int, device: torch.device) -> Any:
-        """The rates of a step with 0-d tensors in the places of those that change."""
-        rates = self.rates(step)
-        named = zip(rates._fields, rates, strict=True)
-        places = (
-            float(value) if name in self.steady else torch.tensor(float(value), device=device)
-            for name, value in named
-        )
-        return type(rates)(*places)
+    @property
+    def constant_rates(self) -> tuple[str, ...]:
+        """The rates that are the same at all steps and may be numbers in each of them."""
+        return ()
 
-    def refill(self, placed: Any, step: int) -> None:
-        """Puts the rates of another step into their places."""
-        for place, value in zip(placed, self.rates(step), strict=True):
-            if isinstance(place, Tensor):
-                place.fill_(float(value))
+    def kind(self, step: int) -> int:
+        """Steps of one kind do the same work, and differ in their rates and draws alone."""
+        return 0
 
     @abstractmethod
     def move(
         self,
         posterior: Any,
         derivatives: Derivatives,
-        prior_precision: float,
+        prior: Prior,
         memory: Memory,
         rates: Any,
         step: int = 0,
     ) -> tuple[Posterior, Memory]:
-        """The step itself; its number may say what is looked at and what is kept from before."""
+        """The next belief and memory.
+
+        All that is given belongs to the rule, which may use its memory again. The step's number
+        says what is looked at and what is kept from before; all else is in the rates.
+        """
 
     def step(
         self,
         posterior: Any,
         derivatives: Derivatives,
-        prior_precision: float,
+        prior: Prior,
         memory: Memory,
         step: int,
     ) -> tuple[Posterior, Memory]:
+        """`move` with the rates of a step."""
+        return self.move(posterior, derivatives, prior, memory, self.rates(step), step)
+
+    def rate_tensors(self, step: int, device: torch.device) -> Any:
+        """The rates of a step with 0-d tensors in the places of those that change."""
         rates = self.rates(step)
-        return self.move(posterior, derivatives, prior_precision, memory, rates, step)
+        named = zip(rates._fields, rates, strict=True)
+        return type(rates)(
+            *(
+                float(value)
+                if name in self.constant_rates
+                else torch.tensor(float(value), device=device)
+                for name, value in named
+            )
+        )
+
+    def refill(self, tensors: Any, step: int) -> None:
+        """Puts the rates of another step into their tensors."""
+        for tensor, value in zip(tensors, self.rates(step), strict=True):
+            if isinstance(tensor, Tensor):
+                tensor.fill_(float(value))
+
+    def stack_obstacle(
+        self, family: Family, expectation: Expectation, curvature: Curvature
+    ) -> str | None:
+        """Why the steps of many nets cannot be taken together, in words; None if they can."""
+        return f"the rule {type(self).__name__}"
+
+    def replay_obstacle(self, family: Family) -> str | None:
+        """Why a step cannot be replayed as a CUDA graph, in words; None if it can."""
+        return f"the rule {type(self).__name__}"
+
+
+def refuse_look(expectation: Expectation, curvature: Curvature) -> None:
+    """A ValueError where an estimate is not shown what it looks at."""
+    kind, shown = type(curvature).__name__, type(expectation).__name__
+    if curvature.needs_draws and not expectation.random:
+        raise ValueError(f"{kind}() needs weight draws, got {shown}(); use Draws(1).")
+    if curvature.look is not expectation.look:
+        raise ValueError(
+            f"{kind}() looks at {curvature.look.value}, but {shown}() shows "
+            f"{expectation.look.value}: LocalDraws() and Flipout() go with Pathwise(), Moments() "
+            "with ExpectedLoss() or Innovations(), AtMean() and Draws() with all others."
+        )
+
+
+__all__ = ["Matrix", "Memory", "Rule", "refuse_look"]

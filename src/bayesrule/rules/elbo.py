@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, optim
 from torch.optim import Adam, Optimizer
 
-from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise
-from bayesrule.expectations import Expectation, Layerwise, Moments
-from bayesrule.matrices import Diagonal, Matrix, Structure, SubsetMatrix
-from bayesrule.posteriors import Factorised, Family, FreeScales, GaussianFamily, Normal, Posterior
-from bayesrule.posteriors.factorised import ScaleKL, StdSlope
-from bayesrule.rules._base import Memory, RatedRule
+from bayesrule.curvature import Curvature
+from bayesrule.expectations import Expectation
+from bayesrule.matrices import Diagonal, Structure
+from bayesrule.posteriors import Family, Posterior, Prior
+from bayesrule.rules._base import Memory, Rule, refuse_look
 from bayesrule.schedules import Schedule, as_schedule
-from bayesrule.tensors import vectors
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Derivatives, Params
 
-# Estimates that belong to one way of taking the expectation, and that way.
-_PARTNERS: dict[type, type] = {Pathwise: Layerwise, ExpectedLoss: Moments}
+# Optimisers that treat every number alone.
+_ELEMENTWISE = {
+    optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam,
+    optim.RAdam, optim.RMSprop, optim.Rprop, optim.SGD,
+}  # fmt: skip
 
 
-class Rates(NamedTuple):
+class ElboRates(NamedTuple):
     """What may change from step to step: numbers, or 0-d tensors where steps are replayed."""
 
     learning_rate: float | Tensor
@@ -33,7 +35,7 @@ class Rates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Elbo(RatedRule):
+class Elbo(Rule):
     """Descends `E_q[loss] / N + (T/N) w KL(q ‖ prior)` in the mean and the scales of q.
 
     With Bonnet's and Price's theorems nothing else is needed of the data than the gradient and the
@@ -68,36 +70,35 @@ class Elbo(RatedRule):
 
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
         kind = type(curvature).__name__
-        point = isinstance(family, GaussianFamily) and not curvature.gives_curvature
-        if not point and not isinstance(family, FreeScales):
+        point = family.has_mean and not curvature.gives_curvature and not family.has_scales
+        if not point and not family.has_scales:
             raise TypeError(
                 "The ELBO's gradient moves the scales of MeanFieldFamily() and KTiedFamily(), and "
                 "the mean alone of a GaussianFamily() with curvature=NoCurvature(), got "
                 f"{family!r} and {kind}()."
             )
-        if curvature.needs_draws and not expectation.random:
-            raise ValueError(
-                f"{kind}() needs weight draws, got {type(expectation).__name__}(); use Draws(1)."
-            )
-        wanted = _PARTNERS.get(type(curvature), Expectation)
-        partners = [one for one in _PARTNERS.values() if isinstance(expectation, one)]
-        if not isinstance(expectation, wanted) or (partners and wanted is Expectation):
-            raise ValueError(
-                f"{kind}() does not fit {type(expectation).__name__}(): LocalDraws() and Flipout() "
-                "go with Pathwise(), Moments() with ExpectedLoss(), Draws() with Price()."
-            )
+        refuse_look(expectation, curvature)
         if not point and not curvature.gives_curvature:
             raise ValueError(
                 f"{kind}() says nothing of the scales; use Price() with draws, SecondOrder(), "
                 "Fisher() or GGN() at the mean."
             )
+        if not curvature.whole_data:
+            raise ValueError(
+                f"{kind}() stands for its batch alone; use it with the rule Conditioning(), or "
+                "ExpectedLoss() with Moments()."
+            )
+        if point and self.scale_multiplier != 1.0:
+            raise ValueError(
+                f"{family!r} has no scales that gradients move: leave scale_multiplier out."
+            )
 
     def structure(self, family: Family) -> Structure:
         return Diagonal()
 
-    def init(self, family: Family, params: Params, weight: float) -> Memory:
-        first = family.init(params, weight=weight, prior_precision=1.0)
-        groups = _groups(first)
+    def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
+        # Gradients are noted at the tensors themselves, so they must be the rule's own.
+        groups = tree.map_tensors(posterior.free(), torch.clone)
         for tensors in groups.values():
             for tensor in tensors.values():
                 tensor.grad = torch.zeros_like(tensor)
@@ -114,25 +115,29 @@ class Elbo(RatedRule):
         return memory
 
     @property
-    def steady(self) -> tuple[str, ...]:
+    def constant_rates(self) -> tuple[str, ...]:
         return () if callable(self.kl_weight) else ("kl_weight",)
 
-    def rates(self, step: int) -> Rates:
-        """The numbers of a step."""
-        return Rates(as_schedule(self.learning_rate)(step), as_schedule(self.kl_weight)(step))
+    def rates(self, step: int) -> ElboRates:
+        return ElboRates(as_schedule(self.learning_rate)(step), as_schedule(self.kl_weight)(step))
 
     def move(
         self,
-        posterior: Normal,
+        posterior: Posterior,
         derivatives: Derivatives,
-        prior_precision: float,
+        prior: Prior,
         memory: Memory,
-        rates: Rates,
+        rates: ElboRates,
         step: int = 0,
     ) -> tuple[Posterior, Memory]:
-        """The step itself; all in place. Its number plays no part."""
-        groups = _groups(posterior)
-        gradients = self._gradients(posterior, derivatives, prior_precision, rates.kl_weight)
+        groups = posterior.free()
+        gradients = posterior.free_gradients(
+            derivatives.gradient,
+            derivatives.curvature,
+            prior,
+            rates.kl_weight,
+            1.0 / derivatives.weight,
+        )
         if math.isfinite(self.clip):
             _clip(gradients.values(), self.clip)
         for group, tensors in groups.items():
@@ -146,8 +151,7 @@ class Elbo(RatedRule):
         moved: Memory = {"optimiser": _collected(optimiser, groups)}
         if self.keep_gradients:
             moved["gradients"] = {k: v for k, v in gradients.items() if v}
-        # A new object: what the old one knew of its scales is no longer true.
-        return replace(posterior), moved  # type: ignore[type-var]
+        return posterior.anew(), moved
 
     def _optimiser(self, groups: dict[str, Params], rate: float | Tensor) -> Optimizer:
         given = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
@@ -162,31 +166,23 @@ class Elbo(RatedRule):
             group["lr"] = rate * self.scale_multiplier if kind == "scales" else rate
         return optimiser
 
-    def _gradients(
-        self,
-        posterior: Normal,
-        derivatives: Derivatives,
-        prior_precision: float,
-        kl_weight: float | Tensor,
-    ) -> dict[str, Params]:
-        """Gradients per datum in the mean and in the scales; uses up the derivatives."""
-        share, pull = 1.0 / derivatives.weight, kl_weight * prior_precision
-        gradient, mean = derivatives.gradient, posterior.mean
-        if not isinstance(posterior, Factorised):
-            toward = vectors.add_(gradient, mean, alpha=pull)
-            return {"mean": vectors.scale_(toward, share), "scales": {}}
-        std = posterior.std()
-        uncertain = {name: gradient[name] for name in std}
-        vectors.add_(uncertain, mean, alpha=pull)
-        vectors.scale_(gradient, share)
-        slope = _slope(derivatives.curvature, std)
-        return {"mean": gradient, "scales": posterior.pull(slope, share, ScaleKL(kl_weight, pull))}
+    def stack_obstacle(
+        self, family: Family, expectation: Expectation, curvature: Curvature
+    ) -> str | None:
+        if math.isfinite(self.clip):
+            return "clip, which looks at the norm of a whole gradient"
+        structure = family.structure
+        drawn = structure is not None and expectation.random
+        if drawn and not (family.independent or structure.stacks):  # type: ignore[union-attr]
+            return f"draws by the structure {type(structure).__name__}"
+        made = getattr(self.optimiser, "func", self.optimiser)
+        if made in _ELEMENTWISE:
+            return None
+        name = getattr(made, "__name__", repr(made))
+        return f"the optimiser {name}, which may look at several numbers at once"
 
-
-def _groups(posterior: Posterior) -> dict[str, Params]:
-    """What is learned, by kind."""
-    scales = posterior.scales if isinstance(posterior, Factorised) else {}
-    return {"mean": posterior.mean, "scales": scales}
+    def replay_obstacle(self, family: Family) -> str | None:
+        return None
 
 
 def _collected(optimiser: Optimizer, groups: dict[str, Params]) -> dict[str, dict[str, Any]]:
@@ -205,16 +201,6 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
     if gradient.stride() == like.stride():
         return gradient
     return torch.empty_like(like).copy_(gradient)
-
-
-def _slope(curvature: Matrix | None, std: Params) -> Params:
-    """`σ h` for the diagonal h of the curvature; may use it up."""
-    inner = curvature.inner if isinstance(curvature, SubsetMatrix) else curvature
-    assert inner is not None
-    if isinstance(inner, StdSlope):
-        return inner.values
-    known = inner.diagonal()
-    return vectors.mul_({name: known[name] for name in std}, std)
 
 
 def _clip(gradients: Iterable[Params], largest: float) -> None:

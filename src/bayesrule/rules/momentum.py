@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Average:
-    """The exponential average of the loss's gradient, without bias (Adam, IVON).
+    """The exponential average of the gradient, without bias (Adam, IVON).
 
-    The prior's gradient is known exactly and stays outside the average.
+    The prior's gradient at the mean is known exactly and stays outside the average; that at drawn
+    weights is averaged with the loss's.
     """
 
     decay: float = 0.9
@@ -47,3 +48,7 @@ class HeavyBall:
 def _check_decay(decay: float) -> None:
     if not 0.0 <= decay < 1.0:
         raise ValueError(f"A momentum's decay lies in [0, 1), got {decay}.")
+
+
+Momentum = Average | Velocity | HeavyBall
+"""Any of them."""

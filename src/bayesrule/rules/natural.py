@@ -4,227 +4,382 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from bayesrule.curvature import Curvature
+import torch
+from torch import Tensor
+
+from bayesrule.curvature import Curvature, NoCurvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import (
-    BlockTridiagonal,
-    Dense,
-    Diagonal,
-    DiagonalMatrix,
-    Kronecker,
-    LowRank,
-    Matrix,
-    Structure,
-    Subset,
-)
-from bayesrule.posteriors import Family, Gaussian, GaussianFamily
-from bayesrule.rules._base import Memory, Rule
-from bayesrule.rules.momentum import Average, HeavyBall
+from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
+from bayesrule.posteriors import Family, Gaussian, Point, Posterior, Prior
+from bayesrule.rules._base import Memory, Rule, refuse_look
+from bayesrule.rules._natural_fit import check_fit, refuse_unused, stack_obstacle
+from bayesrule.rules.momentum import Average, HeavyBall, Momentum, Velocity
 from bayesrule.schedules import Schedule, as_schedule
-from bayesrule.tensors import vectors
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Derivatives, Params
+
+Number = float | Tensor
+
+
+class NaturalRates(NamedTuple):
+    """What may change from step to step: numbers, or 0-d tensors where steps are replayed.
+
+    An average of gradients that began at zero has only `seen = 1 − decayᵗ` of the gradient's size;
+    `learning_rate` is larger by that much. `unbiased` does the same for the curvature's average.
+    """
+
+    learning_rate: Number
+    rate: Number
+    seen: Number
+    unbiased: Number
 
 
 @dataclass(frozen=True)
 class Natural(Rule):
-    """`S ← (1−ρ) S + ρ (E[∇²ℓ] + δI)`, then `m ← m − α S⁻¹ (E[∇ℓ] + δm)`.
+    """`S ← (1−ρ) S + ρ (E[∇²ℓ] + P)`, then `m ← m − α S⁻¹ (E[∇ℓ] + P (m − m₀))`.
 
-    Khan & Rue (2023), eqs 3 and 4, with δ the prior precision, α `learning_rate`, ρ `rate`. The
-    average of the curvature is kept without the prior, `S = F + δI`.
+    Khan & Rue (2023), eqs 3 and 4, with the prior N(m₀, P⁻¹), α `learning_rate`, ρ `rate`. The
+    average F of the curvature is kept without the prior, `S = F + P`.
 
-    - `momentum`: `Average(decay)`, `HeavyBall(decay)` or None.
-    - `square_root`: the mean is preconditioned by `√F` instead of S, as in RMSprop and Adam:
-      `m ← m − α (ĝ + δm/N) / (√(F/N) + δ/N + epsilon)`; F is then diagonal. The prior's δ/N, as
-      in noisy Adam, keeps steps bounded where no gradient arrives.
-    - `debias`: the average of the curvature starts at zero and is corrected for it (Adam).
+    - `momentum`: `Average(decay)` of the gradients, `Velocity(decay)` of the steps,
+      `HeavyBall(decay)` in natural parameters, or None.
+    - `prior_at_draws`: the prior's gradient is that at the drawn weights, and averaged with the
+      loss's, as in noisy natural gradients; Zhang et al. (2018), eq. 9.
+    - `square_root`: the mean is preconditioned by `N (√(F/N) + δ/N + epsilon)` instead of S, as in
+      RMSprop, Adam and noisy Adam, δ the prior's precision; with `damped_root` by
+      `N √(F/N + δ/N)`. F is then diagonal. The prior keeps steps bounded where no gradient arrives.
+    - `from_zero`: the average of the curvature starts at zero (RMSprop), not at what the family
+      believes of it; with `debias` it does, too, and is corrected for it (Adam).
     - `retract`: a step after which S is positive although the curvature may be negative.
     - `damping`: added to F/N where the mean is preconditioned; the belief does not see it.
     - `clip`: no entry of the preconditioned gradient is larger.
+    - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, by which a step is multiplied: it then
+      moves the predictions by about c nats for each datum at the most.
+    - `stats_every`: the curvature is looked at in each n-th step only, from the first one on.
+    - `inverse_every`: S follows F in each n-th step only, so that its roots are kept in between,
+      and the eigenbases of corrected factors, too (George et al. 2018).
     - `fixed_precision`: only the mean moves.
     """
 
     learning_rate: float | Schedule = 1e-3
     rate: float | Schedule = 1e-3
-    momentum: Average | HeavyBall | None = None
+    momentum: Momentum | None = None
     square_root: bool = False
     epsilon: float = 1e-8
+    from_zero: bool = False
     debias: bool = False
     retract: bool = False
     damping: float = 0.0
     clip: float = math.inf
     fixed_precision: bool = False
+    prior_at_draws: bool = False
+    damped_root: bool = False
+    kl_clip: float = math.inf
+    stats_every: int = 1
+    inverse_every: int = 1
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "rate"):
             value = getattr(self, name)
             if not callable(value) and not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a number that is not negative, got {value}.")
-        if self.damping < 0 or self.epsilon < 0 or not self.clip > 0:
-            raise ValueError("damping and epsilon must not be negative, clip must be positive.")
+        for name in ("stats_every", "inverse_every"):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name} is a number of steps, at least 1, got {value!r}.")
+        if not (self.damping >= 0 and self.epsilon >= 0 and self.clip > 0 and self.kl_clip > 0):
+            raise ValueError(
+                "damping and epsilon must not be negative, clip and kl_clip must be positive, got "
+                f"{self.damping}, {self.epsilon}, {self.clip} and {self.kl_clip}."
+            )
+        if self.damped_root and not self.square_root:
+            raise ValueError("damped_root says which root is taken: add square_root=True.")
+        refuse_unused(self)
+
+    # What fits.
 
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
-        kind = type(curvature).__name__
-        if not isinstance(family, GaussianFamily):
+        structure = family.structure
+        if structure is None:
             raise TypeError(
-                f"The natural-gradient rule needs a Gaussian, got {type(family).__name__}; "
-                "use GaussianFamily(Diagonal()) or a rule that follows the ELBO's gradient."
+                f"Natural gradients need a Gaussian, got {type(family).__name__}; use "
+                "GaussianFamily(Diagonal()) or a rule that follows the ELBO's gradient."
             )
-        if curvature.needs_draws and not expectation.random:
-            raise ValueError(
-                f"{kind}() needs weight draws, got {type(expectation).__name__}(); use Draws(1)."
-            )
-        moving = self.square_root or not self.fixed_precision
-        if moving and not curvature.gives_curvature:
-            raise ValueError(
-                f"{kind}() gives nothing to move the precision with; use PerExample(), Fisher(), "
-                "GGN() or Price(), or Natural(fixed_precision=True)."
-            )
-        risky = curvature.needs_draws or not isinstance(_innermost(family.structure), Dense)
-        if curvature.may_be_negative and risky and not (self.retract or self.fixed_precision):
-            # A full matrix says so itself when it is not positive; Newton's method counts on it.
-            raise ValueError(f"{kind}() may be negative; use Natural(retract=True).")
-        if self.square_root and curvature.may_be_negative:
-            raise ValueError(
-                f"{kind}() may be negative and then has no square root; use SquaredGradient(), "
-                "PerExample(), Fisher() or GGN(), or Natural(square_root=False)."
-            )
-        structure = _innermost(family.structure)
-        if isinstance(structure, LowRank | Kronecker | BlockTridiagonal) and (
-            curvature.needs_draws or isinstance(self.momentum, HeavyBall)
-        ):
-            raise ValueError(
-                f"{type(structure).__name__}() can only be averaged over positive curvature: use "
-                "PerExample(), Fisher() or GGN(), and Average() instead of HeavyBall()."
-            )
+        refuse_look(expectation, curvature)
+        check_fit(self, structure, family, curvature)
 
     def structure(self, family: Family) -> Structure:
-        assert isinstance(family, GaussianFamily)
+        assert family.structure is not None
         return Diagonal() if self.square_root else family.structure
 
-    def init(self, family: Family, params: Params, weight: float) -> Memory:
-        assert isinstance(family, GaussianFamily)
+    def structure_at(self, family: Family, posterior: Posterior, step: int) -> Structure:
+        structure = self.structure(family)
+        if step % self.inverse_every == 0 or not structure.layered:
+            return structure
+        # The bases of the belief are those of the average until S follows it again.
+        return structure.in_bases_of(posterior.precision)  # type: ignore[attr-defined]
+
+    def curvature_at(self, curvature: Curvature, step: int) -> Curvature:
+        return NoCurvature() if step % self.stats_every else curvature
+
+    def average(self, point: Point) -> Params | None:
+        return point.position if self.prior_at_draws else None
+
+    def moves_precision(self, family: Family) -> bool:
+        """Whether the precision of a family's beliefs follows the curvature."""
+        assert family.structure is not None
+        return not self.fixed_precision and family.structure.moves
+
+    # Memory and rates.
+
+    def copied(self, posterior: Posterior, memory: Memory) -> tuple[Posterior, Memory]:
+        # A step changes no precision in place, so its roots can be kept.
+        mean = {name: value.clone() for name, value in posterior.coordinates().mean.items()}
+        shared = {k: v for k, v in memory.items() if k == "preconditioner"}
+        return posterior.with_mean(mean), tree.map_tensors(memory, torch.clone) | shared
+
+    def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
         memory: Memory = {}
-        if self.square_root or not self.fixed_precision:
-            start = 0.0 if self.square_root else weight * family.curvature
-            memory["curvature"] = self.structure(family).identity(params, start)
-        if isinstance(self.momentum, Average):
-            memory["gradient"] = vectors.zeros_like(params)
+        first = posterior.coordinates()
+        if self.moves_precision(family) or self.square_root:
+            memory["curvature"] = self._first_curvature(family, posterior, weight)
+        if isinstance(self.momentum, Average | Velocity):
+            memory["momentum"] = vectors.zeros_like(first.mean)
         if isinstance(self.momentum, HeavyBall):
-            memory["previous_mean"] = {k: v.clone() for k, v in params.items()}
+            memory["previous_mean"] = {k: v.clone() for k, v in first.mean.items()}
             memory["previous_curvature"] = memory.get("curvature")
+        if self._damped_apart:
+            # A place to load one into; the first step makes it.
+            memory["preconditioner"] = first.precision
         return memory
 
-    def step(
-        self,
-        posterior: Gaussian,
-        derivatives: Derivatives,
-        prior_precision: float,
-        memory: Memory,
-        step: int,
-    ) -> tuple[Gaussian, Memory]:
-        memory = dict(memory)
-        precision = self._precision(posterior, derivatives, prior_precision, memory, step)
-        gradient, factor = self._gradient(posterior, derivatives, prior_precision, memory, step)
-        weight, rate = derivatives.weight, factor * as_schedule(self.learning_rate)(step)
-        divisor = self._preconditioner(precision, prior_precision, weight, memory, step)
-        if math.isfinite(self.clip) or isinstance(self.momentum, HeavyBall):
-            direction = vectors.clamp_(divisor.solve_(gradient), self.clip / factor)
-            mean = vectors.add(posterior.mean, direction, alpha=-rate)
-            if isinstance(self.momentum, HeavyBall):
-                self._roll(mean, posterior, precision, prior_precision, memory)
-        else:
-            mean = divisor.descend_(posterior.mean, gradient, rate)
-        return Gaussian(mean, precision), memory
+    def _first_curvature(self, family: Family, posterior: Posterior, weight: float) -> Matrix:
+        if self.from_zero or self.debias:
+            return self.structure(family).identity(posterior.mean, 0.0)
+        return family.first_curvature(posterior.mean, weight)
 
-    def _precision(
+    @property
+    def _damped_apart(self) -> bool:
+        """Whether the mean is preconditioned by another matrix than the belief's precision."""
+        return self.damping > 0 and not self.square_root
+
+    @property
+    def constant_rates(self) -> tuple[str, ...]:
+        changing = {"learning_rate": callable(self.learning_rate), "rate": callable(self.rate)}
+        if isinstance(self.momentum, Average):
+            changing |= {"learning_rate": True, "seen": True}
+        changing["unbiased"] = self.debias
+        return tuple(name for name in NaturalRates._fields if not changing.get(name, False))
+
+    def rates(self, step: int) -> NaturalRates:
+        rate = as_schedule(self.rate)(step)
+        decay = self.momentum.decay if isinstance(self.momentum, Average) else 0.0
+        seen = 1.0 - decay ** (step + 1)
+        unbiased = 1.0 / (1.0 - (1.0 - rate) ** (step + 1)) if self.debias else 1.0
+        return NaturalRates(as_schedule(self.learning_rate)(step) / seen, rate, seen, unbiased)
+
+    def kind(self, step: int) -> int:
+        stats, inverse = step % self.stats_every == 0, step % self.inverse_every == 0
+        stale = inverse and self._is_stale(step)
+        return stats + 2 * inverse + 4 * stale
+
+    # The step.
+
+    def move(
         self,
-        posterior: Gaussian,
+        posterior: Posterior,
         derivatives: Derivatives,
-        prior_precision: float,
+        prior: Prior,
         memory: Memory,
+        rates: NaturalRates,
+        step: int = 0,
+    ) -> tuple[Posterior, Memory]:
+        memory, before = dict(memory), posterior
+        self._average_curvature(posterior, derivatives, memory, rates, step)
+        gradient = derivatives.gradient
+        if self.prior_at_draws:
+            assert derivatives.average is not None
+            gradient = prior.pull_(gradient, derivatives.average)
+        if "curvature" in memory and step % self.inverse_every == 0:
+            posterior, gradient = self._follow(
+                posterior, gradient, prior, derivatives.weight, memory, rates
+            )
+        gradient = self._gradient(posterior, gradient, prior, memory, rates)
+        mean = self._descended(posterior, before, gradient, prior, derivatives, memory, rates)
+        return posterior.with_mean(mean), memory
+
+    def _average_curvature(
+        self,
+        posterior: Posterior,
+        derivatives: Derivatives,
+        memory: Memory,
+        rates: NaturalRates,
         step: int,
-    ) -> Matrix:
-        """The next precision; the average of the curvature moves in `memory`."""
-        if derivatives.curvature is None or "curvature" not in memory:
-            return posterior.precision
-        rate, old = as_schedule(self.rate)(step), memory["curvature"]
+    ) -> None:
+        """Moves the average of the curvature towards the new estimate, in `memory`."""
+        target, old = derivatives.curvature, memory.get("curvature")
+        if old is None:
+            return
+        if target is None:
+            if self._is_stale(step):
+                memory["curvature"] = old.refreshed()
+            return
+        precision = posterior.coordinates().precision
         if isinstance(self.momentum, HeavyBall):
             gamma, before = self.momentum.decay, memory["previous_curvature"]
-            kept = old.times(1.0)
-            new = self._towards(kept, derivatives.curvature, rate, prior_precision)
-            new = new.plus(old.times(gamma)).plus(before.times(-gamma))
+            new = self._towards(old.times(1.0), target, rates.rate, precision)
+            memory["curvature"] = new.plus(old.times(gamma)).plus(before.times(-gamma))
             memory["before_previous"], memory["previous_curvature"] = before, old
         else:
-            new = self._towards(old, derivatives.curvature, rate, prior_precision)
-        memory["curvature"] = new
-        if self.fixed_precision:
-            return posterior.precision
-        unbiased = new.times(self._correction(step)) if self.debias else new
-        return unbiased.damped(prior_precision)
+            memory["curvature"] = self._towards(old, target, rates.rate, precision)
 
-    def _towards(self, old: Matrix, target: Matrix, rate: float, damping: float) -> Matrix:
+    def _towards(self, old: Matrix, target: Matrix, rate: Number, precision: Matrix) -> Matrix:
         """A step from the average of the curvature towards a new estimate; uses up both."""
-        return old.retract_(target, rate, damping) if self.retract else old.lerp_(target, rate)
+        return old.retract_(target, rate, precision) if self.retract else old.lerp_(target, rate)
 
-    def _correction(self, step: int) -> float:
-        """What an average that began at zero is to be multiplied by."""
-        if not self.debias:
-            return 1.0
-        return 1.0 / (1.0 - (1.0 - as_schedule(self.rate)(step)) ** (step + 1))
+    def _is_stale(self, step: int) -> bool:
+        """Whether S is to follow an average that was last moved in bases kept from before."""
+        last = step - step % self.stats_every
+        return step % self.inverse_every == 0 and 0 < step - last < self.inverse_every
+
+    def _follow(
+        self,
+        posterior: Posterior,
+        gradient: Params,
+        prior: Prior,
+        weight: float,
+        memory: Memory,
+        rates: NaturalRates,
+    ) -> tuple[Posterior, Params]:
+        """The belief whose precision follows the average curvature; the gradient turns with it."""
+        if self.fixed_precision:
+            return posterior, gradient
+        curvature = memory["curvature"]
+        precision = prior.added_to(curvature.times(rates.unbiased) if self.debias else curvature)
+        new, turn = posterior.with_precision(precision)
+        if self._damped_apart:
+            memory["preconditioner"] = new.divisor(precision.damped(weight * self.damping))
+        if turn is None:
+            return new, gradient
+        if "momentum" in memory:
+            memory["momentum"] = turn(memory["momentum"])
+        return new, turn(gradient)
 
     def _gradient(
         self,
-        posterior: Gaussian,
-        derivatives: Derivatives,
-        prior_precision: float,
+        posterior: Posterior,
+        gradient: Params,
+        prior: Prior,
         memory: Memory,
-        step: int,
-    ) -> tuple[Params, float]:
-        """The gradient with the prior's, as a new vector times a number; `memory` moves."""
-        if not isinstance(self.momentum, Average):
-            return vectors.add(derivatives.gradient, posterior.mean, alpha=prior_precision), 1.0
-        decay = self.momentum.decay
-        average = vectors.lerp_(memory["gradient"], derivatives.gradient, 1.0 - decay)
-        # The average began at zero: without bias it is larger by 1 / seen.
-        seen = 1.0 - decay ** (step + 1)
-        return vectors.add(average, posterior.mean, alpha=prior_precision * seen), 1.0 / seen
+        rates: NaturalRates,
+    ) -> Params:
+        """The gradient with the prior's, averaged where there is an average; `memory` moves.
 
-    def _preconditioner(
+        An average is smaller than the gradient by `rates.seen`, and so is the prior's pull then.
+        """
+        averaged = isinstance(self.momentum, Average)
+        if averaged:
+            gradient = vectors.lerp_(memory["momentum"], gradient, 1.0 - self.momentum.decay)  # type: ignore[union-attr]
+        if self.prior_at_draws:
+            return gradient
+        mean = posterior.coordinates().mean
+        # The average itself is kept for the next step.
+        given = vectors.scale(gradient, 1.0) if averaged else gradient
+        return prior.pull_(given, mean, rates.seen)
+
+    def _divisor(
         self,
-        precision: Matrix,
-        prior_precision: float,
+        posterior: Posterior,
+        prior: Prior,
         weight: float,
         memory: Memory,
-        step: int,
-    ) -> Matrix:
-        """What the mean's gradient is divided by."""
+        rates: NaturalRates,
+    ) -> tuple[Matrix, Number]:
+        """A matrix and a factor: what the mean's gradient is divided by is their product."""
         if not self.square_root:
-            return precision.damped(weight * self.damping) if self.damping else precision
-        # N (√(F/N) + δ/N + ε) = √(N F) + δ + N ε, with F without bias.
-        root = vectors.sqrt(memory["curvature"].diagonal())
-        vectors.scale_(root, (weight * self._correction(step)) ** 0.5)
-        vectors.shift_(root, prior_precision + weight * (self.epsilon + self.damping))
-        return DiagonalMatrix(root)
+            precision = posterior.coordinates().precision
+            return memory["preconditioner"] if self._damped_apart else precision, 1.0
+        values = memory["curvature"].diagonal()
+        factor = (weight * rates.unbiased) ** 0.5
+        delta = prior.diagonal(values)
+        more = weight * (self.damping + (0.0 if self.damped_root else self.epsilon))
+        # N √(F/N + γ) = √N √(F + Nγ), and N (√(F/N) + γ) = √N (√F + √N γ), F without bias.
+        if self.damped_root:
+            return DiagonalMatrix(vectors.sqrt(_shifted(values, delta, more, 1.0))), factor
+        return DiagonalMatrix(_shifted(vectors.sqrt(values), delta, more, factor)), factor
 
-    def _roll(
+    def _descended(
         self,
-        mean: Params,
-        posterior: Gaussian,
-        precision: Matrix,
-        prior_precision: float,
+        posterior: Posterior,
+        before: Posterior,
+        gradient: Params,
+        prior: Prior,
+        derivatives: Derivatives,
         memory: Memory,
-    ) -> None:
+        rates: NaturalRates,
+    ) -> Params:
+        """The mean after the step; it is used up, and `memory` moves."""
+        weight, rate, seen = derivatives.weight, rates.learning_rate, posterior.coordinates()
+        divisor, factor = self._divisor(posterior, prior, weight, memory, rates)
+        if not self._looks_at_direction:
+            return divisor.descend_(seen.mean, gradient, rate / factor)
+        divisor = divisor.times_(factor) if self.square_root else divisor
+        direction = divisor.solve(gradient)
+        if math.isfinite(self.kl_clip):
+            # The nets of a stack, each with a loss of its own, come first in all tensors.
+            moved = _dot(gradient, direction, derivatives.loss.ndim) * (rate**2 / weight)
+            vectors.scale_(direction, (self.kl_clip / moved).sqrt().clamp_max(1.0))
+        if math.isfinite(self.clip):
+            direction = vectors.clamp_(direction, self.clip * rates.seen)
+        if isinstance(self.momentum, Velocity):
+            velocity = vectors.scale_(memory["momentum"], self.momentum.decay)
+            direction = vectors.add_(velocity, direction)
+        if isinstance(self.momentum, HeavyBall):
+            mean = vectors.add(seen.mean, vectors.scale_(direction, -rate))
+            return self._rolled(mean, before.coordinates(), seen.precision, prior, memory)
+        return vectors.add_(seen.mean, direction, alpha=-rate)
+
+    @property
+    def _looks_at_direction(self) -> bool:
+        """Whether the preconditioned gradient is changed before it is followed."""
+        clipped = math.isfinite(self.clip) or math.isfinite(self.kl_clip)
+        return clipped or isinstance(self.momentum, Velocity | HeavyBall)
+
+    def _rolled(
+        self, mean: Params, before: Gaussian, precision: Matrix, prior: Prior, memory: Memory
+    ) -> Params:
         """Adds `γ S⁻¹ S₋ (m − m₋)`, S the new precision and S₋, m₋ those of the step before."""
         assert isinstance(self.momentum, HeavyBall)
-        velocity = vectors.add(posterior.mean, memory["previous_mean"], alpha=-1.0)
-        memory["previous_mean"] = posterior.mean
-        before = memory.pop("before_previous", None)
-        if before is not None and not self.fixed_precision:
-            velocity = precision.solve(before.damped(prior_precision).matmul(velocity))
-        vectors.add_(mean, velocity, alpha=self.momentum.decay)
+        velocity = vectors.add(before.mean, memory["previous_mean"], alpha=-1.0)
+        memory["previous_mean"] = before.mean
+        earlier = memory.pop("before_previous", None)
+        if earlier is not None and not self.fixed_precision:
+            velocity = precision.solve(prior.added_to(earlier).matmul(velocity))
+        return vectors.add_(mean, velocity, alpha=self.momentum.decay)
+
+    # How its steps can run.
+
+    def stack_obstacle(
+        self, family: Family, expectation: Expectation, curvature: Curvature
+    ) -> str | None:
+        assert family.structure is not None
+        return stack_obstacle(self, family.structure, curvature)
+
+    def replay_obstacle(self, family: Family) -> str | None:
+        return family.replay_obstacle
 
 
-def _innermost(structure: Structure) -> Structure:
-    """The structure of the weights that are uncertain."""
-    return _innermost(structure.inner) if isinstance(structure, Subset) else structure
+def _shifted(values: Params, delta: float | Params, more: float, factor: Number) -> Params:
+    """`values + (delta + more) / factor`, in their place."""
+    if isinstance(delta, dict):
+        shift = vectors.shift({name: delta[name] for name in values}, more)
+        return vectors.add_(values, shift, alpha=1.0 / factor)
+    return vectors.shift_(values, (delta + more) / factor)
+
+
+def _dot(a: Params, b: Params, nets: int) -> Tensor:
+    """`⟨a, b⟩`, 0-d, or one for each net, (num,)."""
+    pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
+    return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)

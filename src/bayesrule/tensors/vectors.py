@@ -210,6 +210,15 @@ def randn_like(a: Params, generator: Generator | Generators) -> Params:
     return {k: laid_out(part, v) for (k, v), part in zip(a.items(), parts, strict=True)}
 
 
+def several_randn_like(a: Params, draws: int, generators: Generators) -> Params:
+    """The numbers of as many calls of `randn_like` for a stack, {name: (num, draws, *shape)}."""
+    like = next(iter(a.values()))
+    sizes = [value[0].numel() for value in a.values()]
+    rows = generators.several(draws, sum(sizes), like.dtype)
+    parts = zip(a.items(), rows.split(sizes, dim=2), strict=True)
+    return {k: part.reshape(len(like), draws, *v.shape[1:]) for (k, v), part in parts}
+
+
 def laid_out(flat: Tensor, like: Tensor) -> Tensor:
     """A view of one row of numbers that lies in memory as another tensor does, gaps aside.
 

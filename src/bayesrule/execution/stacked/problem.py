@@ -6,18 +6,23 @@ another, so one backward pass from all losses gives each net its own gradient.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from bayesrule.curvature._base import Problem
+from bayesrule.curvature import Curvature, Problem
+from bayesrule.curvature._base import Innovation, innovation
 from bayesrule.execution.stacked.chain import Chain
+from bayesrule.execution.stacked.draws import most_draws, several_points, takes_several
 from bayesrule.execution.stacked.rows import StackedRows, StackedTable
-from bayesrule.likelihoods import GaussianLikelihood
+from bayesrule.expectations import Expectation
+from bayesrule.matrices import Structure
+from bayesrule.moments import Activations, Propagation
+from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors.network import Inputs, Network
 from bayesrule.tensors.vectors import over
 from bayesrule.types import Params
@@ -30,7 +35,7 @@ class StackedProblem(Problem):
     `own` (num, n) tells the examples of each net from those that only fill up a batch; without it
     all are its own. `chain` is the module as a chain of layers, where it is one.
 
-    With several `draws` a chain takes weights (num, draws, *shape), and the examples of all draws
+    With several `at_once` a chain takes weights (num, draws, *shape), and the examples of all draws
     are examples of their net: `drawn` makes such a problem.
     """
 
@@ -38,15 +43,32 @@ class StackedProblem(Problem):
 
     own: Tensor | None = None
     chain: Chain | None = None
-    draws: int = 1
+    at_once: int = 1
 
-    def drawn(self, draws: int, generator: Any) -> StackedProblem:
+    def points(
+        self,
+        expectation: Expectation,
+        posterior: Posterior,
+        curvature: Curvature,
+        structure: Structure,
+    ) -> Iterator[tuple[Problem, Point]]:
+        if self.chain is None or not takes_several(curvature, posterior):
+            yield from super().points(expectation, posterior, curvature, structure)
+            return
+        together = structure.draws_together and curvature.draws_together
+        most = most_draws(posterior) if together else 1
+        for point in several_points(expectation, posterior, self.draws, most):
+            yield self.drawn(point.num_draws), point
+
+    def drawn(self, draws: int) -> StackedProblem:
         """The problem at several draws of each net's weights."""
         if draws == 1:
             return self
         own = None if self.own is None else self.own.repeat(1, draws)
         y = self.y.repeat(1, draws, *[1] * (self.y.ndim - 2))
-        return replace(self, y=y, own=own, draws=draws, generator=generator)
+        targets: Any = self.targets.again(len(self.y), draws)  # type: ignore[attr-defined]
+        # The scale is that of the batch as it was: its examples are looked at again and again.
+        return replace(self, y=y, own=own, at_once=draws, targets=targets)
 
     def forward(self, params: Params) -> Tensor:
         if self.chain is None:
@@ -55,16 +77,16 @@ class StackedProblem(Problem):
 
     def spread(self, params: Params) -> tuple[Params, Params, Any]:
         """Weights, buffers and inputs with a net for each draw."""
-        if self.draws == 1:
+        if self.at_once == 1:
             return params, self.buffers, self.x
         known = {name: value.flatten(0, 1) for name, value in params.items()}
-        beside = {k: v.repeat_interleave(self.draws, 0) for k, v in self.buffers.items()}
+        beside = {k: v.repeat_interleave(self.at_once, 0) for k, v in self.buffers.items()}
         assert isinstance(self.x, Tensor)
-        return known, beside, self.x.repeat_interleave(self.draws, 0)
+        return known, beside, self.x.repeat_interleave(self.at_once, 0)
 
     def folded(self, value: Tensor) -> Tensor:
         """Numbers (num · draws, n, *) as (num, draws · n, *)."""
-        return value if self.draws == 1 else value.reshape(len(self.y), -1, *value.shape[2:])
+        return value if self.at_once == 1 else value.reshape(len(self.y), -1, *value.shape[2:])
 
     def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         leaf = outputs.detach().requires_grad_()
@@ -82,7 +104,7 @@ class StackedProblem(Problem):
 
     def sample(self, outputs: Tensor) -> Tensor:
         flat = outputs.flatten(0, 1)
-        found = self.likelihood.sample(flat, self._noise(outputs), self.generator)
+        found = self.likelihood.sample(flat, self._noise(outputs), self.targets)
         return found.unflatten(0, outputs.shape[:2])
 
     def fisher_vectors(self, outputs: Tensor) -> Tensor:
@@ -91,12 +113,11 @@ class StackedProblem(Problem):
         found = found.unflatten(1, outputs.shape[:2])
         return found if self.own is None else found * _beside(self.own, outputs)
 
-    def record(self, params: Params, rotation: object = None) -> Any:
-        assert rotation is None
-        return _MappedRecording(self, params) if self.chain is None else _Recording(self, params)
+    def record(self, point: Point) -> Any:
+        return _MappedRecording(self, point) if self.chain is None else _Recording(self, point)
 
     def statistics(self, outputs: Tensor) -> Params:
-        if not self.learns_noise:
+        if not self.likelihood.learns:
             return {}
         outputs = outputs.detach()
         flat = self.likelihood.check(outputs.flatten(0, 1), self.y.flatten(0, 1))
@@ -108,26 +129,64 @@ class StackedProblem(Problem):
         found = self.likelihood.statistics(outputs.transpose(0, 1), targets.transpose(0, 1))
         return {name: value * over(self.scale, value) for name, value in found.items()}
 
-    @cached_property
-    def learns_noise(self) -> bool:
-        """Whether each net has a noise of its own; otherwise it is known, or follows a schedule."""
-        return learns_noise(self.likelihood)
+    def learned(self, statistics: Params) -> Params:
+        """The likelihoods' states of all nets, from statistics (num, *outputs)."""
+        state = self.likelihood_state
+        if not state:
+            return {}
+        if not statistics:
+            # It does not depend on data, such as a schedule's, and is the same for all nets.
+            first = {name: value[0] for name, value in state.items()}
+            moved = self.likelihood.update(first, {}, self.weight)
+            return {name: value.expand(len(self.y)).clone() for name, value in moved.items()}
+        like = next(iter(statistics.values()))
+        wide = {
+            name: value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))
+            for name, value in state.items()
+        }
+        found = self.likelihood.update(wide, statistics, over(self.weight, like))  # type: ignore[arg-type]
+        # What all outputs of a net share stays one number.
+        return {
+            name: value.reshape(state[name].shape) if value.numel() == state[name].numel() else value
+            for name, value in found.items()
+        }
+
+    def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
+        def one(mean: Params, variance: Params, state: Params, buffers: Params, x: Any, y: Tensor):  # type: ignore[no-untyped-def]
+            return innovation(self, mean, variance, activations, buffers, x, y, state), buffers
+
+        nets = mean, variance, self.likelihood_state, dict(self.buffers), self.x, self.y
+        found, after = torch.vmap(one)(*nets)
+        self.buffers.update(after)
+        return found
+
+    def explain(
+        self, mean: Params, variance: Params, activations: Activations, sound: Tensor
+    ) -> None:
+        """What is wrong with the numbers of the first net whose are not finite."""
+        which = int((~sound).nonzero()[0])
+        x = tuple(part[which] for part in self.x) if isinstance(self.x, tuple) else self.x[which]
+        one, spread, buffers = (
+            {name: value[which] for name, value in part.items()}
+            for part in (mean, variance, self.buffers)
+        )
+        try:
+            Propagation(self.network, activations).explain(
+                one, spread, buffers, x, self.y[which], training=self.training
+            )
+        except (ValueError, FloatingPointError) as problem:
+            raise type(problem)(f"Net {which}: {problem}") from problem
 
     def _noise(self, outputs: Tensor) -> Params:
         """The noise of every example, the nets' examples one after another."""
-        if not self.learns_noise:
-            return {name: value[0] for name, value in self.noise.items()}
+        if not self.likelihood.learns:
+            return {name: value[0] for name, value in self.likelihood_state.items()}
         num, n = outputs.shape[:2]
         each = {}
-        for name, value in self.noise.items():
+        for name, value in self.likelihood_state.items():
             wide = value.reshape(num, 1, *[1] * (outputs.ndim - 1 - value.ndim), *value.shape[1:])
             each[name] = wide.expand(num, n, *wide.shape[2:]).flatten(0, 1)
         return each
-
-
-def learns_noise(likelihood: object) -> bool:
-    """Whether a likelihood's noise depends on the data."""
-    return isinstance(likelihood, GaussianLikelihood) and likelihood.noise is None
 
 
 def _beside(own: Tensor, outputs: Tensor) -> Tensor:
@@ -149,9 +208,10 @@ def mapped(network: Network, params: Params, buffers: Params, x: Inputs) -> Tens
 class _Recording:
     """One forward pass of a chain of layers, with what gradients of single examples need."""
 
-    def __init__(self, problem: StackedProblem, params: Params) -> None:
+    def __init__(self, problem: StackedProblem, point: Point) -> None:
         assert problem.chain is not None
-        self._problem, self._params, chain = problem, params, problem.chain
+        params = point.plain
+        self._problem, self._point, self._params, chain = problem, point, params, problem.chain
         inputs, self._outs, outputs = chain.recorded(*problem.spread(params))
         self._inputs, self.outputs = [problem.folded(a) for a in inputs], problem.folded(outputs)
         # Frozen weights have no rows.
@@ -169,16 +229,16 @@ class _Recording:
     def gradient(self, vector: Tensor) -> Params:
         """The gradients for one vector (num, n, *) backpropagated from the outputs."""
         found = self.backward(vector.unsqueeze(0), gradient=True)[0].completed({})
-        return {name: found[name] for name in self._params}
+        return self._point.seen({name: found[name] for name in self._params})
 
 
 class _MappedRecording:
     """Gradients of single examples of any module, by a pass for each of them."""
 
-    def __init__(self, problem: StackedProblem, params: Params) -> None:
-        self._problem, self._params = problem, params
+    def __init__(self, problem: StackedProblem, point: Point) -> None:
+        self._problem, self._point, self._params = problem, point, point.plain
         with torch.no_grad():
-            self.outputs = problem.forward(params)
+            self.outputs = problem.forward(self._params)
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[Any, Params]:
         """Backpropagates each of `vectors` (V, num, n, *); the gradient is left to the rows."""
@@ -196,4 +256,5 @@ class _MappedRecording:
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradients for one vector (num, n, *) backpropagated from the outputs."""
-        return self.backward(vector.unsqueeze(0), gradient=True)[0].completed({})
+        found = self.backward(vector.unsqueeze(0), gradient=True)[0].completed({})
+        return self._point.seen(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -132,6 +132,11 @@ class StackedRows:
     # What structures with a block for each layer ask for.
 
     @property
+    def names(self) -> Iterable[str]:
+        """The parameters."""
+        return self.shapes
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the parameters of one net by name."""
         found: dict[str, tuple[int, ...]] = {}
@@ -179,3 +184,12 @@ class StackedTable:
     def per_example(self) -> Params:
         """The rows themselves."""
         return self._rows
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The parameters."""
+        return self._rows
+
+    def only(self, names: tuple[str, ...]) -> StackedTable:
+        """The rows of the named parameters alone."""
+        return StackedTable({name: self._rows[name] for name in names})

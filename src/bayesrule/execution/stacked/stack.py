@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesrule.curvature.innovations import Innovation, innovation
-from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
-from bayesrule.execution.stacked.states import initialised, single, together
-from bayesrule.execution.stacked.steps import GradientSteps, shared_noise
-from bayesrule.learner import Learner
-from bayesrule.matrices import DiagonalMatrix
+from bayesrule.execution.stacked.batches import (
+    examples_with_targets,
+    filled_up,
+    first_examples,
+)
+from bayesrule.execution.stacked.chain import Chain
+from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
+from bayesrule.execution.stacked.problem import StackedProblem
+from bayesrule.execution.stacked.states import initialised, seeds_of, single, together
+from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner
 from bayesrule.moments import GaussianTensor
-from bayesrule.posteriors import Gaussian
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.rules import Conditioning
-from bayesrule.tensors import tree, vectors
-from bayesrule.tensors.network import Inputs
-from bayesrule.tensors.vectors import apart
-from bayesrule.types import Derivatives, Info, Params, State
+from bayesrule.tensors import seeds
+from bayesrule.tensors.network import Inputs, forked_randomness
+from bayesrule.tensors.randomness import Generators
+from bayesrule.types import Info, State
 
 
 class Stacked:
@@ -67,8 +70,8 @@ class Stacked:
             raise ValueError(f"A stack has at least one net, got {num}.")
         self.learner, self.num = learner, int(num)
         self.num_data = self._sizes_of_data(num_data)
-        closed_form = type(learner.rule) is Conditioning
-        self._steps = None if closed_form else GradientSteps(learner, self.num_data)
+        self._chain = Chain.of(learner.network)
+        self._weights: Tensor | None = None
 
     def _sizes_of_data(self, given: Sequence[float] | None) -> list[float]:
         each = [self.learner.num_data] * self.num if given is None else list(given)
@@ -77,7 +80,7 @@ class Stacked:
         problem = ragged_obstacle(self.learner)
         if len(set(each)) > 1 and problem is not None:
             raise ValueError(f"All nets need the same num_data, since {problem}; got {each}.")
-        if type(self.learner.rule) is Conditioning and each[0] != self.learner.num_data:
+        if not self.learner.curvature.whole_data and each[0] != self.learner.num_data:
             raise ValueError(f"The learner has num_data={self.learner.num_data}, got {each[0]}.")
         return each
 
@@ -93,17 +96,8 @@ class Stacked:
         return self.stack([self._first(seed, size) for seed, size in pairs])
 
     def _first(self, seed: int, num_data: float) -> State:
-        learner, network = self.learner, initialised(self.learner.model, seed)
-        params, weight = network.params(), num_data / self.learner.temperature
-        prior = learner.prior_precision
-        return State(
-            posterior=learner.family.init(params, weight=weight, prior_precision=prior),
-            rule=learner.rule.init(learner.family, params, weight),
-            noise=learner.likelihood.init(next(iter(params.values()))),
-            buffers=network.buffers(),
-            step=0,
-            seed=int(seed),
-        )
+        network = initialised(self.learner.model, seed)
+        return self.learner.first_state(network, num_data / self.learner.temperature, seed)
 
     def stack(self, states: Sequence[State]) -> State:
         """One state from those of single nets that have taken the same number of steps."""
@@ -143,91 +137,88 @@ class Stacked:
         up, whatever it is. With `donate` the caller gives the old state up and its memory is used
         again.
         """
-        x, y = batch
-        size = self.size(x, y)
-        if self._steps is None:
-            if sizes is not None and set(sizes) != {size}:
-                raise ValueError("Batches of tagi are filled up with NaN targets, not by sizes.")
-            return self._conditioned(state, x, y, size, donate)
-        own = self._steps.own(y, sizes)
-        new, loss = self._steps.step(state, x, y, own, donate)
-        return new, Info(loss, self.learner.temperature, self._divergence(new))
+        problem = self.problem(state, batch, sizes=sizes)
+        new, info = self.learner.advance(state, problem, donate=donate)
+        return new, self.learner.info(info.loss, new, divergence=self.kl)
 
-    def _divergence(self, state: State) -> Callable[[], Tensor]:
-        """The KL of each net from the prior, for somebody who may ask for it later."""
-        witness = next(iter(state.posterior.mean.values()))
-        version = witness._version
-
-        def kl() -> Tensor:
-            if witness._version != version:
-                raise RuntimeError(
-                    "This state was given up to a later step (donate=True); read info.kl and "
-                    "info.elbo before it."
-                )
-            return self.kl(state)
-
-        return kl
-
-    # Steps in closed form.
-
-    @torch.no_grad()
-    def _conditioned(
-        self, state: State, x: Inputs, y: Tensor, size: int, donate: bool
-    ) -> tuple[State, Info]:
-        assert isinstance(state.posterior, Gaussian)
-        given = state.posterior.mean, state.posterior.precision.inverse_diagonal()
-        buffers = {name: value.clone() for name, value in state.buffers.items()}
-        found, buffers = torch.vmap(self.local)(*given, state.noise, buffers, x, y)
-        if y.device.type == "cpu" and not found.sound.all():
-            self._explain(state, (x, y), found.sound)
-        return self._absorb(state, found, buffers, size, donate)
-
-    def local(
-        self, mean: Params, variance: Params, noise: Params, buffers: Params, x: Inputs, y: Tensor
-    ) -> tuple[Innovation, Params]:
-        """What a batch says of one net of `tagi`, and its buffers afterwards."""
-        learner: Any = self.learner
-        found = innovation(
+    def problem(
+        self,
+        state: State,
+        batch: tuple[Inputs, Tensor],
+        *,
+        sizes: Sequence[int] | None = None,
+    ) -> StackedProblem:
+        """The batches of all nets and, in this one place, what each of their examples stands for."""
+        (x, y), learner, chain = batch, self.learner, self._chain
+        self.size(x, y)
+        own = self.own(y, sizes)
+        if own is not None:
+            x, y = filled_up(x, own), filled_up(y, own)
+        like = next(iter(state.posterior.mean.values()))
+        targets, draws = self._generators(state, like.device, own)
+        seen = chain if chain is not None and chain.takes(x) else None
+        if seen is None and layered(learner):
+            raise ValueError(_no_rows_of_features(x))
+        return StackedProblem(
             learner.network,
             learner.likelihood,
-            learner.expectation.activations,
-            mean,
-            variance,
-            noise,
-            buffers,
+            state.likelihood,
+            {name: value.clone() for name, value in state.buffers.items()},
             x,
             y,
+            targets,  # type: ignore[arg-type]
+            draws,  # type: ignore[arg-type]
+            weight=self._weight(like),
+            count=y.shape[1] if own is None else own.sum(1).to(like.dtype),
+            num_points=learner.expectation.num,
             temperature=learner.temperature,
+            module_randomness=self._module_randomness(state, like.device, seen),
+            own=own,
+            chain=seen,
         )
-        return found, buffers
 
-    def _absorb(
-        self, state: State, found: Innovation, buffers: Params, size: int, donate: bool
-    ) -> tuple[State, Info]:
-        """`Learner.absorb`, where all is elementwise but what the likelihood learns."""
-        learner = self.learner
-        curvature = DiagonalMatrix(apart(found.eta))
-        loss = found.loss * (learner.num_data / size)
-        derivatives = Derivatives(loss, apart(found.delta), curvature, learner.weight, size)
-        belief = state.posterior if donate else tree.map_tensors(state.posterior, torch.clone)
-        posterior, _ = learner.rule.step(
-            belief, derivatives, learner.prior_precision, {}, state.step
-        )
-        noise = self.learned(state.noise, found.statistics, learner.weight / size)
-        new = State(posterior, {}, noise, buffers, state.step + 1, state.seed)
-        return new, Info(loss, learner.temperature, self._divergence(new))
+    def _weight(self, like: Tensor) -> float | Tensor:
+        """`num_data / temperature`: a number, or one for each net, (num,)."""
+        if len(set(self.num_data)) == 1:
+            return self.num_data[0] / self.learner.temperature
+        if self._weights is None or self._weights.device != like.device:
+            self._weights = like.new_tensor(self.num_data) / self.learner.temperature
+        return self._weights
 
-    def learned(self, noise: Params, statistics: Params, scale: float) -> Params:
-        """What the likelihoods have learned."""
-        update = partial(self.learner.likelihood.update, weight=self.learner.weight)
-        if statistics:
-            return torch.vmap(update)(noise, vectors.scale(statistics, scale))
-        return shared_noise(self.learner, noise)
+    def own(self, y: Tensor, sizes: Sequence[int] | None) -> Tensor | None:
+        """The examples (num, n) that are each net's own; None where all are."""
+        if not self.learner.curvature.whole_data:
+            if sizes is not None and set(sizes) != {y.shape[1]}:
+                raise ValueError("Batches of tagi are filled up with NaN targets, not by sizes.")
+            return None
+        found = examples_with_targets(y) if sizes is None else first_examples(sizes, *y.shape[:2])
+        problem = None if found is None else ragged_obstacle(self.learner)
+        if problem is not None:
+            raise ValueError(f"Batches that differ in size cannot be stacked, since {problem}.")
+        return None if found is None else found.to(y.device)
+
+    def _generators(
+        self, state: State, device: torch.device, own: Tensor | None
+    ) -> tuple[Generators, Generators]:
+        """Where targets and weights are drawn from: for each net what it would have alone."""
+
+        def keys(stream: int) -> list[int]:
+            return [seeds.key(seed, state.step, stream) for seed in seeds_of(state)]
+
+        targets = Generators(device, partial(keys, TARGETS), own)
+        return targets, Generators(device, partial(keys, DRAWS))
+
+    def _module_randomness(
+        self, state: State, device: torch.device, chain: Chain | None
+    ) -> Callable[[], AbstractContextManager[None]]:
+        if chain is not None:
+            return nullcontext  # It draws nothing.
+        key = seeds.key(seeds_of(state)[0], state.step, MODULE)
+        return partial(forked_randomness, device, key)
 
     def kl(self, state: State) -> Tensor:
         """`KL(q ‖ prior)` of each net, (num,)."""
-        beliefs = [one.posterior for one in self.unstack(state)]
-        return torch.stack([belief.kl(self.learner.prior_precision) for belief in beliefs])
+        return torch.stack([self.learner.divergence(one) for one in self.unstack(state)])
 
     def size(self, x: Inputs, y: Tensor) -> int:
         """How many examples each net gets; nets first, examples second."""
@@ -243,12 +234,10 @@ class Stacked:
             raise ValueError("The batch is empty.")
         return y.shape[1]
 
-    def _explain(self, state: State, batch: tuple[Inputs, Tensor], sound: Tensor) -> None:
-        """A single net's own step says what is wrong with its numbers."""
-        which = int((~sound).nonzero()[0])
-        x, y = batch
-        own = tuple(part[which] for part in x) if isinstance(x, tuple) else x[which]
-        try:
-            self.learner.step(single(state, which), (own, y[which]))  # type: ignore[arg-type]
-        except (ValueError, FloatingPointError) as problem:
-            raise type(problem)(f"Net {which}: {problem}") from problem
+
+def _no_rows_of_features(x: Inputs) -> str:
+    shape = tuple(x.shape) if isinstance(x, Tensor) else "several inputs"
+    return (
+        "Nets whose covariance has two factors for each layer are stepped together with inputs "
+        f"(num, n, features), got {shape}; others are trained one by one."
+    )

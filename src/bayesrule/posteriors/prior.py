@@ -1,0 +1,109 @@
+"""What is believed of the weights before the data: a Gaussian, or a posterior kept from earlier."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from bayesrule.matrices import Matrix
+from bayesrule.tensors import vectors
+from bayesrule.types import Params
+
+if TYPE_CHECKING:
+    from bayesrule.posteriors.gaussian import Normal
+
+
+class Prior(ABC):
+    """A belief over the weights before the data, as rules see it in a belief's own coordinates.
+
+    In these coordinates c it pulls with `P (c − centre)`, and adds P to a precision.
+    """
+
+    @abstractmethod
+    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+        """`gradient + factor P (at − centre)`, in the gradient's place."""
+
+    @abstractmethod
+    def added_to(self, curvature: Matrix) -> Matrix:
+        """`F + P`."""
+
+    @abstractmethod
+    def diagonal(self, like: Params) -> float | Params:
+        """The diagonal of P: one number for all weights, or one for each."""
+
+    @abstractmethod
+    def describe(self) -> Any:
+        """What tells this prior from another one, in words or numbers that json can hold."""
+
+    @property
+    def proper(self) -> bool:
+        """Whether it is a probability distribution at all."""
+        return True
+
+
+@dataclass(frozen=True)
+class GaussianPrior(Prior):
+    """`N(0, I / precision)` over all weights; a precision of zero is no prior at all.
+
+    >>> GaussianPrior(2.0).diagonal({})
+    2.0
+    """
+
+    precision: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.precision >= 0 and math.isfinite(self.precision)):
+            raise ValueError(f"prior_precision must not be negative, got {self.precision}.")
+
+    @property
+    def proper(self) -> bool:
+        return self.precision > 0
+
+    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+        return vectors.add_(gradient, at, alpha=factor * self.precision)
+
+    def added_to(self, curvature: Matrix) -> Matrix:
+        return curvature.damped(self.precision)
+
+    def diagonal(self, like: Params) -> float:
+        return self.precision
+
+    def describe(self) -> float:
+        return self.precision
+
+
+@dataclass(frozen=True)
+class EarlierPosterior(Prior):
+    """A Gaussian posterior of earlier data as the prior of later ones: `N(mean, precision⁻¹)`."""
+
+    posterior: Normal
+
+    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+        centre = {name: self.posterior.mean[name] for name in gradient}
+        away = vectors.add({name: at[name] for name in gradient}, centre, alpha=-1.0)
+        return vectors.add_(gradient, self.posterior.precision.matmul(away), alpha=factor)
+
+    def added_to(self, curvature: Matrix) -> Matrix:
+        if not self.posterior.precision.adds_to(curvature):
+            raise TypeError(
+                "The prior, an earlier posterior, has a precision of the structure "
+                f"{type(self.posterior.precision).__name__}, which cannot be added to "
+                f"{type(curvature).__name__}; use a belief of the same structure."
+            )
+        return curvature.plus(self.posterior.precision)
+
+    def diagonal(self, like: Params) -> Params:
+        return self.posterior.precision.diagonal()
+
+    def describe(self) -> list[float]:
+        mean, variance = self.posterior.mean, self.posterior.variance()
+        return [float(vectors.total(mean)), float(vectors.total(variance))]
+
+
+def as_prior(given: Prior | float) -> Prior:
+    """A prior; a number is the precision of a Gaussian about zero."""
+    return given if isinstance(given, Prior) else GaussianPrior(float(given))

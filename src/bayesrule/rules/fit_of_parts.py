@@ -1,0 +1,87 @@
+"""Whether the parts of a learner fit together: every misfit is refused before the first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bayesrule.curvature import Curvature
+from bayesrule.curvature.rows import refuse_recurrent
+from bayesrule.expectations import Expectation
+from bayesrule.likelihoods import Likelihood
+from bayesrule.posteriors import Family
+from bayesrule.rules._base import Rule
+from bayesrule.tensors import distributed
+from bayesrule.tensors.network import Network
+
+
+def check_parts(
+    network: Network,
+    likelihood: Likelihood,
+    family: Family,
+    expectation: Expectation,
+    curvature: Curvature,
+    rule: Rule,
+) -> None:
+    """Refuses parts that do not fit, by name and with the way out."""
+    rule.check(family, expectation, curvature)
+    _refuse(expectation.obstacle(family))
+    _check_coordinates(family, curvature)
+    _check_ranks(family, rule)
+    _check_curvature(network, likelihood, curvature)
+
+
+def check_final(
+    network: Network, likelihood: Likelihood, family: Family, curvature: Curvature
+) -> None:
+    """Refuses a final curvature that cannot be summed over the data at the mean."""
+    kind = type(curvature).__name__
+    sums = curvature.additive and curvature.gives_curvature and curvature.whole_data
+    if curvature.needs_draws or not sums or curvature.diagonal_only:
+        raise ValueError(
+            "The final curvature is summed over the data at the mean: use GGN(), Fisher(), "
+            f"PerExample() or Hessian(), got {kind}()."
+        )
+    if family.structure is None or not family.spreads:
+        raise TypeError(
+            f"The final curvature becomes the precision of a Gaussian, got {family!r}; use "
+            "GaussianFamily(structure)."
+        )
+    _check_curvature(network, likelihood, curvature)
+
+
+def check_predictive(how: Any, family: Family, likelihood: Likelihood) -> None:
+    """Refuses a way to predict that the belief or the likelihood does not allow."""
+    _refuse(how.obstacle(family))
+    for ability in getattr(how, "asks", ()):
+        _refuse(likelihood.lacks(ability))
+
+
+def _refuse(obstacle: str | None) -> None:
+    if obstacle is not None:
+        raise TypeError(obstacle[0].upper() + obstacle[1:].rstrip(".") + ".")
+
+
+def _check_coordinates(family: Family, curvature: Curvature) -> None:
+    if family.own_coordinates and not curvature.takes_coordinates:
+        raise ValueError(
+            f"{type(curvature).__name__}() looks at the weights as they are, and "
+            f"{type(family).__name__}() learns them in other coordinates: use GaussianFamily(), or "
+            "NoCurvature(), Fisher() or GGN()."
+        )
+    if family.needs_additive and not curvature.additive:
+        raise ValueError(
+            f"{type(curvature).__name__}() squares the whole gradient, which "
+            f"{type(family).__name__}() divides among its parts: use PerExample(), GGN() or Price()."
+        )
+
+
+def _check_ranks(family: Family, rule: Rule) -> None:
+    if distributed.world_size() > 1 and family.structure is not None:
+        _refuse(family.structure.rank_obstacle)
+
+
+def _check_curvature(network: Network, likelihood: Likelihood, curvature: Curvature) -> None:
+    for ability in curvature.asks:
+        _refuse(likelihood.lacks(ability))
+    if curvature.needs_rows:
+        refuse_recurrent(network, curvature)
