@@ -127,8 +127,7 @@ def method(
 
     def decorate(function: Build[P]) -> Build[P]:
         build = _completed(function, full_signature(function, defaults or {}))
-        words = {**EXPLAINED, **(explained or {})}
-        options = {name: words[name] for name in [*inspect.signature(build).parameters][2:]}
+        options = _explained(build, explained or {})
         ignored = without_effect if Need.DRAWS in needs else (*without_effect, "shared_draws")
         record = Record(
             build=build,
@@ -149,6 +148,19 @@ def method(
         return build
 
     return decorate
+
+
+def _explained(build: Callable[..., Learner], words: Mapping[str, str]) -> dict[str, str]:
+    """What each option of a method does; a method with an option that nobody explains is faulty."""
+    names = [*inspect.signature(build).parameters][2:]
+    every = {**EXPLAINED, **words}
+    faults = {*names} - {*every} | {*words} - {*names}
+    if faults:
+        raise TypeError(
+            f"{build.__name__}: {', '.join(sorted(faults))} is an option without an explanation, "
+            "or an explanation without an option; see EXPLAINED and explained=."
+        )
+    return {name: every[name] for name in names}
 
 
 def _completed(function: Build[P], signature: inspect.Signature) -> Build[P]:

@@ -17,8 +17,10 @@ from bayesrule.methods._record import AT_DRAWS, DIAGONAL, SAMPLED_FISHER, Need, 
 from bayesrule.posteriors import GaussianFamily, RotatedFamily
 from bayesrule.rules import Average, Noisy, Velocity
 
-EVERY_FEW_STEPS = "natural gradient with momentum; the curvature is estimated every `stats_every` "
-EVERY_FEW_STEPS += "and inverted every `inverse_every` steps"
+EVERY_FEW_STEPS = (
+    "natural gradient with momentum; the curvature is estimated every `stats_every` steps and "
+    "inverted every `inverse_every` steps"
+)
 MOMENTUM = {"momentum": "decay of the average of gradients, or Average(), Velocity() or None"}
 
 
@@ -96,13 +98,13 @@ def noisy_kfac(
 
 
 @method(
-    belief="noisy_kfac's, with variances of their own in the factors' eigenbases (`Kronecker`)",
+    belief="as noisy_kfac, with free variances in the eigenbases of the factors (`Kronecker`)",
     expectation=AT_DRAWS,
     curvature=SAMPLED_FISHER,
     rule=EVERY_FEW_STEPS,
     source="Bae, Zhang & Grosse (2018); George et al. (2018) for the eigenbases",
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
-    limits="several ranks have eigenbases of their own, which cannot be summed",
+    limits="refused with several ranks of torch.distributed, whose eigenbases would differ",
     explained=MOMENTUM,
 )
 def noisy_ekfac(
@@ -126,7 +128,7 @@ def noisy_ekfac(
 
 
 @method(
-    belief="neighbouring layers correlated (`BlockTridiagonal`)",
+    belief="a Gaussian in which neighbouring layers are correlated (`BlockTridiagonal`)",
     expectation=AT_DRAWS,
     curvature=SAMPLED_FISHER,
     rule=EVERY_FEW_STEPS,

@@ -22,8 +22,10 @@ FIXED = "fixed covariance, about I/N (`Isotropic`)"
 NONE = "none (`NoCurvature`)"
 SQUARED_GRADIENT = "square of the batch's mean gradient (`SquaredGradient`)"
 POINT = "predicts with the mean alone: its covariance says nothing of the data"
-ROOT = "predicts with the mean alone: the precision is an average of squares that depend on the "
-ROOT += "batch size"
+BATCH_DEPENDENT = (
+    "predicts with the mean alone: the precision is an average of squares that depend on the batch "
+    "size"
+)
 
 # Plain optimisers have no prior unless they are given one.
 NO_PRIOR = {"prior_precision": 0.0}
@@ -65,7 +67,7 @@ def sgd(
     curvature=SQUARED_GRADIENT,
     rule="natural gradient, divided by the root of the averaged squares",
     source="Khan & Rue (2023), sec. 4.2, eq. 38",
-    limits=ROOT,
+    limits=BATCH_DEPENDENT,
     defaults=NO_PRIOR,
 )
 def rmsprop(
@@ -95,7 +97,7 @@ def rmsprop(
     rule="natural gradient, averaged, divided by the root of the averaged squares; both averages "
     "are corrected for their start at zero",
     source="Khan & Rue (2023), sec. 4.2 and appendix F, eq. 77; Kingma & Ba (2015), algorithm 1",
-    limits=ROOT,
+    limits=BATCH_DEPENDENT,
     defaults=NO_PRIOR,
 )
 def adam(
