@@ -65,6 +65,12 @@ class FactorOptions(NoisyOptions, total=False):
     inverse_every: Annotated[int, Default(100)]
 
 
+class LayerOptions(FactorOptions, total=False):
+    """Options of noisy natural gradients with a pair of factors for each layer."""
+
+    widest: Annotated[int, Default(8192)]
+
+
 class ElboOptions(Settings, total=False):
     """Options of the methods that follow the gradient of the ELBO."""
 

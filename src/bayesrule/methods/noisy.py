@@ -12,7 +12,7 @@ from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
-from bayesrule.methods._options import FactorOptions, Momentum, NoisyOptions, common
+from bayesrule.methods._options import FactorOptions, LayerOptions, Momentum, NoisyOptions, common
 from bayesrule.methods._record import AT_DRAWS, DIAGONAL, SAMPLED_FISHER, Need, method
 from bayesrule.posteriors import GaussianFamily, RotatedFamily
 from bayesrule.rules import Average, Noisy, Velocity
@@ -75,26 +75,14 @@ def noisy_adam(
     explained=MOMENTUM,
 )
 def noisy_kfac(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    widest: int = 8192,
-    **options: Unpack[FactorOptions],
+    model: nn.Module, likelihood: Likelihood, **options: Unpack[LayerOptions]
 ) -> Learner:
     """Noisy K-FAC: a matrix Gaussian for each layer, from its inputs and its output gradients.
 
     For small nets `stats_every=1, inverse_every=1` costs little and learns faster.
     """
-    return Learner(
-        model,
-        likelihood,
-        posterior=_kronecker(model, Kronecker(widest=widest), options),
-        expectation=Draws(options["draws"]),
-        curvature=options["curvature"] or Fisher(),
-        rule=_rule(options),
-        predictive=Draws(32),
-        **common(options),
-    )
+    family = _kronecker(model, Kronecker(widest=options["widest"]), options)
+    return _learner(model, likelihood, family, options)
 
 
 @method(
@@ -108,23 +96,11 @@ def noisy_kfac(
     explained=MOMENTUM,
 )
 def noisy_ekfac(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    widest: int = 8192,
-    **options: Unpack[FactorOptions],
+    model: nn.Module, likelihood: Likelihood, **options: Unpack[LayerOptions]
 ) -> Learner:
     """Noisy EK-FAC: noisy K-FAC with the curvature's own diagonal in the factors' eigenbases."""
-    return Learner(
-        model,
-        likelihood,
-        posterior=_kronecker(model, Kronecker(corrected=True, widest=widest), options),
-        expectation=Draws(options["draws"]),
-        curvature=options["curvature"] or Fisher(),
-        rule=_rule(options),
-        predictive=Draws(32),
-        **common(options),
-    )
+    structure = Kronecker(corrected=True, widest=options["widest"])
+    return _learner(model, likelihood, _kronecker(model, structure, options), options)
 
 
 @method(
@@ -134,27 +110,15 @@ def noisy_ekfac(
     rule=EVERY_FEW_STEPS,
     source="Zhang et al. (2018), sec. 3.5; Martens & Grosse (2015), sec. 4.3",
     needs=(Need.CHAIN, Need.SINGLE_EXAMPLES, Need.DRAWS),
-    limits="recurrent and normalising layers and branches are refused",
+    limits="recurrent and normalising layers are refused",
     explained=MOMENTUM,
 )
 def noisy_tridiagonal(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    widest: int = 8192,
-    **options: Unpack[FactorOptions],
+    model: nn.Module, likelihood: Likelihood, **options: Unpack[LayerOptions]
 ) -> Learner:
     """Noisy K-FAC for chains of layers, with the weights of neighbouring layers correlated."""
-    return Learner(
-        model,
-        likelihood,
-        posterior=GaussianFamily(BlockTridiagonal(widest), options["initial_curvature"]),
-        expectation=Draws(options["draws"]),
-        curvature=options["curvature"] or Fisher(),
-        rule=_rule(options),
-        predictive=Draws(32),
-        **common(options),
-    )
+    family = GaussianFamily(BlockTridiagonal(options["widest"]), options["initial_curvature"])
+    return _learner(model, likelihood, family, options)
 
 
 @method(
@@ -176,16 +140,8 @@ def noisy_full(
     **options: Unpack[FactorOptions],
 ) -> Learner:
     """Noisy natural gradient with a full covariance, for nets of some thousand weights."""
-    return Learner(
-        model,
-        likelihood,
-        posterior=GaussianFamily(Dense(limit), options["initial_curvature"]),
-        expectation=Draws(options["draws"]),
-        curvature=options["curvature"] or Fisher(),
-        rule=_rule(options),
-        predictive=Draws(32),
-        **common(options),
-    )
+    family = GaussianFamily(Dense(limit), options["initial_curvature"])
+    return _learner(model, likelihood, family, options)
 
 
 def _kronecker(model: nn.Module, structure: Kronecker, options: FactorOptions) -> GaussianFamily:
@@ -205,9 +161,14 @@ def _average(momentum: Momentum) -> Average | Velocity | None:
     return momentum if isinstance(momentum, Average | Velocity | None) else Average(momentum)
 
 
-def _rule(options: FactorOptions) -> Noisy:
-    """Steps at drawn weights whose curvature may be a few steps old."""
-    return Noisy(
+def _learner(
+    model: nn.Module, likelihood: Likelihood, family: GaussianFamily, options: FactorOptions
+) -> Learner:
+    """What the methods with a sampled Fisher information share: all parts but the belief.
+
+    The curvature may be a few steps old, and its inverse older.
+    """
+    rule = Noisy(
         options["learning_rate"],
         options["rate"],
         _average(options["momentum"]),
@@ -215,4 +176,14 @@ def _rule(options: FactorOptions) -> Noisy:
         kl_clip=options["kl_clip"],
         stats_every=options["stats_every"],
         inverse_every=options["inverse_every"],
+    )
+    return Learner(
+        model,
+        likelihood,
+        posterior=family,
+        expectation=Draws(options["draws"]),
+        curvature=options["curvature"] or Fisher(),
+        rule=rule,
+        predictive=Draws(32),
+        **common(options),
     )
