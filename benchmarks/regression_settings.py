@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bayesrule.app.data.errors import nearest
-from bayesrule.app.recipe import Course, refuse_unknown
+from bayesrule.app.recipe import refuse_unknown
 from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood
-from bayesrule.methods import find
+from bayesrule.methods import Course, find
 from bayesrule.schedules import Schedule, cosine, piecewise
 from bayesrule.training.models import mlp
 from benchmarks import uci

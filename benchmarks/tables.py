@@ -1,4 +1,4 @@
-"""Writes the figures of `benchmarks/results/*.json` into the docs, between their markers."""
+"""Writes figures of `benchmarks/results/*.json` and records of methods into the docs' tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.variational import chosen
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from method_tables import METHOD_PAGE, parts
 from natural_tables import PAGE, commands
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -276,8 +277,16 @@ def replace_between(text: str, marker: str, content: str) -> str:
     return f"{head}{begin}\n{content}\n{end}{rest.split(end, 1)[1]}"
 
 
+def write_methods() -> None:
+    """Rewrites the tables of methods from their records."""
+    readme, page = ROOT / "README.md", ROOT / "docs" / "methods.md"
+    readme.write_text(replace_between(readme.read_text(), "methods", parts()))
+    for marker, table in METHOD_PAGE.items():
+        page.write_text(replace_between(page.read_text(), marker, table()))
+
+
 def main() -> int:
-    """Rewrites the README and the page of natural gradients from the results."""
+    """Rewrites the README and the pages of methods and natural gradients."""
     readme = ROOT / "README.md"
     text = readme.read_text()
     for marker, files, table in (
@@ -293,6 +302,7 @@ def main() -> int:
         if found := kept(marker, names):
             text = replace_between(text, marker, rows(found))
     readme.write_text(text)
+    write_methods()
     page = ROOT / "docs" / "natural-gradient.md"
     for marker, (names, table) in PAGE.items():
         if found := [

@@ -26,7 +26,7 @@ from bayesrule import (
     LowRank,
     fit,
 )
-from bayesrule.app.recipe import LINEAR
+from bayesrule.methods import Need, record
 from bayesrule.tensors import distributed, tree
 from bayesrule.training.batches import TensorBatches
 from bayesrule.training.models import mlp
@@ -64,7 +64,8 @@ def steps(learner: Learner, targets: Tensor = Y) -> State:
 def learner(name: str, **options: Any) -> Learner:
     """A named method; every rank looks at the loss at the same weights."""
     # Newton's method is for convex problems.
-    module = mlp(1, 2, hidden=()).double() if name in LINEAR else net()
+    linear = Need.LINEAR_MODEL in record(name).needs
+    module = mlp(1, 2, hidden=()).double() if linear else net()
     likelihood = GaussianLikelihood(noise=0.5)
     # Targets drawn from the model would be other ones on each rank.
     if name == "variational_laplace":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule import Dense, schedules
-from bayesrule.app.recipe import COURSES, LINEAR, Recipe, option_names
+from bayesrule.app.recipe import Recipe
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
     BernoulliLikelihood,
@@ -19,7 +19,7 @@ from bayesrule.likelihoods import (
     Likelihood,
     PoissonLikelihood,
 )
-from bayesrule.methods import METHODS
+from bayesrule.methods import METHODS, Need, option_names, record
 from bayesrule.rules import Elbo, Natural, Noisy
 from bayesrule.training import checkpoint
 
@@ -47,8 +47,13 @@ CASES = [
         (400, {"epochs": 7}, 7, 32),
         (400, {"method": "ridge"}, 30, 400),  # all data at once
         (400, {"method": "newton", "batch_size": 50, "epochs": 3}, 3, 50),
-        (100, {"method": "tagi"}, COURSES["tagi"].most, 10),  # each epoch counts the data again
-        (64_000, {"method": "TAGI"}, COURSES["tagi"].least, 10),
+        (
+            100,
+            {"method": "tagi"},
+            record("tagi").course.most,
+            10,
+        ),  # each epoch counts the data again
+        (64_000, {"method": "TAGI"}, record("tagi").course.least, 10),
         (400, {"method": "tagi", "epochs": 99}, 99, 10),
     ],
 )
@@ -95,7 +100,7 @@ def test_every_method_trains_and_its_step_size_falls_to_zero(method: str) -> Non
         "learning_rate" in option_names(METHODS[method])
     )
     rate = rule.learning_rate if isinstance(rule, Natural | Elbo | Noisy) else None
-    if method in LINEAR:
+    if Need.LINEAR_MODEL in record(method).needs:
         assert recipe.linear
         assert not callable(rate)
     elif rate is not None:

@@ -14,7 +14,7 @@ import torch
 
 import bayesrule as br
 from bayesrule.app.data.uci import UCI, RegressionSplit
-from bayesrule.app.recipe import Course
+from bayesrule.methods import Course
 from bayesrule.schedules import cosine
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.train import TrainingError

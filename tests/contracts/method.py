@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule import Learner, Likelihood, State, methods
-from bayesrule.methods import last_layer
+from bayesrule.methods import Need, record
+from bayesrule.methods.laplace import last_layer_names
 from bayesrule.tensors import tree
 
-# Newton's steps are for convex losses, so these methods get a linear model; and full steps may
-# overshoot where probabilities are close to 0 or 1, so their loss falls for certain in short ones.
-CONVEX = {"newton", "ridge"}
-SMOOTH = {"variational_laplace"}
+# Full steps of methods for linear models may overshoot where probabilities are close to 0 or 1, so
+# their loss falls for certain in short ones.
 SHORT = {"learning_rate": 0.3, "rate": 0.3}
 
 
@@ -34,10 +33,11 @@ class Task:
         """An unmodified module, the same at each call."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            if method in CONVEX:
+            if Need.LINEAR_MODEL in record(method).needs:
                 return nn.Linear(2, self.outputs)
             net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, self.outputs))
-            return br.smooth(net) if method in SMOOTH else net
+            differentiated_twice = Need.SMOOTH_ACTIVATIONS in record(method).needs
+            return br.smooth(net) if differentiated_twice else net
 
 
 def regression_task() -> Task:
@@ -111,7 +111,8 @@ class MethodContract:
         assert set(kinds[2:]) <= named
 
     def test_the_loss_falls(self) -> None:
-        learner = self.learner(**(SHORT if self.name in CONVEX else {}))
+        linear = Need.LINEAR_MODEL in record(self.name).needs
+        learner = self.learner(**(SHORT if linear else {}))
         before = self.loss(learner, learner.init(seed=0))
         state = self.run(learner, 60)
         assert self.loss(learner, state) < 0.8 * before
@@ -177,4 +178,4 @@ class MethodContract:
 
     def _some(self, learner: Learner) -> str:
         """A parameter of the last layer, which every belief is about."""
-        return last_layer.last_layer_names(learner.model)[0]
+        return last_layer_names(learner.model)[0]

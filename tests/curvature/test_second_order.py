@@ -326,7 +326,7 @@ def test_every_likelihood_that_can_be_sampled(
     assert torch.isfinite(info.elbo)
 
 
-def test_kinks_are_warned_about_and_can_be_smoothed() -> None:
+def test_piecewise_linear_layers_are_warned_about_and_can_be_smoothed() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.LeakyReLU(), nn.Linear(3, 1)))
     with pytest.warns(UserWarning, match=r"1 \(ReLU\) and 1 more.*smooth"):
         variational_laplace(net, GaussianLikelihood(), num_data=1)

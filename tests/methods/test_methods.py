@@ -7,7 +7,7 @@ from torch import nn
 
 import bayesrule as br
 from bayesrule import methods
-from bayesrule.methods import last_layer
+from bayesrule.methods.laplace import last_layer_names
 
 CASES = [(name, task) for name in methods.METHODS for task in TASKS]
 
@@ -47,11 +47,11 @@ def test_an_unknown_name_gets_a_hint() -> None:
 def test_the_last_layer_is_the_last_that_has_trainable_parameters() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1), nn.ReLU(), nn.Linear(1, 1))
     model[3].requires_grad_(False)
-    assert last_layer.last_layer_names(model) == ("1.weight", "1.bias")
+    assert last_layer_names(model) == ("1.weight", "1.bias")
     model[1].weight.requires_grad_(False)
-    assert last_layer.last_layer_names(model) == ("1.bias",)
+    assert last_layer_names(model) == ("1.bias",)
     with pytest.raises(ValueError, match="no trainable parameters, so it has no last layer"):
-        last_layer.last_layer_names(model.requires_grad_(False))
+        last_layer_names(model.requires_grad_(False))
 
 
 def test_plain_optimisers_have_no_prior_unless_given_one() -> None:

@@ -33,7 +33,7 @@ from torch.func import functional_call
 import bayesrule as br
 from bayesrule.learner import Learner
 from bayesrule.matrices import Structure
-from bayesrule.methods.last_layer import last_layer_names
+from bayesrule.methods.laplace import last_layer_names
 from bayesrule.predicting.predict import linearised_outputs
 from bayesrule.tensors import seeds
 from bayesrule.types import Params, State

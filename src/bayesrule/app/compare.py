@@ -15,7 +15,7 @@ import torch
 
 from bayesrule.app.data import DataError, Encoder, Table, split_rows
 from bayesrule.app.provenance import machine, versions
-from bayesrule.app.recipe import Recipe, option_names
+from bayesrule.app.recipe import Recipe
 from bayesrule.app.report import (
     CalibrationBins,
     ClassificationPredictions,
@@ -29,7 +29,7 @@ from bayesrule.app.report import (
 )
 from bayesrule.app.report.contents import Floats
 from bayesrule.learner import Learner
-from bayesrule.methods import METHODS, find
+from bayesrule.methods import METHODS, Need, find, option_names, record
 from bayesrule.predicting import metrics
 from bayesrule.predicting.evaluate import ECE_BINS, coverage_levels, scores
 from bayesrule.predicting.predict import predict
@@ -119,11 +119,14 @@ def compare(
 
 def applicable(methods: Sequence[str] | None, task: str) -> list[str]:
     """The methods by name, all that fit the task where none are named."""
+    unfit = [name for name in METHODS if Need.REAL_TARGETS in record(name).needs]
+    unfit = unfit if task == "classification" else []
     if methods is None:
-        return [name for name in METHODS if not (task == "classification" and name == "ridge")]
+        return [name for name in METHODS if name not in unfit]
     chosen = [find(name).__name__ for name in methods]
-    if task == "classification" and "ridge" in chosen:
-        raise ValueError("ridge is for regression; for classes, newton is its counterpart.")
+    for name in chosen:
+        if name in unfit:
+            raise ValueError(f"{name} is for regression; {record(name).limits}.")
     return list(dict.fromkeys(chosen))
 
 

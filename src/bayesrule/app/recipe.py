@@ -20,19 +20,12 @@ from bayesrule.likelihoods import (
     Likelihood,
     PoissonLikelihood,
 )
-from bayesrule.methods import Settings, find
+from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.smooth import smooth
-from bayesrule.rules import Conditioning
 from bayesrule.schedules import cosine
 from bayesrule.training.models import mlp
 from bayesrule.training.train import Epoch, Run, fit
 from bayesrule.types import State
-
-# Methods that are exact for linear models; elsewhere their full matrices are out of place.
-LINEAR = ("newton", "ridge")
-
-# Methods that look at second derivatives, which piecewise-linear activations do not have.
-SMOOTH = ("variational_laplace",)
 
 Method = Callable[..., Learner]
 
@@ -45,54 +38,10 @@ _LIKELIHOODS: dict[str, type[Likelihood]] = {
 }
 
 
-@dataclass(frozen=True)
-class Course:
-    """How many epochs are trained where nobody says: from `least` to `most`.
-
-    They are as many as make about `steps` steps. With `whole` each step sees all the data;
-    otherwise `batch` examples. `noise` is how a Gaussian likelihood learns it.
-    """
-
-    least: int = 20
-    most: int = 400
-    steps: int = 2000
-    batch: int = 32
-    whole: bool = False
-    noise: Mapping[str, float] = field(default_factory=dict)
-
-    def epochs(self, batches: int, steps: int | None) -> int:
-        """How many, with so many batches in an epoch."""
-        return max(self.least, min(self.most, round((steps or self.steps) / batches)))
-
-
-# Methods that train in another way than by many small steps.
-COURSES = {
-    # Each step sees all data, so the noise needs no averaging over batches.
-    **dict.fromkeys(LINEAR, Course(30, 30, whole=True, noise={"averaging": 1.0})),
-    # Small batches, since their examples are taken as if each were alone. The noise of standardised
-    # targets is believed to be about √0.1 until data say otherwise.
-    "tagi": Course(20, 100, 2500, 10, noise={"shape": 1.0, "rate": 0.1}),
-}
-
-
-def option_names(method: Method) -> list[str]:
-    """The options that a method takes, its own and those of all.
-
-    >>> option_names(find("sgd"))
-    ['learning_rate', 'momentum', 'prior_precision', 'shared_draws', 'temperature']
-    """
-    given = {"model", "likelihood", "num_data", "settings"}
-    return sorted({*inspect.signature(method).parameters, *Settings.__annotations__} - given)
-
-
 def refuse_unknown(method: Method, options: Mapping[str, Any]) -> None:
     """A ValueError for an option that a method does not have."""
-    known = option_names(method)
-    for name in options:
-        if name not in known:
-            raise ValueError(
-                f"{method.__name__} has no option {name}; it takes {', '.join(known)}."
-            )
+    if problem := unknown_option(method, options):
+        raise ValueError(problem)
 
 
 @dataclass(frozen=True)
@@ -131,12 +80,12 @@ class Recipe:
     @property
     def linear(self) -> bool:
         """Whether the method is for linear models and takes all data at once."""
-        return find(self.method).__name__ in LINEAR
+        return Need.LINEAR_MODEL in record(self.method).needs
 
     @property
     def course(self) -> Course:
         """How the method trains where nobody says."""
-        return COURSES.get(find(self.method).__name__, Course())
+        return record(self.method).course
 
     def for_data(self, num_data: int) -> Recipe:
         """The same recipe with epochs and batch size worked out for so many examples."""
@@ -152,7 +101,8 @@ class Recipe:
         outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
         if not self.linear:
             model = mlp(inputs, outputs, self.hidden, seed=self.seed)
-            return smooth(model) if find(self.method).__name__ in SMOOTH else model
+            differentiated_twice = Need.SMOOTH_ACTIVATIONS in record(self.method).needs
+            return smooth(model) if differentiated_twice else model
         model = mlp(inputs, outputs, ())
         # Where the loss is convex, zero is the safe start: Newton's steps can overshoot elsewhere.
         for parameter in model.parameters():
@@ -163,21 +113,20 @@ class Recipe:
         """The learner; `targets` is the number of target columns or classes."""
         method = find(self.method)
         refuse_unknown(method, self.options)
-        parameters = inspect.signature(method).parameters
-        options = {**self.options, **self._learning_rate(method, num_data)}
-        if "rule" in parameters and "rule" not in options:
-            options["rule"] = Conditioning.over(num_data, self._num_steps(num_data))
+        chosen = record(self.method).training_options(num_data, self._num_steps(num_data))
+        options = {**chosen, **self.options}
+        options |= self._learning_rate(method, options, num_data)
         module = self.network(inputs, targets)
         return method(module, self._likelihood(), num_data=num_data, **options)
 
-    def _learning_rate(self, method: Method, num_data: int) -> dict[str, Any]:
+    def _learning_rate(
+        self, method: Method, options: Mapping[str, Any], num_data: int
+    ) -> dict[str, Any]:
         """The learning rate by its name; nothing for methods that have none."""
         parameter = inspect.signature(method).parameters.get("learning_rate")
         if parameter is None:
             return {}
-        # Full Newton steps can overshoot on classes; half steps do not and are as good in the end.
-        default = 0.5 if method.__name__ == "newton" else parameter.default
-        rate = self.options.get("learning_rate", default)
+        rate = options.get("learning_rate", parameter.default)
         if not self.linear and not callable(rate):
             rate = cosine(rate, steps=self._num_steps(num_data))
         return {"learning_rate": rate}

@@ -1,6 +1,7 @@
 """The named methods: each is one assignment of parts, as in Table 1 of Khan & Rue (2023).
 
-Every method takes `(model, likelihood, *, num_data, ...)`: its own options and those of `Settings`.
+Every method takes `(model, likelihood, *, num_data, ...)` and has a record, which says what it is
+made of, where it comes from, what it needs and how it trains where nobody says.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from bayesrule.learner import Learner
-from bayesrule.methods._settings import Rate, Settings
+from bayesrule.methods._options import Rate, Settings, option_names, unknown_option
+from bayesrule.methods._record import RECORDS, Course, Need, Record, method
 from bayesrule.methods.closed_form import tagi
-from bayesrule.methods.natural import ivon, laplace, newton, ogn, ridge, vogn
+from bayesrule.methods.laplace import laplace
+from bayesrule.methods.natural import ivon, newton, ogn, ridge, vogn
 from bayesrule.methods.noisy import (
     noisy_adam,
     noisy_ekfac,
@@ -30,7 +33,7 @@ METHODS: dict[str, Callable[..., Learner]] = {
         *(noisy_adam, noisy_kfac, noisy_ekfac, noisy_tridiagonal, noisy_full),
     )
 }
-"""Every named method."""
+"""Every named method, in the order of the table."""
 
 
 def find(name: str) -> Callable[..., Learner]:
@@ -47,4 +50,26 @@ def find(name: str) -> Callable[..., Learner]:
     return METHODS[key]
 
 
-__all__ = [*METHODS, "METHODS", "Rate", "Settings", "find"]
+def record(name: str) -> Record:
+    """What there is to know about the method of a name.
+
+    >>> record("vogn").source
+    'Khan & Rue (2023), sec. 4.4, eqs 45 and 46'
+    """
+    return RECORDS[find(name).__name__]
+
+
+__all__ = [
+    *METHODS,
+    "METHODS",
+    "Course",
+    "Need",
+    "Rate",
+    "Record",
+    "Settings",
+    "find",
+    "method",
+    "option_names",
+    "record",
+    "unknown_option",
+]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -10,12 +11,36 @@ from bayesrule.curvature import Innovations
 from bayesrule.expectations import Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.methods._settings import Settings
+from bayesrule.methods._options import Settings
+from bayesrule.methods._record import DIAGONAL, Course, Need, method
 from bayesrule.moments import Activations, MomentMatched
 from bayesrule.posteriors import FanIn, GaussianFamily
 from bayesrule.rules import Conditioning
 
+# Small batches, since their examples are taken as if each were alone. The noise of standardised
+# targets is believed to be about √0.1 until data say otherwise.
+SMALL_BATCHES = Course(20, 100, 2500, 10, noise={"shape": 1.0, "rate": 0.1})
 
+
+def bounded(num_data: int, num_steps: int) -> Mapping[str, Any]:
+    """Bounds for data that are seen again in every epoch."""
+    return {"rule": Conditioning.over(num_data, num_steps)}
+
+
+@method(
+    belief=DIAGONAL,
+    expectation="means and variances in closed form (`Moments`)",
+    curvature="innovations of the observed outputs, carried back (`Innovations`)",
+    rule="conditioning on each batch in closed form: no gradients, no learning rate",
+    source="Goulet, Nguyen & Amiri (2021), eqs 2 to 5 (moments) and 17 (conditioning)",
+    needs=(Need.MOMENT_RULES,),
+    limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "
+    "no momentum",
+    without_effect=("prior_precision",),
+    course=SMALL_BATCHES,
+    training_options=bounded,
+    explained={"prior_precision": "δ of the prior that info.kl is taken from; gain is the prior"},
+)
 def tagi(
     model: nn.Module,
     likelihood: Likelihood,
@@ -28,7 +53,7 @@ def tagi(
     """Tractable approximate Gaussian inference: closed form, no gradients, no learning rate.
 
     The first belief has the module's own weights as means and `gain / √fan_in` as standard
-    deviations; Goulet, Nguyen & Amiri (2021).
+    deviations.
     """
     moments = Moments(activations or MomentMatched())
     spread = gain if isinstance(gain, FanIn) else FanIn(gain, gain, gain)

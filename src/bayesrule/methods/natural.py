@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from torch import nn
 
-from bayesrule.curvature import GGN, Curvature, Hessian, NoCurvature, PerExample, Price
+from bayesrule.curvature import GGN, Hessian, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.matrices import Dense, Diagonal, Structure
-from bayesrule.methods._settings import Rate, Settings, adam_steps
-from bayesrule.methods.last_layer import laplace_structure
+from bayesrule.matrices import Dense, Diagonal
+from bayesrule.methods._options import Rate, Settings
+from bayesrule.methods._record import (
+    AT_DRAWS,
+    AT_MEAN,
+    DIAGONAL,
+    SQUARES_OF_EXAMPLES,
+    Course,
+    Need,
+    method,
+)
 from bayesrule.posteriors import GaussianFamily
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Average, Natural
 
+FULL = "full covariance (`Dense`)"
+AVERAGED = "natural gradient with momentum; the curvature is averaged over steps"
+# Each step sees all data, so the noise needs no averaging over batches.
+ALL_AT_ONCE = Course(30, 30, whole=True, noise={"averaging": 1.0})
 
+
+def half_steps(num_data: int, num_steps: int) -> Mapping[str, Any]:
+    """Full Newton steps can overshoot on classes; half steps do not and end as well."""
+    return {"learning_rate": 0.5}
+
+
+@method(
+    belief=FULL,
+    expectation=AT_MEAN,
+    curvature="exact Hessian (`Hessian`)",
+    rule="natural gradient in full steps, ρ = 1",
+    source="Khan & Rue (2023), sec. 1.3.2, eqs 8 and 12",
+    needs=(Need.LINEAR_MODEL,),
+    limits="a Hessian that is not positive definite is refused, so the loss has to be convex",
+    course=ALL_AT_ONCE,
+    training_options=half_steps,
+)
 def newton(
     model: nn.Module,
     likelihood: Likelihood,
@@ -39,6 +69,16 @@ def newton(
     )
 
 
+@method(
+    belief=FULL,
+    expectation=AT_MEAN,
+    curvature="generalised Gauss-Newton matrix (`GGN`)",
+    rule="natural gradient in full steps, ρ = 1: one step on all data is the exact posterior",
+    source="Khan & Rue (2023), sec. 1.3.3, eq. 14",
+    needs=(Need.LINEAR_MODEL, Need.REAL_TARGETS, Need.SINGLE_EXAMPLES),
+    limits="for classes, newton is its counterpart",
+    course=ALL_AT_ONCE,
+)
 def ridge(
     model: nn.Module,
     likelihood: Likelihood,
@@ -60,6 +100,14 @@ def ridge(
     )
 
 
+@method(
+    belief=DIAGONAL,
+    expectation=AT_MEAN,
+    curvature=SQUARES_OF_EXAMPLES,
+    rule=AVERAGED,
+    source="Khan & Rue (2023), sec. 4.4, eqs 44 and 45",
+    needs=(Need.SINGLE_EXAMPLES,),
+)
 def ogn(
     model: nn.Module,
     likelihood: Likelihood,
@@ -83,6 +131,14 @@ def ogn(
     )
 
 
+@method(
+    belief=DIAGONAL,
+    expectation=AT_DRAWS,
+    curvature=SQUARES_OF_EXAMPLES,
+    rule=AVERAGED,
+    source="Khan & Rue (2023), sec. 4.4, eqs 45 and 46",
+    needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
+)
 def vogn(
     model: nn.Module,
     likelihood: Likelihood,
@@ -107,6 +163,17 @@ def vogn(
     )
 
 
+@method(
+    belief=DIAGONAL,
+    expectation=AT_DRAWS,
+    curvature="gradient times offset of the draw, by Price's theorem (`Price`)",
+    rule="natural gradient with momentum; the averaged curvature is retracted, so that the "
+    "precision stays positive",
+    source="Shen et al. (2024), algorithm 1; Khan & Rue (2023), eq. 11 (Price); Lin, Schmidt & "
+    "Khan (2020), eq. 17 (retraction)",
+    needs=(Need.DRAWS,),
+    explained={"clip": "largest entry of the preconditioned gradient"},
+)
 def ivon(
     model: nn.Module,
     likelihood: Likelihood,
@@ -128,40 +195,5 @@ def ivon(
         curvature=Price(),
         rule=Natural(learning_rate, rate, Average(momentum), retract=True, clip=clip),
         predictive=Draws(32),
-        **settings,
-    )
-
-
-def laplace(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    structure: Structure | None = None,
-    curvature: Curvature | None = None,
-    last_layer: bool | None = None,
-    empirical_prior: bool | None = None,
-    online: bool = False,
-    learning_rate: Rate = 3e-3,
-    **settings: Unpack[Settings],
-) -> Learner:
-    """Laplace: the curvature at the most probable weights, after training or averaged on the way.
-
-    Without a structure, the last layer has a full covariance and the others are held as known;
-    online it is a diagonal over all weights. With neither a structure nor a `prior_precision`, the
-    belief's prior precision is that of largest evidence (`empirical_prior`).
-    """
-    final = curvature or GGN()
-    if empirical_prior is None:
-        empirical_prior = structure is None and "prior_precision" not in settings
-    return Learner(
-        model,
-        likelihood,
-        posterior=GaussianFamily(laplace_structure(model, structure, last_layer, online)),
-        expectation=AtMean(),
-        curvature=final if online else NoCurvature(),
-        rule=Natural(learning_rate, 0.01) if online else adam_steps(learning_rate),
-        final_curvature=None if online else final,
-        empirical_prior=empirical_prior,
-        predictive=Linearised(),
         **settings,
     )

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 from torch import nn
+from torch.optim import Adam
 
 from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.expectations import AtMean
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Diagonal, Isotropic
-from bayesrule.methods._settings import Rate, Settings, adam_steps, without_prior
+from bayesrule.methods._options import Rate, Settings
+from bayesrule.methods._record import AT_MEAN, DIAGONAL, method
 from bayesrule.posteriors import GaussianFamily
-from bayesrule.rules import Average, HeavyBall, Natural
+from bayesrule.rules import Average, Elbo, HeavyBall, Natural
+
+FIXED = "fixed covariance, about I/N (`Isotropic`)"
+NONE = "none (`NoCurvature`)"
+SQUARED_GRADIENT = "square of the batch's mean gradient (`SquaredGradient`)"
+POINT = "predicts with the mean alone: its covariance says nothing of the data"
+BATCH_DEPENDENT = (
+    "predicts with the mean alone: the precision is an average of squares that depend on the batch "
+    "size"
+)
+
+# Plain optimisers have no prior unless they are given one.
+NO_PRIOR = {"prior_precision": 0.0}
 
 
+@method(
+    belief=FIXED,
+    expectation=AT_MEAN,
+    curvature=NONE,
+    rule="natural gradient, which with a fixed covariance is the gradient, with a heavy ball",
+    source="Khan & Rue (2023), sec. 4.1, eqs 34 and 35; heavy ball: appendix F, eq. 75",
+    limits=POINT,
+    defaults=NO_PRIOR,
+    explained={"momentum": "share of the last step that is added to the next (heavy ball)"},
+)
 def sgd(
     model: nn.Module,
     likelihood: Likelihood,
@@ -24,7 +49,7 @@ def sgd(
     momentum: float = 0.9,
     **settings: Unpack[Settings],
 ) -> Learner:
-    """Gradient descent: a Gaussian with fixed covariance, about I/N, looked at at its mean."""
+    """Gradient descent: the mean of a Gaussian follows the gradient, its covariance stays."""
     return Learner(
         model,
         likelihood,
@@ -32,10 +57,19 @@ def sgd(
         expectation=AtMean(),
         curvature=NoCurvature(),
         rule=Natural(learning_rate, momentum=HeavyBall(momentum), fixed_precision=True),
-        **without_prior(settings),
+        **settings,
     )
 
 
+@method(
+    belief=DIAGONAL,
+    expectation=AT_MEAN,
+    curvature=SQUARED_GRADIENT,
+    rule="natural gradient, divided by the root of the averaged squares",
+    source="Khan & Rue (2023), sec. 4.2, eq. 38",
+    limits=BATCH_DEPENDENT,
+    defaults=NO_PRIOR,
+)
 def rmsprop(
     model: nn.Module,
     likelihood: Likelihood,
@@ -52,10 +86,20 @@ def rmsprop(
         expectation=AtMean(),
         curvature=SquaredGradient(),
         rule=Natural(learning_rate, rate, square_root=True),
-        **without_prior(settings),
+        **settings,
     )
 
 
+@method(
+    belief=DIAGONAL,
+    expectation=AT_MEAN,
+    curvature=SQUARED_GRADIENT,
+    rule="natural gradient, averaged, divided by the root of the averaged squares; both averages "
+    "are corrected for their start at zero",
+    source="Khan & Rue (2023), sec. 4.2 and appendix F, eq. 77; Kingma & Ba (2015), algorithm 1",
+    limits=BATCH_DEPENDENT,
+    defaults=NO_PRIOR,
+)
 def adam(
     model: nn.Module,
     likelihood: Likelihood,
@@ -73,10 +117,20 @@ def adam(
         expectation=AtMean(),
         curvature=SquaredGradient(),
         rule=Natural(learning_rate, rate, Average(momentum), square_root=True, debias=True),
-        **without_prior(settings),
+        **settings,
     )
 
 
+@method(
+    belief=FIXED,
+    expectation=AT_MEAN,
+    curvature=NONE,
+    rule="gradient of the ELBO in the mean alone, by Adam",
+    source="Khan & Rue (2023), eq. 1, with the prior as the regulariser; Kingma & Ba (2015), "
+    "algorithm 1",
+    limits=POINT,
+    explained={"rate": "share of the newest squared gradient in Adam's average, 1 − β₂"},
+)
 def map(
     model: nn.Module,
     likelihood: Likelihood,
@@ -100,3 +154,8 @@ def map(
         rule=adam_steps(learning_rate, momentum, rate),
         **settings,
     )
+
+
+def adam_steps(learning_rate: Rate, momentum: float = 0.9, rate: float = 1e-3) -> Elbo:
+    """Adam's steps of the mean; the belief's covariance does not move."""
+    return Elbo(learning_rate, optimiser=partial(Adam, betas=(momentum, 1.0 - rate)))

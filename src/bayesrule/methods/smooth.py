@@ -7,31 +7,36 @@ import warnings
 
 from torch import nn
 
-KINKED = (
+PIECEWISE_LINEAR = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU),
     *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink, nn.Threshold),
 )
 
 
-def kinked(model: nn.Module) -> list[str]:
-    """The names of a module's parts that are piecewise linear, with their kinds."""
+def piecewise_linear_layers(model: nn.Module) -> list[str]:
+    """The names of a module's layers that are piecewise linear, with their types.
+
+    >>> piecewise_linear_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    ['1 (ReLU)']
+    """
     return [
-        f"{name or 'the model'} ({type(part).__name__})"
-        for name, part in model.named_modules()
-        if isinstance(part, KINKED)
+        f"{name or 'the model'} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if isinstance(layer, PIECEWISE_LINEAR)
     ]
 
 
-def warn_of_kinks(model: nn.Module) -> None:
+def warn_if_piecewise_linear(model: nn.Module) -> None:
     """Warns where a method that looks at second derivatives would not see the activations."""
-    found = kinked(model)
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    layers = piecewise_linear_layers(model)
+    if layers:
+        more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
         warnings.warn(
-            f"{found[0]}{more} is piecewise linear: its second derivative is zero almost "
+            f"{layers[0]}{more} is piecewise linear: its second derivative is zero almost "
             "everywhere, so the curvature of the loss is not seen where it bends. Train "
             "bayesrule.smooth(model), the same module with softplus.",
-            stacklevel=3,
+            # The line that calls the method, whose options are completed on the way.
+            stacklevel=4,
         )
 
 
@@ -46,11 +51,11 @@ def smooth(model: nn.Module, beta: float = 1.0) -> nn.Module:
     """
     if not beta > 0:
         raise ValueError(f"beta must be positive, got {beta}.")
-    if isinstance(model, KINKED):
+    if isinstance(model, PIECEWISE_LINEAR):
         return nn.Softplus(beta)
     changed = copy.deepcopy(model)
-    for part in list(changed.modules()):
-        for name, child in part.named_children():
-            if isinstance(child, KINKED):
-                setattr(part, name, nn.Softplus(beta))
+    for layer in list(changed.modules()):
+        for name, child in layer.named_children():
+            if isinstance(child, PIECEWISE_LINEAR):
+                setattr(layer, name, nn.Softplus(beta))
     return changed

@@ -2,22 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Unpack
 
 from torch import nn
-from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
 from bayesrule.expectations import AtMean, Draws, Expectation, Layerwise, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.methods._settings import Rate, Settings
-from bayesrule.methods.smooth import warn_of_kinks
-from bayesrule.posteriors import FanIn, KTiedFamily, MeanFieldFamily
-from bayesrule.posteriors.factorised import SHARE
+from bayesrule.methods._options import ElboOptions, common
+from bayesrule.methods._record import AT_MEAN, Need, method
+from bayesrule.methods.smooth import warn_if_piecewise_linear
+from bayesrule.posteriors import KTiedFamily, MeanFieldFamily
 from bayesrule.posteriors.tied import Rank
 from bayesrule.rules import Elbo
+
+OWN_STD = "independent weights, each with a standard deviation of its own (`MeanFieldFamily`)"
+AT_ANY_DRAWS = "at weight draws (`Draws`), at draws of outputs, or in closed form"
+BY_PRICE = "gradient times noise of the draw, by Price's theorem (`Price`)"
+ELBO_GRADIENT = "gradient of the ELBO in means and standard deviations, by Adam"
+
+
+@method(
+    belief=OWN_STD,
+    expectation=AT_ANY_DRAWS,
+    curvature=BY_PRICE,
+    rule=ELBO_GRADIENT,
+    source="Blundell et al. (2015), sec. 3.2; Swiatkowski et al. (2020), eqs 2 to 6",
+    needs=(Need.DRAWS,),
+)
+def mean_field(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    expectation: Expectation | None = None,
+    **options: Unpack[ElboOptions],
+) -> Learner:
+    """Mean-field variational inference: independent Gaussians by the ELBO's gradient at draws."""
+    return Learner(
+        model,
+        likelihood,
+        posterior=MeanFieldFamily(options["spread"], options["known"]),
+        expectation=expectation or Draws(1),
+        curvature=estimate(expectation),
+        rule=_rule(options),
+        predictive=Draws(32),
+        **common(options),
+    )
+
+
+@method(
+    belief="independent weights, standard deviations of low rank (`KTiedFamily`)",
+    expectation=AT_ANY_DRAWS,
+    curvature=BY_PRICE,
+    rule=ELBO_GRADIENT,
+    source="Swiatkowski et al. (2020), sec. 3, eq. 8",
+    needs=(Need.DRAWS,),
+)
+def k_tied(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    rank: Rank = 2,
+    expectation: Expectation | None = None,
+    **options: Unpack[ElboOptions],
+) -> Learner:
+    """The k-tied Normal: mean-field whose standard deviations are a matrix of low rank, `U Vᵀ`.
+
+    About half the parameters of mean-field, and gradients with less noise.
+    """
+    return Learner(
+        model,
+        likelihood,
+        posterior=KTiedFamily(rank, options["spread"], options["known"]),
+        expectation=expectation or Draws(1),
+        curvature=estimate(expectation),
+        rule=_rule(options),
+        predictive=Draws(32),
+        **common(options),
+    )
+
+
+@method(
+    belief=OWN_STD,
+    expectation=AT_MEAN,
+    curvature="Fisher information, whose slope moves the mean too (`SecondOrder`)",
+    rule=ELBO_GRADIENT,
+    source="Unlu & Aitchison (2021), sec. 4.2, eqs 29 and 30 (in eq. 30 the KL is misprinted)",
+    needs=(Need.SMOOTH_ACTIVATIONS,),
+    limits="predicts with the mean alone; targets that are drawn bias the mean's step for classes, "
+    "unless exact=True",
+)
+def variational_laplace(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    exact: bool = False,
+    difference: float | None = None,
+    share: float = 1.0,
+    **options: Unpack[ElboOptions],
+) -> Learner:
+    """Variational Laplace: the ELBO to second order at the mean, without draws of weights.
+
+    Predictions are at the mean, which has been moved to where the loss is flat. Steps get cheaper
+    with a `share` of the batch, such as 0.25, and on a GPU by a `difference`, such as 3e-4; see
+    `SecondOrder`.
+    """
+    warn_if_piecewise_linear(model)
+    return Learner(
+        model,
+        likelihood,
+        posterior=MeanFieldFamily(options["spread"], options["known"]),
+        expectation=AtMean(),
+        curvature=SecondOrder(exact, difference, share),
+        rule=_rule(options),
+        predictive=AtMean(),
+        **common(options),
+    )
 
 
 def estimate(expectation: Expectation | None) -> Curvature:
@@ -27,103 +128,13 @@ def estimate(expectation: Expectation | None) -> Curvature:
     return ExpectedLoss() if isinstance(expectation, Moments) else Price()
 
 
-def mean_field(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    learning_rate: Rate = 3e-3,
-    scale_multiplier: float = 10.0,
-    optimiser: Callable[..., Optimizer] = Adam,
-    kl_weight: Rate = 1.0,
-    clip: float = float("inf"),
-    keep_gradients: bool = False,
-    expectation: Expectation | None = None,
-    spread: float | FanIn = SHARE,
-    known: tuple[str, ...] = (),
-    **settings: Unpack[Settings],
-) -> Learner:
-    """Mean-field variational inference: independent Gaussians by the ELBO's gradient at draws.
-
-    Blundell et al. (2015); `expectation` may also be `LocalDraws()` or `Flipout()`, which have less
-    noise, or `Moments()`, which has none.
-    """
-    return Learner(
-        model,
-        likelihood,
-        posterior=MeanFieldFamily(spread, known),
-        expectation=expectation or Draws(1),
-        curvature=estimate(expectation),
-        rule=Elbo(learning_rate, scale_multiplier, optimiser, kl_weight, clip, keep_gradients),
-        predictive=Draws(32),
-        **settings,
-    )
-
-
-def k_tied(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    rank: Rank = 2,
-    learning_rate: Rate = 3e-3,
-    scale_multiplier: float = 10.0,
-    optimiser: Callable[..., Optimizer] = Adam,
-    kl_weight: Rate = 1.0,
-    clip: float = float("inf"),
-    keep_gradients: bool = False,
-    expectation: Expectation | None = None,
-    spread: float | FanIn = SHARE,
-    known: tuple[str, ...] = (),
-    **settings: Unpack[Settings],
-) -> Learner:
-    """The k-tied Normal: mean-field whose standard deviations are a matrix of low rank, `U Vᵀ`.
-
-    Swiatkowski et al. (2020). About half the parameters, and gradients with less noise; `rank` may
-    differ by name, such as `{"conv*": None, "*": 2}`, where None ties nothing.
-    """
-    return Learner(
-        model,
-        likelihood,
-        posterior=KTiedFamily(rank, spread, known),
-        expectation=expectation or Draws(1),
-        curvature=estimate(expectation),
-        rule=Elbo(learning_rate, scale_multiplier, optimiser, kl_weight, clip, keep_gradients),
-        predictive=Draws(32),
-        **settings,
-    )
-
-
-def variational_laplace(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    learning_rate: Rate = 3e-3,
-    scale_multiplier: float = 10.0,
-    optimiser: Callable[..., Optimizer] = Adam,
-    kl_weight: Rate = 1.0,
-    clip: float = float("inf"),
-    keep_gradients: bool = False,
-    exact: bool = False,
-    difference: float | None = None,
-    share: float = 1.0,
-    spread: float | FanIn = SHARE,
-    known: tuple[str, ...] = (),
-    **settings: Unpack[Settings],
-) -> Learner:
-    """Variational Laplace: the ELBO to second order at the mean, without draws of weights.
-
-    Unlu & Aitchison (2021). Predictions are at the mean, which has been moved to where the loss is
-    flat. `exact` enumerates the outputs instead of drawing targets, for small nets. Steps get
-    cheaper with a `share` of the batch, such as 0.25, and on a GPU by a `difference`, such as 3e-4;
-    see `SecondOrder`.
-    """
-    warn_of_kinks(model)
-    return Learner(
-        model,
-        likelihood,
-        posterior=MeanFieldFamily(spread, known),
-        expectation=AtMean(),
-        curvature=SecondOrder(exact, difference, share),
-        rule=Elbo(learning_rate, scale_multiplier, optimiser, kl_weight, clip, keep_gradients),
-        predictive=AtMean(),
-        **settings,
+def _rule(options: ElboOptions) -> Elbo:
+    """Steps of one of torch's optimisers."""
+    return Elbo(
+        options["learning_rate"],
+        options["scale_multiplier"],
+        options["optimiser"],
+        options["kl_weight"],
+        options["clip"],
+        options["keep_gradients"],
     )

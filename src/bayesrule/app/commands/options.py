@@ -12,7 +12,8 @@ from typing import Any
 
 from bayesrule.app.commands import faults, numbers
 from bayesrule.app.data import EMBEDDED, UCI, DataError, Table, open_table
-from bayesrule.app.recipe import COURSES, Recipe
+from bayesrule.app.recipe import Recipe
+from bayesrule.methods import METHODS, Course, find, option_names, record
 
 _DATA_HELP = (
     "a csv, tsv, parquet or npz file, or the name of a built-in set "
@@ -60,6 +61,8 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_training(parser: argparse.ArgumentParser) -> None:
     """The network and its training."""
+    usual = Course()
+    without_rate = [name for name in METHODS if "learning_rate" not in option_names(find(name))]
     group = parser.add_argument_group("the network and its training")
     group.add_argument(
         "--hidden",
@@ -73,17 +76,20 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         type=numbers.whole(),
         metavar="N",
         help="passes through the data; default: as many as make about --steps batches, at least "
-        f"20 and at most 400 ({COURSES['tagi'].most} for tagi)",
+        f"{usual.least} and at most {usual.most} ({_exceptions('most')})",
     )
     group.add_argument(
         "--steps",
         type=numbers.whole(),
         metavar="N",
-        help="about how many batches are seen where --epochs is not given (default: 2000, and "
-        f"{COURSES['tagi'].steps} for tagi)",
+        help="about how many batches are seen where --epochs is not given (default: "
+        f"{usual.steps}, and {_exceptions('steps')})",
     )
     group.add_argument(
-        "--batch-size", type=numbers.whole(), metavar="N", help="rows in a batch (default: 32)"
+        "--batch-size",
+        type=numbers.whole(),
+        metavar="N",
+        help=f"rows in a batch (default: {usual.batch}, and {_exceptions('batch')})",
     )
     group.add_argument(
         "--prior-precision",
@@ -101,8 +107,20 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--learning-rate",
         type=numbers.positive,
         metavar="A",
-        help="falls to zero along a cosine; default: the method's own (tagi has none)",
+        help="falls to zero along a cosine; default: the method's own (not for "
+        f"{', '.join(without_rate)})",
     )
+
+
+def _exceptions(setting: str) -> str:
+    """What methods have that train in another way than most.
+
+    >>> _exceptions("most")
+    '30 for newton, 30 for ridge, 100 for tagi'
+    """
+    values = {name: getattr(record(name).course, setting) for name in METHODS}
+    usual = getattr(Course(), setting)
+    return ", ".join(f"{value} for {name}" for name, value in values.items() if value != usual)
 
 
 def add_seed(parser: argparse.ArgumentParser, of: str = "of all randomness (default: 0)") -> None:

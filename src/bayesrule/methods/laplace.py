@@ -1,0 +1,98 @@
+"""Laplace approximations, of all weights or of the last layer alone."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import nn
+
+from bayesrule.curvature import GGN, Curvature, NoCurvature
+from bayesrule.expectations import AtMean
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import Likelihood
+from bayesrule.matrices import Dense, Diagonal, Structure, Subset
+from bayesrule.methods._options import Common, Rate
+from bayesrule.methods._record import AT_MEAN, Need, method
+from bayesrule.methods.points import adam_steps
+from bayesrule.posteriors import GaussianFamily
+from bayesrule.predicting.predict import Linearised
+from bayesrule.rules import Natural
+
+
+@method(
+    belief="full covariance of the last layer (`Dense`), or any structure over all layers",
+    expectation=AT_MEAN,
+    curvature="generalised Gauss-Newton matrix (`GGN`)",
+    rule="Adam to the most probable weights, then one natural-gradient step over all data; online "
+    "natural-gradient steps all along",
+    source="Khan & Rue (2023), sec. 4.4, online eq. 44; prior of largest evidence: MacKay (1992), "
+    "eq. 4.9",
+    needs=(Need.SINGLE_EXAMPLES,),
+    limits="there is no uncertainty before the end of training, except online",
+    explained={
+        "curvature": "which curvature is taken; None is GGN()",
+        "prior_precision": "δ of the prior N(0, I/δ); None trains with 1, and the belief may get "
+        "another one (empirical_prior)",
+    },
+)
+def laplace(
+    model: nn.Module,
+    likelihood: Likelihood,
+    *,
+    structure: Structure | None = None,
+    curvature: Curvature | None = None,
+    last_layer: bool | None = None,
+    prior_precision: float | None = None,
+    empirical_prior: bool | None = None,
+    online: bool = False,
+    learning_rate: Rate = 3e-3,
+    **settings: Unpack[Common],
+) -> Learner:
+    """Laplace: the curvature at the most probable weights, after training or averaged on the way.
+
+    Without a structure, the last layer has a full covariance and the others are held as known;
+    online it is a diagonal over all weights.
+    """
+    final, without_prior = curvature or GGN(), structure is None and prior_precision is None
+    return Learner(
+        model,
+        likelihood,
+        posterior=GaussianFamily(laplace_structure(model, structure, last_layer, online)),
+        expectation=AtMean(),
+        curvature=final if online else NoCurvature(),
+        rule=Natural(learning_rate, 0.01) if online else adam_steps(learning_rate),
+        final_curvature=None if online else final,
+        prior_precision=1.0 if prior_precision is None else prior_precision,
+        empirical_prior=without_prior if empirical_prior is None else empirical_prior,
+        predictive=Linearised(),
+        **settings,
+    )
+
+
+def laplace_structure(
+    model: nn.Module, structure: Structure | None, last_layer: bool | None, online: bool
+) -> Structure:
+    """A full last layer unless something else is asked for."""
+    if online and last_layer:
+        raise ValueError(
+            "Online Laplace moves the weights along the belief, so a belief over the last layer "
+            "would leave all others where they start; use last_layer=False or online=False."
+        )
+    if online or last_layer is False or (last_layer is None and structure is not None):
+        return structure or Diagonal()
+    return Subset(structure or Dense(), last_layer_names(model))
+
+
+def last_layer_names(model: nn.Module) -> tuple[str, ...]:
+    """The trainable parameters of the last module that has any itself.
+
+    >>> last_layer_names(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    ('2.weight', '2.bias')
+    """
+    last: tuple[str, ...] = ()
+    for prefix, module in model.named_modules():
+        parameters = module.named_parameters(prefix, recurse=False)
+        last = tuple(name for name, value in parameters if value.requires_grad) or last
+    if not last:
+        raise ValueError("The model has no trainable parameters, so it has no last layer.")
+    return last

@@ -1,0 +1,238 @@
+"""Records say what their methods are, and the options, the docs and the command follow them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import pickle
+import re
+import warnings
+from pathlib import Path
+from typing import Any, Unpack
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrule as br
+from bayesrule import methods
+from bayesrule.app.cli import main
+from bayesrule.methods import METHODS, Need, Record, Settings, _record, record
+from bayesrule.methods._options import EXPLAINED
+from bayesrule.types import State
+from benchmarks import method_tables
+
+ROOT = Path(__file__).resolve().parents[2]
+every = pytest.mark.parametrize("name", METHODS)
+# What the words for a rule have to speak of.
+RULES = {"Natural": "natural", "Noisy": "natural", "Elbo": "ELBO", "Conditioning": "conditioning"}
+
+
+def built(name: str, model: nn.Module | None = None, **options: Any) -> br.Learner:
+    """A method on a small net, or on another one."""
+    torch.manual_seed(0)
+    linear = Need.LINEAR_MODEL in record(name).needs
+    usual = [nn.Linear(2, 1)] if linear else [nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)]
+    net = model or nn.Sequential(*usual)
+    return METHODS[name](net, br.GaussianLikelihood(noise=0.5), num_data=8, **options)
+
+
+def trained(learner: br.Learner) -> State:
+    """Two steps and the end of training."""
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(1))
+    state = learner.init()
+    for _ in range(2):
+        state, _ = learner.step(state, (x, x[:, :1]))
+    return learner.finish(state, [(x, x[:, :1])])
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+@every
+def test_the_words_name_the_parts_of_the_learner(name: str) -> None:
+    words, parts = record(name), built(name).parts()
+    belief = parts["posterior"].removesuffix(" (some weights)")
+    assert f"(`{belief}`)" in words.belief
+    assert f"(`{parts['expectation']}`)" in words.expectation
+    assert f"(`{parts['curvature']}`)" in words.curvature
+    # Laplace trains by the ELBO's gradient in the mean, which it calls Adam, and ends naturally.
+    assert RULES[parts["rule"]] in words.rule or (name == "laplace" and "Adam" in words.rule)
+
+
+@every
+def test_needs_that_a_learner_can_tell(name: str) -> None:
+    needs, learner = record(name).needs, built(name)
+    curvature = learner.final_curvature or learner.curvature
+    assert (Need.DRAWS in needs) == learner.expectation.random
+    assert (Need.SINGLE_EXAMPLES in needs) == curvature.needs_rows
+    assert (Need.MOMENT_RULES in needs) == isinstance(learner.expectation, br.Moments)
+
+
+@every
+def test_smooth_activations_are_needed_where_others_are_warned_of(name: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        built(name, nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    warned = [one for one in caught if "piecewise linear" in str(one.message)]
+    assert (Need.SMOOTH_ACTIVATIONS in record(name).needs) == bool(warned)
+    assert all(Path(one.filename) == Path(__file__) for one in warned), "the caller's line"
+
+
+@every
+def test_chains_are_needed_where_other_nets_are_refused(name: str) -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))
+    if Need.CHAIN in record(name).needs:
+        with pytest.raises(ValueError, match="chains"):
+            built(name, net)
+    else:
+        built(name, net)
+
+
+@every
+@pytest.mark.parametrize(("option", "value"), [("prior_precision", 7.0), ("temperature", 0.2)])
+def test_options_have_an_effect_unless_the_record_says_no(
+    name: str, option: str, value: float
+) -> None:
+    usual, other = (trained(built(name, **given)).posterior for given in ({}, {option: value}))
+    same = all(
+        torch.allclose(a[k], b[k], rtol=1e-4, atol=0.0)
+        for a, b in ((usual.mean, other.mean), (usual.variance(), other.variance()))
+        for k in a
+    )
+    assert same == (option in record(name).without_effect)
+
+
+@every
+def test_shared_draws_are_for_methods_that_draw(name: str) -> None:
+    assert ("shared_draws" in record(name).without_effect) != (Need.DRAWS in record(name).needs)
+
+
+@every
+def test_sources_are_papers_with_a_place(name: str) -> None:
+    assert re.search(r"[\w.] \(\d{4}\)", record(name).source)
+    if name != "noisy_ekfac":
+        assert re.search(r"(sec\.|eqs?\.?|algorithm) \d", record(name).source)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@every
+def test_every_option_is_explained_where_the_method_is(name: str) -> None:
+    function = METHODS[name]
+    parameters = [*inspect.signature(function).parameters.values()][2:]
+    assert {one.kind for one in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+    lines = (inspect.getdoc(function) or "").splitlines()
+    for one in parameters:
+        start = f"- {_record.shown(one)}: {record(name).options[one.name]}"
+        assert f"{start}." in lines
+    assert {*methods.option_names(function), "num_data"} == {*record(name).options}
+
+
+def test_there_are_no_explanations_that_nobody_uses() -> None:
+    used = {words for name in METHODS for words in record(name).options.values()}
+    assert {*EXPLAINED.values()} <= used
+
+
+@every
+def test_other_options_are_refused_by_name_with_the_nearest(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name} has no option temperatur; it takes .*\. Did you"):
+        built(name, temperatur=1.0)
+    with pytest.raises(TypeError, match=r"has no option zzz; it takes [^.]*\.$"):
+        built(name, zzz=1.0)
+    with pytest.raises(TypeError, match=rf"{name}\(\): missing a required argument: 'num_data'"):
+        METHODS[name](nn.Linear(1, 1), br.GaussianLikelihood())
+
+
+def test_defaults_of_a_method_come_before_those_of_its_group() -> None:
+    full, kfac = (inspect.signature(f).parameters for f in (br.noisy_full, br.noisy_kfac))
+    assert (full["stats_every"].default, kfac["stats_every"].default) == (1, 10)
+    assert built("noisy_full").rule.stats_every == 1  # type: ignore[attr-defined]
+    assert built("noisy_kfac").rule.stats_every == 10  # type: ignore[attr-defined]
+    assert built("noisy_adam").rule.learning_rate == 0.03  # type: ignore[attr-defined]
+
+
+@every
+def test_methods_travel_between_processes(name: str) -> None:
+    assert pickle.loads(pickle.dumps(METHODS[name])) is METHODS[name]
+
+
+# --- a method of one's own ------------------------------------------------------------------------
+
+WORDS: dict[str, str] = dict.fromkeys(
+    ("belief", "expectation", "curvature", "rule", "source"), "words"
+)
+
+
+def own(
+    model: nn.Module, likelihood: br.Likelihood, *, speed: float = 0.1, **options: Unpack[Settings]
+) -> br.Learner:
+    """MAP under another name."""
+    return br.map(model, likelihood, learning_rate=speed, **options)
+
+
+def test_a_decorated_function_is_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_record, "RECORDS", {})
+    explained = {"speed": "how fast it goes"}
+    made = methods.method(**WORDS, defaults={"temperature": 0.5}, explained=explained)(own)
+    learner = made(nn.Linear(1, 1), br.GaussianLikelihood(), num_data=3)
+    assert learner.temperature == 0.5
+    found: Record = _record.RECORDS["own"]
+    assert (found.build, found.name, found.summary) == (made, "own", "MAP under another name.")
+    assert "- `speed=0.1`: how fast it goes." in (made.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "own: speed is an option without an explanation"),
+        ({"explained": {"speed": "", "sped": ""}}, "own: sped is .* explanation without an option"),
+        ({"defaults": {"sped": 1}}, "Settings has no sped"),
+    ],
+)
+def test_faulty_records_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        methods.method(**WORDS, **given)(own)
+
+
+# --- who reads records ----------------------------------------------------------------------------
+
+
+def test_no_other_module_keeps_facts_about_methods() -> None:
+    """Outside of methods/, a name of a method in the code is a default or an example."""
+    source = ROOT / "src" / "bayesrule"
+    files = [*source.glob("app/**/*.py"), *source.glob("training/*.py"), source / "sklearn.py"]
+    named = {
+        (file.name, node.value)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and node.value in METHODS
+    }
+    assert {name for _, name in named} == {"vogn"}
+
+
+def test_the_tables_of_the_docs_are_those_of_the_records() -> None:
+    assert f"<!-- methods:begin -->\n{method_tables.parts()}\n" in (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "methods.md").read_text()
+    for marker, table in method_tables.METHOD_PAGE.items():
+        assert f"<!-- {marker}:begin -->\n{table()}\n<!-- {marker}:end -->" in page
+
+
+def test_the_command_says_what_the_records_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in rows] == list(METHODS)
+    for row in rows:
+        one = record(row["method"])
+        assert row["what it is"] == one.summary
+        assert row["in words"]["rule"] == one.rule
+        assert (row["source"], row["limits"]) == (one.source, one.limits)
+        assert row["needs"] == [str(need) for need in one.needs]
+        assert {k: v["explained"] for k, v in row["options"].items()} == dict(one.options)
+        assert row["training"]["most"] == one.course.most
+    assert main(["methods", "Noisy-KFAC"]) == 0
+    assert capsys.readouterr().out.strip() == f"noisy_kfac\n{inspect.getdoc(br.noisy_kfac)}"
+    assert main(["methods", "vogm"]) == 2
+    assert "Did you mean 'vogn'?" in capsys.readouterr().err
