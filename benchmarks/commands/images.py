@@ -10,9 +10,9 @@ from typing import Any
 from bayesrule.app.commands import numbers, options
 from bayesrule.app.commands.faults import CallError
 from bayesrule.app.data.errors import nearest
-from benchmarks import images, noisy_tasks, tied, variational, variational_tasks
 from benchmarks.commands import tagi as bench_tagi
 from benchmarks.commands import variational as bench_variational
+from benchmarks.images import noisy_tasks, tagi, tied, variational, variational_tasks
 
 TEXT = ("imdb-tied",)
 
@@ -30,7 +30,7 @@ class Kind:
 METHODS, KEPT = ("methods", "temperatures", "rates"), ("jobs", "seed", "out", "json")
 KINDS = (
     Kind(
-        images.TASKS,
+        tagi.TASKS,
         ("epochs", "every", "held-out", "num", "device", "fused", "seed", "out", "save", "json"),
         bench_tagi.run_images,
         "Nothing was written.",
@@ -54,7 +54,7 @@ KINDS = (
 
 
 def add(kinds: Any) -> None:
-    """The grammar of `bench images`."""
+    """The grammar of `python -m benchmarks images`."""
     parser = options.add_command(
         kinds,
         "images",
@@ -88,7 +88,7 @@ def add(kinds: Any) -> None:
 
 
 def add_text(kinds: Any) -> None:
-    """The grammar of `bench text`."""
+    """The grammar of `python -m benchmarks text`."""
     parser = options.add_command(
         kinds,
         "text",
