@@ -19,6 +19,7 @@ from benchmarks.commands import (
     tables,
     tagi,
     uci,
+    versions,
     widths,
 )
 
@@ -33,7 +34,7 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 """
 
 COMMANDS = (
-    *(speed.add, tagi.add_speed, many.add, widths.add, linearised.add),
+    *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
     *(images.add, images.add_text, adversarial.add),
     tables.add,

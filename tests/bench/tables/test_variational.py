@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.tables import readme as tables
+from benchmarks.tables.calls import calls
 
 
 def test_bars_of_a_step() -> None:
@@ -74,8 +75,8 @@ def test_rows_of_ranks_are_means_over_seeds() -> None:
 
 
 def test_of_many_calls_the_first_stands_for_all() -> None:
-    def made(*calls: str) -> str:
-        return str(tables.commands([{"command": "; ".join(calls), "machine": "a machine"}]))
+    def made(*commands: str) -> str:
+        return calls([{"command": "; ".join(commands), "machine": "a machine"}])
 
     assert made("a", "b") == "`a; b`, a machine."
     assert made("a", "b", "c") == "`a` and 2 calls like it, a machine."
