@@ -165,9 +165,9 @@ def _titles() -> str:
 def run(args: argparse.Namespace) -> int:
     """Finds the task, refuses options that it does not have, and runs it."""
     wanted = [name for kind in KINDS for name in kind.tasks]
-    wanted = [name for name in wanted if (name in TEXT) == (args.kind == "text")]
+    wanted = [name for name in wanted if (name in TEXT) == (args.command == "text")]
     if args.task not in wanted:
-        raise CallError(_unknown(args.task, args.kind, wanted))
+        raise CallError(_unknown(args.task, args.command, wanted))
     kind = next(kind for kind in KINDS if args.task in kind.tasks)
     _refuse_others(args, kind)
     args.interrupted = kind.interrupted

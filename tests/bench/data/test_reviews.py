@@ -29,7 +29,7 @@ def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         asked.append(1)
         return Reviews(TRAIN, torch.tensor([0, 0, 1, 1]), TEST, torch.tensor([0, 1]))
 
-    if "data" not in request.keywords:
+    if request.node.get_closest_marker("data") is None:
         monkeypatch.setattr(module, "imdb", few)
     module._made.cache_clear()
     yield asked

@@ -149,7 +149,7 @@ def test_what_was_done_is_kept_when_it_is_interrupted(
     assert len(json.loads(file.read_text())["results"]) == 1
 
 
-@pytest.mark.parametrize("words", [TIED, ["text", *TIED[3:]]])
+@pytest.mark.parametrize("words", [TIED, ["text", *TIED[2:]]])
 def test_ranks_beside_the_paper(words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "tied.json"
     given = [*words, "--ranks", "0,2", "--seeds", "0,1", "--out", str(file)]

@@ -170,7 +170,7 @@ class TestTheCommand:
         assert "(both) of 2 sets." in said.out
         assert "[1/2] tagi-learned on yacht: RMSE " in said.err
         kept = json.loads(file.read_text())
-        assert kept["command"] == f"bayesrule {' '.join(self.WORDS)} --out {file}"
+        assert kept["command"] == f"python -m benchmarks {' '.join(self.WORDS)} --out {file}"
         assert [one["set"] for one in kept["results"]] == ["yacht", "wine_red"]
         assert kept["counts"]["learned"]["sets"] == 2
         assert kept["settings"] == {"learned": uci.SETTINGS["learned"].title}
