@@ -1,1 +1,1 @@
-"""Benchmarks that the command line runs; results are json with command, versions and machine."""
+"""Benchmarks beside the library: `python -m benchmarks --help` lists them."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks speed | uci | images | text | tagi | active | hmc`."""
+"""`python -m benchmarks WHAT`: speed, the papers' tables, and the docs made from them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,39 @@ import sys
 from collections.abc import Sequence
 
 from bayesrule.app import cli
-from benchmarks.commands import active, hmc, images, speed, tagi, uci
+from benchmarks.commands import (
+    active,
+    adversarial,
+    heteroscedastic,
+    hmc,
+    images,
+    linearised,
+    many,
+    speed,
+    tables,
+    tagi,
+    uci,
+    versions,
+    widths,
+)
 
 _EXAMPLES = """\
 examples:
   python -m benchmarks speed                       what a step costs, as a multiple of Adam's
   python -m benchmarks uci --sets boston,yacht     the papers' regression tables
+  python -m benchmarks images mnist-fnn            TAGI on handwritten digits
+  python -m benchmarks images --help               all options of a benchmark
+
+Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then downloaded.
 """
+
+COMMANDS = (
+    *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
+    *(uci.add, active.add, hmc.add, heteroscedastic.add),
+    *(images.add, images.add_text, adversarial.add),
+    tables.add,
+)
+"""What adds the grammar of each benchmark: speed, regression, images, then the docs."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,15 +52,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = top.add_subparsers(dest="command", required=True, metavar="WHAT")
-    for add in (
-        speed.add,
-        uci.add,
-        images.add,
-        images.add_text,
-        tagi.add_speed,
-        active.add,
-        hmc.add,
-    ):
+    for add in COMMANDS:
         add(kinds)
     return top
 

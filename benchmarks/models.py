@@ -195,7 +195,7 @@ class _LSTM(nn.LSTM):
 def review_lstm(words: int = 20_000, width: int = 128, *, seed: int = 0) -> nn.Sequential:
     """Tokens (n, length) to the logit of praise (n, 1), as in Swiatkowski et al. (2020), IMDB.
 
-    The state after the last token is read, so reviews are padded at the front (`bench.reviews`).
+    The state after the last token is read, so reviews are padded at the front (`data.reviews`).
     """
     with forked_randomness(torch.get_default_device(), seed):
         embedding = nn.Embedding(words, width)

@@ -1,6 +1,6 @@
 """Digits that a network takes for other digits, found by inference, as a picture.
 
-    python examples/adversarial.py [FILE.svg]
+    python -m examples.adversarial [FILE.svg]
 
 A small convolutional network learns MNIST by TAGI, in one pass. Then the inputs are inferred that
 would have made it say another digit: no gradients, no optimiser, just the closed-form posterior of
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.app.data import Images, mnist
+from benchmarks.data import Images, mnist
 from benchmarks.models import fan_in_normal
 
 STYLE = "svg { font: 13px system-ui, sans-serif; } text { fill: #222; text-anchor: middle; }"

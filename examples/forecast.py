@@ -1,6 +1,6 @@
 """Forecasts with intervals, and a gap filled in: an unmodified LSTM that learns step by step.
 
-    BAYESRULE_DATA=FOLDER python examples/forecast.py [FILE.svg]
+    BAYESRULE_DATA=FOLDER python -m examples.forecast [FILE.svg]
 
 Left: airline passengers, the last two years forecast a month at a time, each forecast the next
 one's uncertain input. Right: weekly CO2 with missing weeks and four half-years hidden on purpose,
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import bayesrule as br
-from bayesrule.app.data import timeseries
 from bayesrule.app.report.axes import Axis, limits
 from bayesrule.app.report.svg import Plot
 from bayesrule.sequences import Online, Place, Seen, rts_smoother
+from benchmarks.data import timeseries
 
 STYLE = """
 svg { font: 13px system-ui, sans-serif; } text { fill: #444; }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +13,8 @@ import torch
 import bayesrule as br
 from bayesrule import moments
 from bayesrule.training.models import mlp
+from benchmarks.tables import readme as tables
+from benchmarks.tables.natural_gradient import PAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -99,24 +99,14 @@ def test_links_of_the_page_on_variational_posteriors_exist() -> None:
     assert [link for link in links if not (ROOT / "docs" / link).is_file()] == []
 
 
-def _tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["speed", "tagi_speed"])
 def test_the_tables_of_speed_are_those_of_the_committed_results(name: str) -> None:
     files = [ROOT / "benchmarks" / "results" / f"{name}{kind}.json" for kind in ("", "_gpu")]
-    table = getattr(_tables(), name)
+    table = getattr(tables, name)
     assert table(*(json.loads(file.read_text()) for file in files)) in README
 
 
 def test_the_table_of_tagi_on_images_is_that_of_the_committed_results() -> None:
-    tables = _tables()
     assert len(tables.image_results()) >= 3
     assert tables.images(tables.image_results()) in README
 
@@ -125,7 +115,6 @@ def test_the_table_of_tagi_on_images_is_that_of_the_committed_results() -> None:
 def test_tables_of_variational_posteriors_are_there_once_their_results_are(
     kind: str, order: str
 ) -> None:
-    tables = _tables()
     found = tables.kept(kind, getattr(tables, order))
     assert (f"<!-- {kind}:begin -->" in README) == bool(found)
     assert not found or getattr(tables, kind)(found) in README
@@ -134,7 +123,7 @@ def test_tables_of_variational_posteriors_are_there_once_their_results_are(
 @pytest.mark.parametrize("kind", ["hmc", "active", "many", "widths", "uci-noisy", "noisy-images"])
 def test_tables_of_natural_gradients_are_those_of_the_committed_results(kind: str) -> None:
     page = (ROOT / "docs" / "natural-gradient.md").read_text()
-    names, table = _tables().PAGE[kind]
+    names, table = PAGE[kind]
     files = [ROOT / "benchmarks" / "results" / name for name in names]
     found = [json.loads(file.read_text()) for file in files if file.is_file()]
     assert (f"<!-- {kind}:begin -->" in page) == bool(found)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule.app.cli import main
+from benchmarks.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "natural-gradient.md").read_text()
@@ -75,12 +75,12 @@ def test_links_and_files_exist() -> None:
     assert len(cells) == 10
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`bayesrule (bench \w+)", PAGE))))
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"python -m benchmarks (\w+)", PAGE))))
 def test_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main([*command.split(), "--help"])
+        main([command, "--help"])
     assert end.value.code == 0
-    wanted = re.findall(rf"`bayesrule {command} ([^`]*)`", PAGE)
+    wanted = re.findall(rf"python -m benchmarks {command} ([^`;]*)", PAGE)
     told = " ".join(capsys.readouterr().out.split())
     for option in re.findall(r"--[\w-]+", " ".join(wanted)):
         assert option in told

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, numbers, options, text
-from benchmarks import active
-from benchmarks.commands.kept import keeper, printed
+from benchmarks.commands.kept import check_files, keeper, printed
+from benchmarks.regression import active
 
 # Which columns stand beside ours: R for random rows, A for those of the largest variance.
 _LETTERS = {"random": "R", "variance": "A"}
@@ -66,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     with faults.of_the_call():
         active.check(args.methods, args.sets, args.criteria)
     plan = active.Plan(epochs=args.epochs, seed=args.seed)
-    if args.out:
-        options.writable(Path(args.out).parent)
+    check_files(args.out)
     keep = keeper(args)
     found = active.run(
         args.methods,

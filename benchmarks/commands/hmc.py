@@ -11,8 +11,9 @@ from typing import Any
 from bayesrule.app.commands import faults, numbers, options, text
 from bayesrule.app.data.uci import uci_set
 from bayesrule.training.checkpoint import write_atomically
-from benchmarks import correlations, reference, uci_pictures
-from benchmarks.commands.kept import check_places, drawn, keeper, printed, say
+from benchmarks.commands.kept import check_places, command, drawn, keeper, printed, say
+from benchmarks.hmc import correlations, reference
+from benchmarks.pictures import by_set
 
 # The repository's own references, where the command is called from its root.
 COMMITTED = Path("benchmarks/results/hmc_reference.json")
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         keep=keeper(args),
         progress=say,
     )
-    drawn(args, "hmc", found, uci_pictures.of_hmc)
+    drawn(args, "hmc", found, by_set.of_hmc)
     if not printed(args, found):
         _show(found)
     return 0
@@ -115,14 +116,14 @@ def _references(
             )
         options.writable(file.parent)
         say(f"{len(lacking)} trials are not in '{file}' and are sampled first")
-        command = options.command(args)
+        called = command(args)
         found = reference.references(
             sets,
             args.trials,
             plan,
             known=known,
             keep=lambda one: write_atomically(
-                file, (options.as_json({**one, "command": command}) + "\n").encode()
+                file, (options.as_json({**one, "command": called}) + "\n").encode()
             ),
             progress=say,
         )

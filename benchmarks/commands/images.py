@@ -10,9 +10,9 @@ from typing import Any
 from bayesrule.app.commands import numbers, options
 from bayesrule.app.commands.faults import CallError
 from bayesrule.app.data.errors import nearest
-from benchmarks import images, noisy_tasks, tied, variational, variational_tasks
 from benchmarks.commands import tagi as bench_tagi
 from benchmarks.commands import variational as bench_variational
+from benchmarks.images import noisy_tasks, tagi, tied, variational, variational_tasks
 
 TEXT = ("imdb-tied",)
 
@@ -30,7 +30,7 @@ class Kind:
 METHODS, KEPT = ("methods", "temperatures", "rates"), ("jobs", "seed", "out", "json")
 KINDS = (
     Kind(
-        images.TASKS,
+        tagi.TASKS,
         ("epochs", "every", "held-out", "num", "device", "fused", "seed", "out", "save", "json"),
         bench_tagi.run_images,
         "Nothing was written.",
@@ -54,7 +54,7 @@ KINDS = (
 
 
 def add(kinds: Any) -> None:
-    """The grammar of `bench images`."""
+    """The grammar of `python -m benchmarks images`."""
     parser = options.add_command(
         kinds,
         "images",
@@ -88,7 +88,7 @@ def add(kinds: Any) -> None:
 
 
 def add_text(kinds: Any) -> None:
-    """The grammar of `bench text`."""
+    """The grammar of `python -m benchmarks text`."""
     parser = options.add_command(
         kinds,
         "text",
@@ -165,9 +165,9 @@ def _titles() -> str:
 def run(args: argparse.Namespace) -> int:
     """Finds the task, refuses options that it does not have, and runs it."""
     wanted = [name for kind in KINDS for name in kind.tasks]
-    wanted = [name for name in wanted if (name in TEXT) == (args.kind == "text")]
+    wanted = [name for name in wanted if (name in TEXT) == (args.command == "text")]
     if args.task not in wanted:
-        raise CallError(_unknown(args.task, args.kind, wanted))
+        raise CallError(_unknown(args.task, args.command, wanted))
     kind = next(kind for kind in KINDS if args.task in kind.tasks)
     _refuse_others(args, kind)
     args.interrupted = kind.interrupted

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import options
+from bayesrule.app.commands import numbers, options
 from bayesrule.training.checkpoint import write_atomically
-from benchmarks import pictures
+from benchmarks.pictures import panels
 
 BETWEEN = "; "
+
+
+def add_timing(parser: argparse.ArgumentParser, *, rounds: int) -> None:
+    """What commands that time something in rounds have in common."""
+    parser.add_argument(
+        "--rounds", type=numbers.whole(), default=rounds, metavar="N", help=f"(default: {rounds})"
+    )
+    add_threads(parser)
+    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    options.add_json(parser)
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """How many threads torch has."""
+    parser.add_argument(
+        "--threads", type=numbers.whole(), default=2, metavar="N", help="of torch (default: 2)"
+    )
+
+
+def command(args: argparse.Namespace) -> str:
+    """The call as it can be given again."""
+    return shlex.join(["python", "-m", "benchmarks", *args.words])
 
 
 def say(line: str) -> None:
@@ -23,9 +46,16 @@ def say(line: str) -> None:
 
 def check_places(args: argparse.Namespace) -> None:
     """Refuses folders of --out and --pictures that cannot be written to."""
-    for folder in (args.pictures, Path(args.out).parent if args.out else None):
-        if folder:
-            options.writable(Path(folder))
+    check_files(args.out)
+    if args.pictures:
+        options.writable(Path(args.pictures))
+
+
+def check_files(*files: str | None) -> None:
+    """Refuses files that cannot be written, before the work; their folders are made."""
+    for file in files:
+        if file:
+            options.writable(Path(file).parent)
 
 
 def drawn(
@@ -33,22 +63,27 @@ def drawn(
 ) -> None:
     """Draws a result where pictures are asked for."""
     if args.pictures:
-        for file in pictures.write(Path(args.pictures), name, draw(found)):
+        for file in panels.write(Path(args.pictures), name, draw(found)):
             say(f"drawn: {file}")
 
 
 def printed(args: argparse.Namespace, found: dict[str, Any]) -> bool:
     """Whether json was asked for, which is then printed."""
     if args.json:
-        print(options.as_json({**found, "command": options.command(args)}))
+        print(options.as_json({**found, "command": command(args)}))
     return bool(args.json)
+
+
+def write(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Keeps the result as json where it is asked for."""
+    found["command"] = command(args)
+    if args.out:
+        write_atomically(Path(args.out), (options.as_json(found) + "\n").encode())
 
 
 def kept(args: argparse.Namespace, found: dict[str, Any]) -> bool:
     """Keeps the result as json where it is asked for; whether it was printed as json."""
-    found["command"] = options.command(args)
-    if args.out:
-        write_atomically(Path(args.out), (options.as_json(found) + "\n").encode())
+    write(args, found)
     return printed(args, found)
 
 
@@ -57,7 +92,7 @@ def keeper(args: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
 
     Where it goes on from a file, the calls that made that stand before this one.
     """
-    commands = dict.fromkeys([*_earlier(args.out), options.command(args)])
+    commands = dict.fromkeys([*_earlier(args.out), command(args)])
 
     def keep(found: dict[str, Any]) -> None:
         if args.out:

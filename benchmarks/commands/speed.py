@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, numbers, options, text
-from benchmarks import speed
-from benchmarks.commands.kept import kept
+from benchmarks.commands.kept import check_files, kept, say
+from benchmarks.speed import steps
 
 
 def add(kinds: Any) -> None:
@@ -31,14 +29,14 @@ def add(kinds: Any) -> None:
         "--cases",
         type=numbers.names,
         metavar="A,B",
-        help=f"nets (default: {','.join(speed.default_cases('cpu'))}, and on cuda all of "
-        f"{','.join(speed.CASES)})",
+        help=f"nets (default: {','.join(steps.default_cases('cpu'))}, and on cuda all of "
+        f"{','.join(steps.CASES)})",
     )
     fast.add_argument(
         "--methods",
         type=numbers.names,
         metavar="A,B,C",
-        help=f"(default: {','.join(speed.METHODS)}; variational_laplace on softplus)",
+        help=f"(default: {','.join(steps.METHODS)}; variational_laplace on softplus)",
     )
     fast.add_argument(
         "--rounds", type=numbers.whole(), default=15, metavar="N", help="(default: 15)"
@@ -60,19 +58,18 @@ def add(kinds: Any) -> None:
 
 def run_speed(args: argparse.Namespace) -> int:
     """Times steps and prints a table for each net."""
-    cases = args.cases or speed.default_cases(args.device)
+    cases = args.cases or steps.default_cases(args.device)
     with faults.of_the_call():
-        speed.check(cases, args.methods, args.device)
-    if args.out:
-        options.writable(Path(args.out).parent)
-    found = speed.run(
+        steps.check(cases, args.methods, args.device)
+    check_files(args.out)
+    found = steps.run(
         cases,
         args.methods,
         rounds=args.rounds,
         processes=args.processes,
         device=args.device,
         seed=args.seed,
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
+        progress=say,
     )
     if kept(args, found):
         return 0
@@ -87,5 +84,5 @@ def run_speed(args: argparse.Namespace) -> int:
         print(text.table(["step of", "ms", *columns], rows))
         for name, why in result["missing"].items():
             print(f"({name} did not run: {why})")
-    print(f"\n{found['machine']}; medians of {speed.in_words(found)}.")
+    print(f"\n{found['machine']}; medians of {steps.in_words(found)}.")
     return 0

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, numbers, options, text
 from bayesrule.training import checkpoint
-from benchmarks import images, tagi_speed
-from benchmarks.commands.kept import kept
+from benchmarks.commands.kept import check_files, kept, say
+from benchmarks.images import tagi
+from benchmarks.speed import tagi_steps
 
 
 def run_images(args: argparse.Namespace) -> int:
     """Trains and prints a row for each epoch that is scored."""
-    for path in (args.out, args.save):
-        if path:
-            options.writable(Path(path).parent)
-    found, _, state = images.run(
+    check_files(args.out, args.save)
+    found, _, state = tagi.run(
         args.task,
         device=args.device,
         epochs=args.epochs,
@@ -51,11 +48,11 @@ def _seconds(row: dict[str, float]) -> str:
 def _show(figures: dict[str, float]) -> None:
     error = f", error {figures['error']:.2f} %" if "error" in figures else ""
     line = f"epoch {figures['epoch']:.0f}: {figures['seconds']:.1f} s{error}"
-    print(line, file=sys.stderr, flush=True)
+    say(line)
 
 
 def add_speed(kinds: Any) -> None:
-    """The grammar of `bench tagi`."""
+    """The grammar of `python -m benchmarks tagi`."""
     parser = options.add_command(
         kinds,
         "tagi",
@@ -75,7 +72,7 @@ def add_speed(kinds: Any) -> None:
         type=numbers.names,
         default=default,
         metavar="A,B",
-        help=f"of {', '.join(tagi_speed.CASES)} (default: {default})",
+        help=f"of {', '.join(tagi_steps.CASES)} (default: {default})",
     )
     parser.add_argument("--rounds", type=numbers.whole(), default=15, metavar="N")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
@@ -88,15 +85,14 @@ def add_speed(kinds: Any) -> None:
 def run_speed(args: argparse.Namespace) -> int:
     """Times steps and prints a table for each net."""
     with faults.of_the_call():
-        tagi_speed.check(args.cases)
-    if args.out:
-        options.writable(Path(args.out).parent)
-    found = tagi_speed.run(
+        tagi_steps.check(args.cases)
+    check_files(args.out)
+    found = tagi_steps.run(
         args.cases,
         rounds=args.rounds,
         device=args.device,
         pytagi=args.pytagi,
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
+        progress=say,
     )
     if kept(args, found):
         return 0

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, numbers, options, text
-from benchmarks import regression, uci, uci_pictures
 from benchmarks.commands.kept import check_places, drawn, keeper, printed, say
-from benchmarks.regression_settings import SETTINGS, entries
-from benchmarks.regression_tasks import PUBLISHED
+from benchmarks.pictures import by_set
+from benchmarks.regression import runs, uci
+from benchmarks.regression.settings import SETTINGS, entries
+from benchmarks.regression.tasks import PUBLISHED
 from benchmarks.trials import usable
 
 _SCORES = {"rmse": "RMSE", "log_likelihood": "log-likelihood"}
@@ -77,7 +78,7 @@ def add(kinds: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains the rows that are missing and prints tables."""
-    plan = regression.Plan(args.splits, args.epochs, args.seed)
+    plan = runs.Plan(args.splits, args.epochs, args.seed)
     with faults.of_the_call():
         uci.check(args.sets, args.settings or ())
         if args.settings and "tagi" not in args.methods:
@@ -86,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
             raise faults.CallError("tagi trains on the CPU here: leave it or --device out.")
         usable(args.device)
         chosen = entries(args.methods, args.settings)
-        regression.check(chosen, args.sets, two_layers=args.two_layers, plan=plan)
+        runs.check(chosen, args.sets, two_layers=args.two_layers, plan=plan)
     check_places(args)
     keep = keeper(args)
-    found = regression.run(
+    found = runs.run(
         chosen,
         args.sets,
         two_layers=args.two_layers,
@@ -100,18 +101,18 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
     )
     keep(found)
-    drawn(args, "uci", found, uci_pictures.of_uci)
+    drawn(args, "uci", found, by_set.of_uci)
     if not printed(args, found):
         _show(found)
     return 0
 
 
-def _known(args: argparse.Namespace, plan: regression.Plan) -> list[dict[str, Any]]:
+def _known(args: argparse.Namespace, plan: runs.Plan) -> list[dict[str, Any]]:
     """The rows that there are already; those of --out come first."""
     rows: dict[object, dict[str, Any]] = {}
     for file in [*([Path(args.out)] if args.out else []), *_added(args.add)]:
-        for row in regression.read(file, plan):
-            rows.setdefault(regression.key(row), row)
+        for row in runs.read(file, plan):
+            rows.setdefault(runs.key(row), row)
     return list(rows.values())
 
 
@@ -181,7 +182,7 @@ def _show_tables(rows: Sequence[dict[str, Any]], deep: bool) -> None:
     )
     for one in rows:
         if "failed" in one:
-            print(f"({regression.line(one)})")
+            print(f"({runs.line(one)})")
 
 
 def _cell(one: dict[str, Any] | None, score: str) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, options, text
-from benchmarks import pictures, tied, variational
 from benchmarks.commands.kept import check_places, drawn, keeper, say
+from benchmarks.images import tied, variational
+from benchmarks.pictures import training
 from benchmarks.trials import read
 
 COLUMNS = {
@@ -45,7 +46,7 @@ def run_methods(args: argparse.Namespace) -> int:
         show=say,
         keep=keeper(args),
     )
-    drawn(args, args.task, found, pictures.of_variational)
+    drawn(args, args.task, found, training.of_variational)
     if args.json:
         print(options.as_json(found))
         return 0
@@ -67,7 +68,7 @@ def run_tied(args: argparse.Namespace) -> int:
         show=say,
         keep=keeper(args),
     )
-    drawn(args, args.task, found, pictures.of_tied)
+    drawn(args, args.task, found, training.of_tied)
     if args.json:
         print(options.as_json(found))
         return 0

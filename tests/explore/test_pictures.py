@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 
-from bayesrule.app.data import Images
+from benchmarks.data import Images
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,9 +1,6 @@
 """Real-valued targets whose noise depends on the input."""
 
-import importlib.util
 import math
-import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
 import torch
@@ -128,19 +125,3 @@ def test_nothing_is_cut_off_and_nothing_is_undefined(log_noise: float) -> None:
     scale = 2.0 + 3.0 * math.expm1(1.0)
     expected = [-1.0 / scale, -1.0 / scale] if log_noise > 0 else [0.0, 2 / scale**2 - 1 / scale]
     close(torch.stack([found.delta[0, 1], found.eta[0, 1]]), torch.tensor(expected), 1e-6)
-
-
-def test_the_benchmark_runs_and_draws_what_it_finds() -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "heteroscedastic.py"
-    spec = importlib.util.spec_from_file_location("heteroscedastic", path)
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    predictions = [benchmark.train(seed, num=500, epochs=2) for seed in (7, 8)]
-    found = benchmark.figures(7, predictions[0])
-    assert 0.1 < found["noise_error"] < 2.0  # far from learned, far from nonsense
-    assert benchmark.distance(benchmark.noise(benchmark.GRID), benchmark.noise(benchmark.GRID)) == 0
-    root = ElementTree.fromstring(benchmark.picture(predictions))
-    lines = [line.get("class") for line in root.iter("{http://www.w3.org/2000/svg}path")]
-    assert (lines.count("found"), lines.count("truth"), lines.count("mean")) == (2, 1, 1)

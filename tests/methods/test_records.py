@@ -21,7 +21,7 @@ from bayesrule.app.cli import main
 from bayesrule.methods import METHODS, Need, Record, Settings, _record, record
 from bayesrule.methods._options import EXPLAINED
 from bayesrule.types import State
-from benchmarks import method_tables
+from benchmarks.tables import methods as method_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 every = pytest.mark.parametrize("name", METHODS)

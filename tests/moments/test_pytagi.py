@@ -1,4 +1,4 @@
-"""What pytagi 0.2.1 computes, stored by `benchmarks/pytagi_reference.py`, from the same parameters.
+"""What pytagi 0.2.1 computes, stored by `benchmarks/pytagi/reference.py`, from the same parameters.
 
 pytagi works in float32 and this in float64, so that differences are its rounding. Its bounds on a
 step differ from ours by design: here they are put on our unbounded step.

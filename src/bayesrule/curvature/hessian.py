@@ -28,7 +28,9 @@ class Hessian(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        leaves = {name: value.detach().requires_grad_() for name, value in point.coordinates.items()}
+        leaves = {
+            name: value.detach().requires_grad_() for name, value in point.coordinates.items()
+        }
         axes = problem.axes
         size = sum(math.prod(value.shape[axes:]) for value in leaves.values())
         if size > self.limit:

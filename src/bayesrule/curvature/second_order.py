@@ -95,9 +95,7 @@ class SecondOrder(Curvature):
         total = vectors.add_(gradient, priced.gradient)
         return Local(loss, total, priced.curvature, problem.statistics(outputs))
 
-    def _priced(
-        self, problem: Problem, point: Point, std: Params, *, alone: bool = False
-    ) -> Local:
+    def _priced(self, problem: Problem, point: Point, std: Params, *, alone: bool = False) -> Local:
         """Loss and price together, or the price `alone`."""
         if self.difference is not None:
             # Of two gradients rounded to a few digits nothing would be left.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayesrule.curvature._base import Curvature, Problem, plain_gradient
-from bayesrule.matrices import Diagonal, Matrix, Structure
+from bayesrule.matrices import Structure
 from bayesrule.matrices.diagonal import SquareMatrix
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors

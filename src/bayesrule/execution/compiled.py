@@ -91,9 +91,7 @@ class Compiled:
             return self._last[1]
         return [v for _, v in tree.leaves(_moving(state)) if isinstance(v, Tensor)]
 
-    def _next(
-        self, state: State, batch: Batch, plan: _Plan, found: Tensors
-    ) -> tuple[State, Info]:
+    def _next(self, state: State, batch: Batch, plan: _Plan, found: Tensors) -> tuple[State, Info]:
         """The state after a compiled step; what the likelihood learns is no part of the step."""
         moving = _moving(state)
         tensors = self._tensors(state) if plan.static is None else plan.static[2:]

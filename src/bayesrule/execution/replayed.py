@@ -144,9 +144,7 @@ class Replayed:
         assert self._state is not None
         return anew(self._state, self._derived)
 
-    def _captured(
-        self, state: State, x: Inputs, y: Tensor, sizes: Sequence[int] | None
-    ) -> _Plan:
+    def _captured(self, state: State, x: Inputs, y: Tensor, sizes: Sequence[int] | None) -> _Plan:
         assert self._state is not None
         rates = self.learner.rule.rate_tensors(state.step, y.device)
         held: Any = tuple(part.clone() for part in x) if isinstance(x, tuple) else x.clone()

@@ -27,9 +27,7 @@ def grouped(patterns: Iterable[str], names: Collection[str]) -> dict[str, Names]
     left, groups = list(names), {}
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise ValueError(
-                f"No parameter is named {pattern!r}. There are: {', '.join(names)}."
-            )
+            raise ValueError(f"No parameter is named {pattern!r}. There are: {', '.join(names)}.")
         groups[pattern] = tuple(name for name in left if fnmatch.fnmatchcase(name, pattern))
         left = [name for name in left if name not in groups[pattern]]
     if left:
@@ -170,17 +168,19 @@ class Blocks(Structure):
     def for_model(self, model: nn.Module) -> Blocks:
         return replace(self, parts={k: part.for_model(model) for k, part in self.parts.items()})
 
-    def _matrix(self, names: Collection[str], block: Callable[[Structure, Names], Matrix]) -> BlockMatrix:
+    def _matrix(
+        self, names: Collection[str], block: Callable[[Structure, Names], Matrix]
+    ) -> BlockMatrix:
         groups = grouped(self.parts, names)
-        return BlockMatrix({k: block(self.parts[k], members) for k, members in groups.items()}, groups)
+        return BlockMatrix(
+            {k: block(self.parts[k], members) for k, members in groups.items()}, groups
+        )
 
     def identity(self, params: Params, scale: float) -> BlockMatrix:
         return self._matrix(params, lambda part, names: part.identity(pick(params, names), scale))
 
     def contract(self, rows: Rows) -> BlockMatrix:
-        return self._matrix(
-            rows.names, lambda part, names: part.contract(rows.only(names))
-        )
+        return self._matrix(rows.names, lambda part, names: part.contract(rows.only(names)))
 
     def project(self, matrix: Tensor, params: Params) -> BlockMatrix:
         places = torch.arange(matrix.shape[-1], device=matrix.device)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Required, TypedDict, cast, get_args, get_orig
 from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature
-from bayesrule.posteriors import FanIn
+from bayesrule.posteriors import FanIn, Posterior, Prior
 from bayesrule.posteriors.factorised import SHARE
 from bayesrule.rules import Average, Velocity
 from bayesrule.schedules import Schedule
@@ -35,6 +35,7 @@ class Common(TypedDict, total=False):
     """Options that every method has."""
 
     num_data: Required[int]
+    prior: Annotated[Prior | Posterior | None, Default(None)]
     temperature: Annotated[float, Default(1.0)]
     shared_draws: Annotated[bool, Default(False)]
 
@@ -42,7 +43,7 @@ class Common(TypedDict, total=False):
 class Settings(Common, total=False):
     """Options of every method whose prior precision is a number from the start."""
 
-    prior_precision: Annotated[float, Default(1.0)]
+    prior_precision: Annotated[float | None, Default(None)]
 
 
 class NoisyOptions(Settings, total=False):
@@ -113,7 +114,8 @@ EXPLAINED = {
     "num_data": "how many examples the whole data set has",
     "online": "averages the curvature during training instead of taking it once at the end",
     "optimiser": "a class of torch.optim, or a call that makes an optimiser of parameter groups",
-    "prior_precision": "δ of the prior N(0, I/δ) over all weights",
+    "prior": "what is believed before the data: GaussianPrior(δ), or a posterior of earlier data",
+    "prior_precision": "δ of the prior N(0, I/δ) over all weights; None is 1",
     "rank": "rank of the standard deviations, or ranks by name such as {'conv*': None, '*': 2}, "
     "where None ties nothing",
     "rate": "share of the newest curvature in its average, a number or a schedule",

@@ -10,11 +10,11 @@ from bayesrule.curvature import GGN, Curvature, NoCurvature
 from bayesrule.expectations import AtMean
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.matrices import Dense, Diagonal, Structure, Subset
+from bayesrule.matrices import Dense, Diagonal, Structure
 from bayesrule.methods._options import Common, Rate
 from bayesrule.methods._record import AT_MEAN, Need, method
 from bayesrule.methods.points import adam_steps
-from bayesrule.posteriors import GaussianFamily
+from bayesrule.posteriors import Family, GaussianFamily, PerGroup, PointEstimate
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Natural
 
@@ -53,25 +53,26 @@ def laplace(
     Without a structure, the last layer has a full covariance and the others are held as known;
     online it is a diagonal over all weights.
     """
-    final, without_prior = curvature or GGN(), structure is None and prior_precision is None
+    final = curvature or GGN()
+    without_prior = structure is None and prior_precision is None and settings.get("prior") is None
     return Learner(
         model,
         likelihood,
-        posterior=GaussianFamily(laplace_structure(model, structure, last_layer, online)),
+        posterior=_family(model, structure, last_layer, online),
         expectation=AtMean(),
         curvature=final if online else NoCurvature(),
         rule=Natural(learning_rate, 0.01) if online else adam_steps(learning_rate),
         final_curvature=None if online else final,
-        prior_precision=1.0 if prior_precision is None else prior_precision,
+        prior_precision=prior_precision,
         empirical_prior=without_prior if empirical_prior is None else empirical_prior,
         predictive=Linearised(),
         **settings,
     )
 
 
-def laplace_structure(
+def _family(
     model: nn.Module, structure: Structure | None, last_layer: bool | None, online: bool
-) -> Structure:
+) -> Family:
     """A full last layer unless something else is asked for."""
     if online and last_layer:
         raise ValueError(
@@ -79,8 +80,9 @@ def laplace_structure(
             "would leave all others where they start; use last_layer=False or online=False."
         )
     if online or last_layer is False or (last_layer is None and structure is not None):
-        return structure or Diagonal()
-    return Subset(structure or Dense(), last_layer_names(model))
+        return GaussianFamily(structure or Diagonal())
+    last = dict.fromkeys(last_layer_names(model), GaussianFamily(structure or Dense()))
+    return PerGroup({**last, "*": PointEstimate()})
 
 
 def last_layer_names(model: nn.Module) -> tuple[str, ...]:

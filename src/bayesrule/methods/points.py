@@ -85,7 +85,7 @@ def rmsprop(
         posterior=GaussianFamily(Diagonal()),
         expectation=AtMean(),
         curvature=SquaredGradient(),
-        rule=Natural(learning_rate, rate, square_root=True),
+        rule=Natural(learning_rate, rate, square_root=True, from_zero=True),
         **settings,
     )
 

@@ -7,13 +7,19 @@ from typing import Unpack
 from torch import nn
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
-from bayesrule.expectations import AtMean, Draws, Expectation, Layerwise, Moments
+from bayesrule.expectations import AtMean, Draws, Expectation, Look
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.methods._options import ElboOptions, common
 from bayesrule.methods._record import AT_MEAN, Need, method
 from bayesrule.methods.smooth import warn_if_piecewise_linear
-from bayesrule.posteriors import KTiedFamily, MeanFieldFamily
+from bayesrule.posteriors import (
+    Family,
+    KTiedFamily,
+    MeanFieldFamily,
+    PerGroup,
+    PointEstimate,
+)
 from bayesrule.posteriors.tied import Rank
 from bayesrule.rules import Elbo
 
@@ -42,7 +48,7 @@ def mean_field(
     return Learner(
         model,
         likelihood,
-        posterior=MeanFieldFamily(options["spread"], options["known"]),
+        posterior=_family(MeanFieldFamily(options["spread"]), options["known"]),
         expectation=expectation or Draws(1),
         curvature=estimate(expectation),
         rule=_rule(options),
@@ -74,7 +80,7 @@ def k_tied(
     return Learner(
         model,
         likelihood,
-        posterior=KTiedFamily(rank, options["spread"], options["known"]),
+        posterior=_family(KTiedFamily(rank, options["spread"]), options["known"]),
         expectation=expectation or Draws(1),
         curvature=estimate(expectation),
         rule=_rule(options),
@@ -112,7 +118,7 @@ def variational_laplace(
     return Learner(
         model,
         likelihood,
-        posterior=MeanFieldFamily(options["spread"], options["known"]),
+        posterior=_family(MeanFieldFamily(options["spread"]), options["known"]),
         expectation=AtMean(),
         curvature=SecondOrder(exact, difference, share),
         rule=_rule(options),
@@ -123,9 +129,16 @@ def variational_laplace(
 
 def estimate(expectation: Expectation | None) -> Curvature:
     """How the loss's derivatives are estimated under an expectation."""
-    if isinstance(expectation, Layerwise):
-        return Pathwise()
-    return ExpectedLoss() if isinstance(expectation, Moments) else Price()
+    look = Look.WEIGHTS if expectation is None else expectation.look
+    estimates: dict[Look, Curvature] = {Look.LAYERS: Pathwise(), Look.MOMENTS: ExpectedLoss()}
+    return estimates.get(look, Price())
+
+
+def _family(family: Family, known: tuple[str, ...]) -> Family:
+    """The family, with some weights as point estimates."""
+    if not known:
+        return family
+    return PerGroup({**dict.fromkeys(known, PointEstimate(with_prior=False)), "*": family})
 
 
 def _rule(options: ElboOptions) -> Elbo:

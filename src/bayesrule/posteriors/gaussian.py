@@ -51,9 +51,7 @@ class Normal(Posterior):
         return self.precision.several_draws and len({v.dtype for v in self.mean.values()}) == 1
 
     def draw_several(self, generators: Generators, draws: int) -> Point:
-        offset = self.precision.inv_sqrt(
-            vectors.several_randn_like(self.mean, draws, generators)
-        )
+        offset = self.precision.inv_sqrt(vectors.several_randn_like(self.mean, draws, generators))
         return Point({name: v.unsqueeze(1) + offset[name] for name, v in self.mean.items()})
 
     def std(self) -> Params:
@@ -100,8 +98,8 @@ class Normal(Posterior):
 
 def gaussian_of(prior: Prior, like: Params) -> Normal:
     """A prior as a Gaussian over the given weights."""
-    if isinstance(prior, EarlierPosterior):
-        return prior.posterior
+    if prior.earlier is not None:
+        return prior.earlier
     precision = prior.diagonal(like)
     assert isinstance(precision, float)
     return Gaussian(vectors.zeros_like(like), Isotropic().identity(like, precision))
@@ -280,7 +278,9 @@ class GaussianFamily(Family):
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Gaussian:
         mean = {name: value.detach().clone() for name, value in params.items()}
         if self.spread is not None:
-            return Gaussian(mean, DiagonalMatrix(self.spread.precision(mean)))
+            # A belief that is conditioned on data starts as its prior.
+            earlier = as_prior(prior).earlier
+            return earlier or Gaussian(mean, DiagonalMatrix(self.spread.precision(mean)))
         return Gaussian(mean, as_prior(prior).added_to(self.first_curvature(mean, weight)))
 
 

@@ -54,7 +54,11 @@ class ProductPrior(Prior):
         for group, part in self.parts.items():
             names = pick(like, [name for name in self.groups[group] if name in like])
             one = part.diagonal(names)
-            found |= one if isinstance(one, dict) else {k: torch.full_like(v, one) for k, v in names.items()}
+            found |= (
+                one
+                if isinstance(one, dict)
+                else {k: torch.full_like(v, one) for k, v in names.items()}
+            )
         return found
 
     def describe(self) -> Any:
@@ -84,7 +88,8 @@ class ProductPoint(Point):
 
     def price(self, gradient: Params) -> Matrix:
         blocks = {
-            group: part.price(pick(gradient, part.coordinates)) for group, part in self.parts.items()
+            group: part.price(pick(gradient, part.coordinates))
+            for group, part in self.parts.items()
         }
         return BlockMatrix(blocks, self.groups)
 
@@ -96,7 +101,9 @@ class ProductPoint(Point):
         gradient = _union(part.gradient for part in found.values())
         if local.curvature is None:
             return replace(local, gradient=gradient)
-        blocks = {group: part.curvature for group, part in found.items() if part.curvature is not None}
+        blocks = {
+            group: part.curvature for group, part in found.items() if part.curvature is not None
+        }
         return replace(local, gradient=gradient, curvature=BlockMatrix(blocks, self.groups))
 
     def mirrored(self) -> ProductPoint:
@@ -338,4 +345,6 @@ class PerGroup(Family):
         }
         first = next(iter(parts.values()))
         # One prior for all is faster than the same for each.
-        return first if all(part == first for part in parts.values()) else ProductPrior(parts, groups)
+        return (
+            first if all(part == first for part in parts.values()) else ProductPrior(parts, groups)
+        )

@@ -14,7 +14,7 @@ from bayesrule.tensors import vectors
 from bayesrule.types import Params
 
 if TYPE_CHECKING:
-    from bayesrule.posteriors.gaussian import Normal
+    from bayesrule.posteriors.gaussian import Gaussian
 
 
 class Prior(ABC):
@@ -43,6 +43,11 @@ class Prior(ABC):
     def proper(self) -> bool:
         """Whether it is a probability distribution at all."""
         return True
+
+    @property
+    def earlier(self) -> Gaussian | None:
+        """The Gaussian posterior of earlier data that it is, if it is one."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,11 @@ class GaussianPrior(Prior):
 class EarlierPosterior(Prior):
     """A Gaussian posterior of earlier data as the prior of later ones: `N(mean, precision⁻¹)`."""
 
-    posterior: Normal
+    posterior: Gaussian
+
+    @property
+    def earlier(self) -> Gaussian:
+        return self.posterior
 
     def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
         centre = {name: self.posterior.mean[name] for name in gradient}

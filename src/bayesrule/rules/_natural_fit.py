@@ -29,9 +29,7 @@ def refuse_unused(rule: Natural) -> None:
             raise ValueError(f"{reason}.")
 
 
-def check_fit(
-    rule: Natural, structure: Structure, family: Family, curvature: Curvature
-) -> None:
+def check_fit(rule: Natural, structure: Structure, family: Family, curvature: Curvature) -> None:
     """Refuses a curvature or a structure that this natural-gradient rule cannot work with."""
     kind, shape = type(curvature).__name__, type(structure).__name__
     moving = rule.square_root or rule.moves_precision(family)

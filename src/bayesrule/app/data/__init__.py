@@ -1,17 +1,13 @@
 """Real data sets, loaded, cached and checked; tables of one's own, turned into tensors."""
 
 from bayesrule.app.data.cache import cache_folder, data_folder, locate
-from bayesrule.app.data.cifar import cifar10
 from bayesrule.app.data.embedded import EMBEDDED, embedded, open_table
 from bayesrule.app.data.errors import DataError
 from bayesrule.app.data.files import read_table
-from bayesrule.app.data.images import Images, fashion_mnist, mnist
-from bayesrule.app.data.imdb import Reviews, Vocabulary, encode, imdb, tokenize
 from bayesrule.app.data.split import split_rows
 from bayesrule.app.data.table import Table
 from bayesrule.app.data.tabular import Encoder
 from bayesrule.app.data.task import Task
-from bayesrule.app.data.timeseries import TIMESERIES, Series, timeseries
 from bayesrule.app.data.uci import UCI, RegressionSplit, uci
 
 __all__ = [
@@ -21,20 +17,8 @@ __all__ = [
     "data_folder",
     "locate",
     # benchmark sets
-    "Images",
     "RegressionSplit",
-    "Reviews",
-    "Series",
-    "TIMESERIES",
     "UCI",
-    "Vocabulary",
-    "cifar10",
-    "encode",
-    "fashion_mnist",
-    "imdb",
-    "mnist",
-    "timeseries",
-    "tokenize",
     "uci",
     # tables
     "EMBEDDED",

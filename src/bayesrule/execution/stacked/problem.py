@@ -147,7 +147,9 @@ class StackedProblem(Problem):
         found = self.likelihood.update(wide, statistics, over(self.weight, like))  # type: ignore[arg-type]
         # What all outputs of a net share stays one number.
         return {
-            name: value.reshape(state[name].shape) if value.numel() == state[name].numel() else value
+            name: value.reshape(state[name].shape)
+            if value.numel() == state[name].numel()
+            else value
             for name, value in found.items()
         }
 

@@ -1,0 +1,31 @@
+"""`python -m benchmarks tables`: kept results written into the docs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from bayesrule.app.commands import options
+from benchmarks.tables import documents
+
+
+def add(kinds: Any) -> None:
+    """The grammar of the command."""
+    parser = options.add_command(
+        kinds,
+        "tables",
+        help="write the kept results into the README and the docs",
+        description="Makes the tables of the README and of docs/natural-gradient.md anew from "
+        "benchmarks/results/*.json. Nothing is run.",
+        examples="""
+            python -m benchmarks tables
+        """,
+    )
+    parser.set_defaults(run=run, interrupted="Some documents may have been written.")
+
+
+def run(_: argparse.Namespace) -> int:
+    """Writes the tables and says which documents changed."""
+    changed = documents.write()
+    print(f"Changed: {', '.join(changed)}." if changed else "All tables are up to date.")
+    return 0

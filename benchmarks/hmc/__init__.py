@@ -1,0 +1,1 @@
+"""Predictive variances beside those of the No-U-Turn sampler."""

@@ -1,0 +1,1 @@
+"""Images and film reviews: TAGI, variational posteriors, noisy natural gradients, attacks."""

@@ -1,0 +1,1 @@
+"""Results drawn as svg files."""

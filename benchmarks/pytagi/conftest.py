@@ -1,0 +1,3 @@
+"""These scripts run where pytagi is installed, which is not where tests run."""
+
+collect_ignore_glob = ["*.py"]

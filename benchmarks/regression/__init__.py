@@ -1,0 +1,1 @@
+"""Regression: the UCI tables of published methods, active learning, noise that depends on x."""

@@ -1,0 +1,1 @@
+"""Results written into the docs."""
