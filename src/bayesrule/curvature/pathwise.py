@@ -11,10 +11,11 @@ from torch import Tensor
 
 from bayesrule.curvature._base import Curvature, Local, Problem
 from bayesrule.expectations import Point
-from bayesrule.expectations.layerwise import DrawnWeight, Pass
+from bayesrule.expectations.layerwise import DrawnWeight, WeightSampler
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Network, forked_randomness, num_examples
+from bayesrule.tensors.stand_in import gradients
 from bayesrule.types import Params
 
 # The weights that a network uses several times in a pass; found once.
@@ -38,12 +39,12 @@ class Pathwise(Curvature):
         drawn = {k: v for k, v in point.params.items() if isinstance(v, DrawnWeight)}
         _check(drawn, structure)
         plain = {k: drawn[k].centre if k in drawn else v for k, v in point.params.items()}
-        way = next(iter(drawn.values())).way
-        shared = _reused(problem, plain, way)
-        way = Pass(way.how, way.generator, num_examples(problem.x), shared)
+        first = next(iter(drawn.values())).sampler
+        shared = _reused(problem, plain, first)
+        sampler = WeightSampler(first.how, first.generator, num_examples(problem.x), shared)
         mean = {k: v.detach().requires_grad_() for k, v in plain.items()}
         std = {k: v.spread.detach().requires_grad_() for k, v in drawn.items()}
-        weights = way.weights(mean, std)
+        weights = sampler.weights(mean, std)
         outputs = problem.forward(weights)
         loss = problem.nll(outputs, problem.y)
         slopes = _slopes(loss * problem.scale, mean, std, {k: weights[k] for k in std})
@@ -65,12 +66,12 @@ def _check(drawn: Mapping[str, DrawnWeight], structure: Structure) -> None:
         )
 
 
-def _reused(problem: Problem, mean: Params, way: Pass) -> frozenset[str]:
+def _reused(problem: Problem, mean: Params, sampler: WeightSampler) -> frozenset[str]:
     """The weights that one pass uses several times, found by one that leaves no trace."""
     if problem.network not in _REUSED:
         device = next(iter(mean.values())).device
         buffers = {name: value.clone() for name, value in problem.buffers.items()}
-        count = Pass(way.how, None)
+        count = WeightSampler(sampler.how, None)
         with torch.no_grad(), forked_randomness(device, 0):
             weights = count.weights(mean, mean)
             problem.network(weights, buffers, problem.x, training=problem.training)
@@ -81,17 +82,7 @@ def _reused(problem: Problem, mean: Params, way: Pass) -> frozenset[str]:
 def _slopes(loss: Tensor, mean: Params, std: Params, weights: Params) -> tuple[Params, Params]:
     """The gradients in means and spreads; zeros for what was not used."""
     leaves = [*mean.values(), *std.values()]
-    # What reaches a weight itself went around its draw, as torch.autograd.Function does.
-    with torch._C.DisableTorchFunctionSubclass():
-        found = torch.autograd.grad(loss, [*leaves, *weights.values()], allow_unused=True)
-    for name, slope in zip(weights, found[len(leaves) :], strict=True):
-        if slope is not None:
-            raise TypeError(
-                f"The weight {name!r} is given to a torch.autograd.Function, which no draw can be "
-                f"put into. Use Draws(1), or hold it as known: MeanFieldFamily(known=({name!r},))."
-            )
-    pairs = zip(leaves, found, strict=False)
-    slopes = [torch.zeros_like(leaf) if slope is None else slope for leaf, slope in pairs]
+    slopes = gradients(loss, leaves, weights)
     apart = vectors.apart({str(place): slope for place, slope in enumerate(slopes)})
     own = iter(apart.values())
     return {name: next(own) for name in mean}, {name: next(own) for name in std}

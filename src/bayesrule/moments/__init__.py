@@ -24,7 +24,7 @@ from bayesrule.moments.tensor import (
     GaussianTensor,
     Innovation,
     NoRule,
-    Pass,
+    Tape,
     rule,
     uncertain,
 )
@@ -37,7 +37,7 @@ __all__ = [
     "LocallyLinear",
     "MomentMatched",
     "NoRule",
-    "Pass",
+    "Tape",
     "Propagation",
     "arithmetic",
     "attention",

@@ -24,11 +24,11 @@ def elementwise(
 ) -> GaussianTensor:
     """A scalar function of x from its moments; `slope = cov(φ(z), z) / Var z`."""
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         first, second = in_blocks(_pulled, slope, delta, eta, num=2, writes=True)
         return ((first, second),)
 
-    return x.way.result(name, mean, variance, (x.node,), pull)
+    return x.tape.result(name, mean, variance, (x.node,), to_sources)
 
 
 def _pulled(
@@ -56,7 +56,7 @@ def through(
     """
     m, s = x.centre, x.variance
     name = getattr(getattr(function, "func", function), "__name__", "function")
-    if isinstance(x.way.activations, LocallyLinear):
+    if isinstance(x.tape.activations, LocallyLinear):
         return elementwise(name, x, *tangent_moments(function, m, s))
     matched = closed or partial(quadrature, function, num=num)
     return elementwise(name, x, *in_blocks(matched, m, s, num=3))
@@ -65,7 +65,7 @@ def through(
 @rule(F.relu, torch.relu, Tensor.relu)
 def relu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
     m, s = input.centre, input.variance
-    if isinstance(input.way.activations, LocallyLinear):
+    if isinstance(input.tape.activations, LocallyLinear):
         slope = (m > 0).to(m.dtype)
         return elementwise("relu", input, m * slope, s * slope, slope)
     return elementwise("relu", input, *in_blocks(matched_relu, m, s, num=3, writes=True))

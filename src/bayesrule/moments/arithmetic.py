@@ -15,17 +15,17 @@ from torch import Tensor
 
 from bayesrule.moments.product import Bilinear, product
 from bayesrule.moments.shape import both, moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, parts, rule, tape_of
 
 
 def scaled(x: GaussianTensor, factor: float) -> GaussianTensor:
     """`c x`, with the variance `c² σ²`."""
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((delta * factor, eta * (factor * factor)),)
 
     mean, variance = x.centre * factor, x.variance * (factor * factor)
-    return x.way.result("scale", mean, variance, (x.node,), pull)
+    return x.tape.result("scale", mean, variance, (x.node,), to_sources)
 
 
 def squared(x: GaussianTensor) -> GaussianTensor:
@@ -34,10 +34,10 @@ def squared(x: GaussianTensor) -> GaussianTensor:
     square, slope = m.square(), 2.0 * m
     variance = 2.0 * s * (s + 2.0 * square)
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((slope * delta, slope.square() * eta),)
 
-    return x.way.result("square", square + s, variance, (x.node,), pull)
+    return x.tape.result("square", square + s, variance, (x.node,), to_sources)
 
 
 def _like(t: Tensor, x: Tensor, factor: float = 1.0) -> Tensor:
@@ -52,7 +52,7 @@ def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
         return scaled(left, a + b)
     if not isinstance(left, Tensor):
         left, right, a, b = right, left, b, a
-    way = way_of(left, right)
+    tape = tape_of(left, right)
     (x, sx, nx), (y, sy, ny) = parts(left), parts(right)
     mean = torch.add(x if a == 1 else x * a, y, alpha=b)
     variance = None if sx is None else sx if a * a == 1 else sx * (a * a)
@@ -62,14 +62,14 @@ def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
     elif sy is not None:
         variance = torch.add(variance, sy, alpha=b * b)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         return (
             None if nx is None else (_like(delta, x, a), _like(eta, x, a * a)),
             None if ny is None else (_like(delta, y, b), _like(eta, y, b * b)),
         )
 
     spread = variance.expand(mean.shape).to(mean.dtype)
-    return way.result("add", mean, spread, (nx, ny), pull)
+    return tape.result("add", mean, spread, (nx, ny), to_sources)
 
 
 @rule(*both("add"))
@@ -194,11 +194,11 @@ def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -
     def back(t: Tensor) -> Tensor:
         return t.reshape(kept).expand(before)
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((back(delta * share), back(eta * (share * share))),)
 
     variance = x.variance.sum(axes, keepdim) * (share * share)
-    return x.way.result(name, total * share, variance, (x.node,), pull)
+    return x.tape.result(name, total * share, variance, (x.node,), to_sources)
 
 
 def _reduction(name: str) -> Callable[..., GaussianTensor]:

@@ -15,11 +15,11 @@ def _masked(x: GaussianTensor, factor: Tensor, shift: Tensor | float = 0.0) -> G
     """`c x + b` with a known c for each element or each channel."""
     square = factor.square()
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((delta * factor, eta * square),)
 
     mean = x.centre * factor + shift
-    return x.way.result("dropout", mean, x.variance * square, (x.node,), pull)
+    return x.tape.result("dropout", mean, x.variance * square, (x.node,), to_sources)
 
 
 def _whole(x: Tensor) -> Tensor:

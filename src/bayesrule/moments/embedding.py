@@ -31,8 +31,8 @@ def embedding(
     def back(t: Tensor) -> Tensor:
         return torch.ops.aten.embedding_dense_backward(t, input, rows, padding, False)
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((back(delta), back(eta)),)
 
     mean, variance = F.embedding(input, weight.centre), F.embedding(input, weight.variance)
-    return weight.way.result("embedding", mean, variance, (weight.node,), pull)
+    return weight.tape.result("embedding", mean, variance, (weight.node,), to_sources)

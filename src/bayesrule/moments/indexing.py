@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments.shape import both, moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
 
 
 def _basic(index: Any) -> bool:
@@ -64,22 +64,22 @@ def pad(
         return moved("pad", input, lambda t: F.pad(t, pad, mode))
     crop = [-one for one in pad]
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((F.pad(delta, crop), F.pad(eta, crop)),)
 
     mean, variance = F.pad(input.centre, pad, value=value), F.pad(input.variance, pad)
-    return input.way.result("pad", mean, variance, (input.node,), pull)
+    return input.tape.result("pad", mean, variance, (input.node,), to_sources)
 
 
 @rule(torch.where)
 def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
     """Elements of one tensor or another, as a plain condition says."""
-    way = way_of(input, other)
+    tape = tape_of(input, other)
     (x, sx, nx), (y, sy, ny) = parts(input), parts(other)
     mean = torch.where(condition, x, y)
     variance = torch.where(condition, 0.0 if sx is None else sx, 0.0 if sy is None else sy)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         def to(like: Any, mask: Tensor) -> Innovation:
             d, e = (t.where(mask, 0.0).sum_to_size(like.shape) for t in (delta, eta))
             return d.to(like.dtype), e.to(like.dtype)
@@ -89,7 +89,7 @@ def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
             None if ny is None else to(y, ~condition),
         )
 
-    return way.result("where", mean, variance.to(mean.dtype), (nx, ny), pull)
+    return tape.result("where", mean, variance.to(mean.dtype), (nx, ny), to_sources)
 
 
 @rule(*both("masked_fill"))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.moments.shape import both
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
 
 Join = Callable[[list[Tensor]], Tensor]
 """One tensor from several."""
@@ -24,12 +24,12 @@ def _joined(
         torch.zeros_like(m) if s is None else s for m, s in zip(means, variances, strict=True)
     ]
 
-    def pull(delta: Tensor, eta: Tensor) -> list[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> list[Innovation]:
         found = zip(split(delta), split(eta), means, strict=True)
         return [(d.to(m.dtype), e.to(m.dtype)) for d, e, m in found]
 
-    way = way_of(*tensors)
-    return way.result(name, join(list(means)), join(spread), nodes, pull)
+    tape = tape_of(*tensors)
+    return tape.result(name, join(list(means)), join(spread), nodes, to_sources)
 
 
 @rule(torch.cat, torch.concat, torch.concatenate)
@@ -76,15 +76,15 @@ def _pieces(
 
     # The pieces come off the tape before the whole. Each leaves its innovation in `learned` and an
     # empty one with the whole, which says that there is something to put together.
-    whole = x.way.result(name, x.centre, x.variance, (x.node,), together)
+    whole = x.tape.result(name, x.centre, x.variance, (x.node,), together)
     nothing = x.centre.new_empty(0), x.centre.new_empty(0)
 
     def piece(i: int) -> GaussianTensor:
-        def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+        def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
             learned[i] = delta, eta
             return (nothing,)
 
-        return x.way.result(name, means[i], variances[i], (whole.node,), pull)
+        return x.tape.result(name, means[i], variances[i], (whole.node,), to_sources)
 
     return tuple(piece(i) for i in range(len(means)))
 

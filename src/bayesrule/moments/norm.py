@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
 
 
 def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -108,13 +108,13 @@ def normalised(
     def summed(t: Tensor, like: Any) -> Tensor:
         return t.sum_to_size(shape).reshape(like.shape)
 
-    way = way_of(input, weight, bias)
+    tape = tape_of(input, weight, bias)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_x = to_g = to_b = None
         if nx is not None:
             to_x = delta * slope, eta * slope.square()
-            if through is not None and not way.activations.constant_statistics:
+            if through is not None and not tape.activations.constant_statistics:
                 unit = _affine(x, scale, -shift * scale)
                 to_x = through(to_x[0], unit), to_x[1]
         if ng is not None:
@@ -124,7 +124,7 @@ def normalised(
             to_b = summed(delta, bias), summed(eta, bias)
         return to_x, to_g, to_b
 
-    return way.result(name, mean, variance, (nx, ng, nb), pull)
+    return tape.result(name, mean, variance, (nx, ng, nb), to_sources)
 
 
 def _average(running: Tensor | None, new: Tensor, momentum: float) -> None:

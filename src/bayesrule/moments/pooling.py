@@ -54,12 +54,12 @@ def _averaged(num: int) -> Callable[..., GaussianTensor]:
         if isinstance(share, float) and x.is_cpu and x.dtype == torch.float32 and x.ndim == num + 2:
             return _averaged_by_kernels(num, input, share, options)
 
-        def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+        def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
             back = _BACK[num]
             return ((back(delta, x, *options), back(eta * share, x, *options)),)
 
         mean, variance = pool(x, *options), pool(input.variance, *options) * share
-        return input.way.result(f"avg_pool{num}d", mean, variance, (input.node,), pull)
+        return input.tape.result(f"avg_pool{num}d", mean, variance, (input.node,), to_sources)
 
     return apply
 
@@ -74,11 +74,11 @@ def _averaged_by_kernels(
     weight = x.new_full((x.shape[1], 1, *kernel), share)
     squared = weight.square()
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((each_alone.to_left(delta, x, weight), each_alone.to_left(eta, x, squared)),)
 
     mean, variance = each_alone.apply(x, weight), each_alone.apply(input.variance, squared)
-    return input.way.result(f"avg_pool{num}d", mean, variance, (input.node,), pull)
+    return input.tape.result(f"avg_pool{num}d", mean, variance, (input.node,), to_sources)
 
 
 avg_pool2d = rule(F.avg_pool2d)(_averaged(2))
@@ -114,11 +114,11 @@ def _separable(name: str, x: GaussianTensor, maps: Sequence[Tensor]) -> Gaussian
     squares = [one.square() for one in maps]
     turned, turned_squares = [one.mT for one in maps], [one.mT for one in squares]
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((_contracted(turned, delta), _contracted(turned_squares, eta)),)
 
     mean, variance = _contracted(maps, x.centre), _contracted(squares, x.variance)
-    return x.way.result(name, mean, variance, (x.node,), pull)
+    return x.tape.result(name, mean, variance, (x.node,), to_sources)
 
 
 def _eye(size: int, like: Tensor) -> Tensor:
@@ -160,11 +160,11 @@ def _largest(num: int, function: Callable[..., tuple[Tensor, Tensor]]) -> Callab
             flat = t.new_zeros(shape).flatten(-num)
             return flat.scatter_add(-1, where, t.flatten(-num)).reshape(shape)
 
-        def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+        def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
             return ((back(delta), back(eta)),)
 
         variance = input.variance.flatten(-num).gather(-1, where).reshape(mean.shape)
-        found = input.way.result("max_pool", mean, variance, (input.node,), pull)
+        found = input.tape.result("max_pool", mean, variance, (input.node,), to_sources)
         return found, indices
 
     return apply

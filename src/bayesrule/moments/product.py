@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
 
 
 class Bilinear(ABC):
@@ -56,7 +56,7 @@ def product(op: Bilinear, left: Any, right: Any, bias: Any = None) -> GaussianTe
         assert sb is not None  # otherwise nothing is Gaussian and there is no rule to apply
         variance = op.apply(torch.zeros_like(x), w, sb)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_x = to_w = to_b = None
         if nx is not None:
             to_x = op.to_left(delta, x, w), op.to_left(eta, x, w_squared)
@@ -66,8 +66,8 @@ def product(op: Bilinear, left: Any, right: Any, bias: Any = None) -> GaussianTe
             to_b = op.to_bias(delta), op.to_bias(eta)
         return to_x, to_w, to_b
 
-    way = way_of(left, right, bias)
-    return way.result(op.name, mean, variance, (nx, nw, nb), pull)
+    tape = tape_of(left, right, bias)
+    return tape.result(op.name, mean, variance, (nx, nw, nb), to_sources)
 
 
 class Linear(Bilinear):

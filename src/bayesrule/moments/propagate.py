@@ -9,7 +9,15 @@ from typing import Any, Never
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments.tensor import Activations, GaussianTensor, Node, NoRule, Pass, Pull, parts
+from bayesrule.moments.tensor import (
+    Activations,
+    GaussianTensor,
+    Node,
+    NoRule,
+    Tape,
+    ToSources,
+    parts,
+)
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network
 from bayesrule.types import Params
@@ -20,7 +28,7 @@ class Propagation:
 
     def __init__(self, network: Network, activations: Activations, *, record: bool = True) -> None:
         self.network = network
-        self.way = Pass(activations, record=record)
+        self.tape = Tape(activations, record=record)
         self.weights: dict[str, GaussianTensor] = {}
         self.inputs: tuple[Any, ...] = ()
 
@@ -40,7 +48,7 @@ class Propagation:
         self, mean: Params, variance: Params, buffers: Params, x: Any, *, training: bool
     ) -> Any:
         """Whatever the module returns; its arguments `x` may be nested (recurrent states)."""
-        leaf = self.way.leaf
+        leaf = self.tape.leaf
         self.weights = {k: leaf(mean[k], v) for k, v in variance.items() if k in mean}
         self.inputs = tuple(self._placed(one) for one in (x if isinstance(x, tuple) else (x,)))
         given = self.inputs[0] if len(self.inputs) == 1 else self.inputs
@@ -53,7 +61,7 @@ class Propagation:
     def _placed(self, x: Any) -> Any:
         if isinstance(x, tuple | list):
             return type(x)(self._placed(one) for one in x)
-        return self.way.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x
+        return self.tape.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x
 
     def back(self, outputs: GaussianTensor, delta: Tensor, eta: Tensor) -> tuple[Params, Params]:
         """The innovations of all weights, zero for those that the outputs do not depend on."""
@@ -64,7 +72,7 @@ class Propagation:
         self, outputs: GaussianTensor, delta: Tensor, eta: Tensor
     ) -> tuple[Params, Params]:
         """The same, but several weights may share memory: `vectors.apart` ends that."""
-        self.way.back(outputs, delta, eta)
+        self.tape.back(outputs, delta, eta)
         return self._learned(0), self._learned(1)
 
     def _learned(self, which: int) -> Params:
@@ -95,8 +103,8 @@ class Propagation:
         for name, value in mean.items():
             if not value.isfinite().all():
                 raise FloatingPointError(f"The mean of the weight '{name}' is not finite.")
-        again = Propagation(self.network, self.way.activations)
-        again.way = _Checked(self.way.activations, record=False)
+        again = Propagation(self.network, self.tape.activations)
+        again.tape = _Checked(self.tape.activations, record=False)
         again.forward(mean, variance, buffers, x, training=training)
         if y.is_floating_point() and y.isinf().any():
             raise ValueError(
@@ -109,7 +117,7 @@ class Propagation:
         )
 
 
-class _Checked(Pass):
+class _Checked(Tape):
     """A pass that stops at the first operation whose result is not finite."""
 
     def result(
@@ -118,7 +126,7 @@ class _Checked(Pass):
         mean: Tensor,
         variance: Tensor,
         sources: Sequence[Node | None],
-        pull: Pull,
+        to_sources: ToSources,
     ) -> GaussianTensor:
         for what, values in (("mean", mean), ("variance", variance)):
             bad = ~values.isfinite()
@@ -128,7 +136,7 @@ class _Checked(Pass):
                     f"{int(bad.sum())} of {values.numel()} places: too much for {values.dtype}. "
                     "Standardised inputs, a smaller gain or float64 help."
                 )
-        return super().result(name, mean, variance, sources, pull)
+        return super().result(name, mean, variance, sources, to_sources)
 
 
 def _refuse_inputs(x: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Recurrent modules on Gaussians: `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, unmodified.
 
 All layers of a module are one entry on the tape, because what is learned of its last states is to
-be found there as well: after `Pass.back`, the nodes of the states that a module returns hold all
+be found there as well: after `Tape.back`, the nodes of the states that a module returns hold all
 that was learned of them, through its outputs too.
 
 `LocallyLinear()` takes the gates' functions by their tangents, which gives the published equations;
@@ -23,10 +23,10 @@ from bayesrule.moments.tensor import (
     GaussianTensor,
     Innovation,
     NoRule,
-    Pull,
+    ToSources,
     parts,
     rule,
-    way_of,
+    tape_of,
 )
 from bayesrule.moments.unrolled import Stack
 
@@ -66,7 +66,7 @@ class _Entry:
         self.ends: list[GaussianTensor] = []
         self.heard: dict[int, Innovation] = {}
 
-    def hear(self, which: int) -> Pull:
+    def hear(self, which: int) -> ToSources:
         """The way back of one of the last states: kept until the entry itself is visited."""
 
         def keep(delta: Tensor, eta: Tensor) -> list[Innovation]:
@@ -77,7 +77,7 @@ class _Entry:
 
         return keep
 
-    def pull(self, delta: Tensor, eta: Tensor) -> list[Innovation]:
+    def to_sources(self, delta: Tensor, eta: Tensor) -> list[Innovation]:
         """The way back of the outputs, together with what was heard of the last states."""
         layout, on_last = self.layout, []
         for which, end in enumerate(self.ends):
@@ -109,21 +109,23 @@ def run(
     dropout: float = 0.0,
 ) -> tuple[GaussianTensor, list[GaussianTensor]]:
     """A recurrent module of a kind of cell: its outputs and its last states."""
-    way = way_of(x, *states, *weights)
+    tape = tape_of(x, *states, *weights)
     (mean, variance, node), given = parts(x), [parts(one) for one in weights]
-    cell, plain = kind(way.activations), [one[:2] for one in given]
+    cell, plain = kind(tape.activations), [one[:2] for one in given]
     stack = Stack(cell, plain, biased=biased, twofold=twofold, dropout=dropout)
     inputs = layout.inwards(mean), None if variance is None else layout.inwards(variance)
     first = [_state(one, layout) for one in states]
-    hidden, last = stack.forward(inputs, first, record=way.tape is not None)
+    hidden, last = stack.forward(inputs, first, record=tape.nodes is not None)
     moments = _each(layout.outwards, hidden)
     entry = _Entry(stack, layout, moments)
     sources = [node, *(parts(one)[2] for one in states), *(one[2] for one in given)]
-    outputs = way.result(cell.name, *moments, sources, entry.pull)
+    outputs = tape.result(cell.name, *moments, sources, entry.to_sources)
     ends = []
     for which, state in enumerate(last):
         found = _each(layout.state_outwards, state)
-        ends.append(way.result(f"state of {cell.name}", *found, (outputs.node,), entry.hear(which)))
+        ends.append(
+            tape.result(f"state of {cell.name}", *found, (outputs.node,), entry.hear(which))
+        )
     entry.ends.extend(ends)
     return outputs, ends
 

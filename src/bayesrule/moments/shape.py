@@ -30,10 +30,10 @@ def moved(name: str, x: GaussianTensor, move: Move, back: Move | None = None) ->
     """`move` applied to means and variances alike; `back` is its adjoint, found if not given."""
     to_x = back or adjoint(move, x.centre.shape)
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         return ((to_x(delta), to_x(eta)),)
 
-    return x.way.result(name, move(x.centre), move(x.variance), (x.node,), pull)
+    return x.tape.result(name, move(x.centre), move(x.variance), (x.node,), to_sources)
 
 
 def both(name: str) -> list[Any]:
@@ -143,7 +143,7 @@ def contiguous(
 @rule(Tensor.detach, torch.detach)
 def detach(input: GaussianTensor) -> GaussianTensor:
     """The same Gaussians, with nothing learned of what they came from."""
-    return GaussianTensor(input.centre.detach(), input.variance.detach(), input.way, None)
+    return GaussianTensor(input.centre.detach(), input.variance.detach(), input.tape, None)
 
 
 def _converted(name: str) -> Callable[..., GaussianTensor]:

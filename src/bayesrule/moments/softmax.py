@@ -92,7 +92,7 @@ def _coupled(
 ) -> GaussianTensor:
     """A function of scores with the slopes `J_ij = scale_i (1[i = j] − share_j)`, last axis."""
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         delta, eta = scale * delta, scale.square() * eta
         own = (1.0 - share).square() - share.square()
         return (
@@ -102,7 +102,7 @@ def _coupled(
             ),
         )
 
-    return x.way.result(name, mean, variance, (x.node,), pull)
+    return x.tape.result(name, mean, variance, (x.node,), to_sources)
 
 
 def _bounded(mean: Tensor, variance: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def _softmax(x: GaussianTensor) -> GaussianTensor:
     other scores. Moment-matched in closed form, with `J_ij = μ_i (1[i = j] − c_j / s_j)`.
     """
     m, s = x.centre, x.variance
-    if isinstance(x.way.activations, LocallyLinear):
+    if isinstance(x.tape.activations, LocallyLinear):
         p = torch.softmax(m, -1)
         return _coupled("softmax", x, p, p.square() * _linear_variance(p, s), p, p)
     log_mean, log_ratio, share = _log_normal(m, s)
@@ -131,7 +131,7 @@ def _softmax(x: GaussianTensor) -> GaussianTensor:
 def _log_softmax(x: GaussianTensor) -> GaussianTensor:
     """Over the last axis, `z − ln Σ e^z`: the Gaussian whose exponential softmax is taken to be."""
     m, s = x.centre, x.variance
-    if isinstance(x.way.activations, LocallyLinear):
+    if isinstance(x.tape.activations, LocallyLinear):
         p, mean = torch.softmax(m, -1), torch.log_softmax(m, -1)
         return _coupled("log_softmax", x, mean, _linear_variance(p, s), p, torch.ones_like(p))
     log_mean, log_ratio, share = _log_normal(m, s)
