@@ -25,15 +25,16 @@ def elementwise(
     """A scalar function of x from its moments; `slope = cov(φ(z), z) / Var z`."""
 
     def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        first, second = in_blocks(_pulled, slope, delta, eta, num=2, writes=True)
+        first, second = in_blocks(_to_input, slope, delta, eta, num=2, writes=True)
         return ((first, second),)
 
     return x.tape.result(name, mean, variance, (x.node,), to_sources)
 
 
-def _pulled(
+def _to_input(
     slope: Tensor, delta: Tensor, eta: Tensor, out: Sequence[Tensor | None] = (None, None)
 ) -> Innovation:
+    """`J δ` and `J² η`."""
     return torch.mul(slope, delta, out=out[0]), torch.mul(slope * slope, eta, out=out[1])
 
 
@@ -46,9 +47,9 @@ def through(
 ) -> GaussianTensor:
     """Any elementwise function of x.
 
-    Locally linear: value and derivative at the mean. Moment-matched: mean, variance and slope as
-    `closed(mean, variance)` gives them, or by Gauss-Hermite quadrature with `num` values of the
-    function, which is good where the function is smooth over half a standard deviation.
+    Locally linear: value and derivative at the mean. Moment-matched: mean, variance and slope from
+    `closed(mean, variance)`, or by Gauss-Hermite quadrature with `num` values of the function,
+    which is accurate if the function is smooth over half a standard deviation.
 
     >>> x = GaussianTensor(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 0.5]))
     >>> through(x, torch.sin).centre  # e^{−s/2} sin m
@@ -111,9 +112,10 @@ def hardsigmoid(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
         mean, variance, slope = closed_forms.matched_hardtanh(m, s, -3.0, 3.0)
         return 0.5 + mean / 6.0, variance / 36.0, slope / 6.0
 
-    # Torch's own cannot be differentiated twice.
-    own = not differentiated(input.centre, input.variance)
-    return through(input, F.hardsigmoid if own else lambda z: F.relu6(z + 3.0) / 6.0, closed)
+    if not differentiated(input.centre, input.variance):
+        return through(input, F.hardsigmoid, closed)
+    # Torch's function cannot be differentiated twice.
+    return through(input, lambda z: F.relu6(z + 3.0) / 6.0, closed)
 
 
 @rule(F.elu)
@@ -121,13 +123,6 @@ def elu(input: GaussianTensor, alpha: float = 1.0, inplace: bool = False) -> Gau
     return through(
         input, partial(F.elu, alpha=alpha), partial(closed_forms.matched_elu, alpha=alpha)
     )
-
-
-@rule(F.selu, torch.selu)
-def selu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    """Klambauer et al. (2017): an ELU, scaled."""
-    alpha, scale = 1.6732632423543772, 1.0507009873554805
-    return through(input, F.selu, partial(closed_forms.matched_elu, alpha=alpha, scale=scale))
 
 
 @rule(F.celu, torch.celu)
@@ -146,37 +141,29 @@ def gelu(input: GaussianTensor, approximate: str = "none") -> GaussianTensor:
     return through(input, partial(F.gelu, approximate=approximate))
 
 
-@rule(F.silu)
-def silu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    return through(input, F.silu)
-
-
-@rule(F.mish)
-def mish(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    return through(input, F.mish)
-
-
 @rule(F.softplus)
 def softplus(input: GaussianTensor, beta: float = 1.0, threshold: float = 20.0) -> GaussianTensor:
     return through(input, partial(F.softplus, beta=beta, threshold=threshold))
 
 
-@rule(torch.tanh, Tensor.tanh)
-def tanh(input: GaussianTensor) -> GaussianTensor:
-    return through(input, torch.tanh, num=32)  # the steepest of them
+def _without_options(
+    function: Scalar, closed: Callable[[Tensor, Tensor], Triple] | None = None, *, num: int = 20
+) -> Callable[..., GaussianTensor]:
+    """The rule of a function without options; Gaussians are never changed in place."""
+    return lambda input, inplace=False: through(input, function, closed, num=num)
 
 
-def _plain(
-    function: Scalar, closed: Callable[[Tensor, Tensor], Triple] | None = None
-) -> Callable[[GaussianTensor], GaussianTensor]:
-    """The rule of a function without options."""
-    return lambda input: through(input, function, closed)
-
-
-rule(*both("sigmoid"), torch.special.expit)(_plain(torch.sigmoid))
-rule(F.logsigmoid)(_plain(F.logsigmoid))
+rule(*both("sigmoid"), torch.special.expit)(_without_options(torch.sigmoid))
+rule(*both("tanh"))(_without_options(torch.tanh, num=32))  # the steepest of them
+rule(F.logsigmoid)(_without_options(F.logsigmoid))
+rule(F.silu)(_without_options(F.silu))
+rule(F.mish)(_without_options(F.mish))
+# Klambauer et al. (2017): an ELU, scaled.
+_SELU = {"alpha": 1.6732632423543772, "scale": 1.0507009873554805}
+rule(F.selu, torch.selu)(_without_options(F.selu, partial(closed_forms.matched_elu, **_SELU)))
 for _name in ("exp", "log", "square", "sin", "cos"):
-    rule(*both(_name))(_plain(getattr(torch, _name), getattr(closed_forms, f"matched_{_name}")))
+    _closed = getattr(closed_forms, f"matched_{_name}")
+    rule(*both(_name))(_without_options(getattr(torch, _name), _closed))
 
 
 @rule(torch.pow, Tensor.pow, Tensor.__pow__)

@@ -13,37 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.moments.closed_forms import matched_square
 from bayesrule.moments.product import Bilinear, product
 from bayesrule.moments.shape import both, moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, parts, rule, tape_of
+from bayesrule.moments.tensor import (
+    GaussianTensor,
+    Innovation,
+    NoRule,
+    mapped,
+    parts,
+    rule,
+    tape_of,
+)
 
 
 def scaled(x: GaussianTensor, factor: float) -> GaussianTensor:
     """`c x`, with the variance `c² σ²`."""
-
-    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((delta * factor, eta * (factor * factor)),)
-
-    mean, variance = x.centre * factor, x.variance * (factor * factor)
-    return x.tape.result("scale", mean, variance, (x.node,), to_sources)
+    square = factor * factor
+    mean, variance = x.centre * factor, x.variance * square
+    return mapped("scale", x, mean, variance, lambda t: t * factor, lambda t: t * square)
 
 
 def squared(x: GaussianTensor) -> GaussianTensor:
     """`x²`: `μ = m² + s`, `σ² = 2 s² + 4 s m²`, `cov(x², x)/s = 2 m`, all exact."""
-    m, s = x.centre, x.variance
-    square, slope = m.square(), 2.0 * m
-    variance = 2.0 * s * (s + 2.0 * square)
-
-    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((slope * delta, slope.square() * eta),)
-
-    return x.tape.result("square", square + s, variance, (x.node,), to_sources)
+    mean, variance, slope = matched_square(x.centre, x.variance)
+    return mapped("square", x, mean, variance, lambda t: slope * t, lambda t: slope.square() * t)
 
 
 def _like(t: Tensor, x: Tensor, factor: float = 1.0) -> Tensor:
-    """What flows back to an argument that was broadcast and maybe converted."""
-    back = t.sum_to_size(x.shape).to(x.dtype)
-    return back if factor == 1 else back * factor
+    """`factor · t` summed and converted to the shape and type that x had before broadcasting."""
+    summed = t.sum_to_size(x.shape).to(x.dtype)
+    return summed if factor == 1 else summed * factor
 
 
 def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
@@ -191,17 +191,20 @@ def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -
     total = x.centre.sum(axes, keepdim)
     share = max(total.numel(), 1) / x.centre.numel() if mean else 1.0
 
+    square = share * share
+    variance = x.variance.sum(axes, keepdim) * square
+
     def back(t: Tensor) -> Tensor:
         return t.reshape(kept).expand(before)
 
-    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((back(delta * share), back(eta * (share * share))),)
-
-    variance = x.variance.sum(axes, keepdim) * (share * share)
-    return x.tape.result(name, total * share, variance, (x.node,), to_sources)
+    return mapped(
+        name, x, total * share, variance, lambda t: back(t * share), lambda t: back(t * square)
+    )
 
 
 def _reduction(name: str) -> Callable[..., GaussianTensor]:
+    """The rule of a sum or a mean over axes."""
+
     def apply(
         input: GaussianTensor,
         dim: Any = None,
@@ -223,9 +226,8 @@ for _name in ("sum", "mean"):
 @rule(*both("cumsum"))
 def cumsum(input: GaussianTensor, dim: int) -> GaussianTensor:
     """Running sums; they are taken as independent of each other."""
-    return moved(
-        "cumsum",
-        input,
-        lambda t: t.cumsum(dim),
-        lambda t: t.flip(dim).cumsum(dim).flip(dim),
-    )
+
+    def back(t: Tensor) -> Tensor:
+        return t.flip(dim).cumsum(dim).flip(dim)
+
+    return moved("cumsum", input, lambda t: t.cumsum(dim), back)

@@ -24,21 +24,7 @@ from torch.nn import functional as F
 
 from bayesrule.moments.choices import LocallyLinear
 from bayesrule.moments.softmax import softmax_moments
-from bayesrule.moments.tensor import (
-    GaussianTensor,
-    Innovation,
-    Node,
-    NoRule,
-    parts,
-    rule,
-    tape_of,
-)
-
-
-def _whole(x: Any) -> tuple[Tensor, Tensor, Node | None]:
-    """Mean, variance and node; a plain tensor is a Gaussian without variance."""
-    mean, variance, node = parts(x)
-    return mean, torch.zeros_like(mean) if variance is None else variance, node
+from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, full_parts, rule, tape_of
 
 
 def _over_features(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
@@ -54,7 +40,7 @@ def _over_keys(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
 
 def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> GaussianTensor:
     """`scale · q kᵀ + mask`, (..., L, S), less what all scores of a query share."""
-    (q, sq, nq), (k, sk, nk) = _whole(query), _whole(key)
+    (q, sq, nq), (k, sk, nk) = full_parts(query), full_parts(key)
     mean = scale * (q @ k.mT)
     mean = mean if mask is None else mean + mask
     shared = mean.softmax(-1) @ k
@@ -78,7 +64,7 @@ def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Gaussian
 
 def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
     """`dropout(softmax(scores)) v`, (..., L, D)."""
-    (m, s, ns), (v, sv, nv) = _whole(scores), _whole(value)
+    (m, s, ns), (v, sv, nv) = full_parts(scores), full_parts(value)
     tape = tape_of(scores, value)
     matched = isinstance(scores, GaussianTensor) and not isinstance(tape.activations, LocallyLinear)
     p = softmax_moments(m, s)[0] if matched else m.softmax(-1)

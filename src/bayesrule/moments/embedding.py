@@ -1,4 +1,4 @@
-"""Rows of a Gaussian table."""
+"""Embeddings: rows of a table of Gaussian weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.tensor import GaussianTensor, Innovation, rule
+from bayesrule.moments.tensor import GaussianTensor, mapped, rule
 
 
 @rule(F.embedding)
@@ -23,7 +23,7 @@ def embedding(
     if max_norm is not None or scale_grad_by_freq:
         raise ValueError(
             f"An embedding with max_norm={max_norm}, scale_grad_by_freq={scale_grad_by_freq} has "
-            "no moment rule: both change what is learned behind the belief's back. Leave them out."
+            "no moment rule: both change what the weights learn. Leave them out."
         )
     rows = weight.centre.shape[0]
     padding = -1 if padding_idx is None else padding_idx % rows
@@ -31,8 +31,5 @@ def embedding(
     def back(t: Tensor) -> Tensor:
         return torch.ops.aten.embedding_dense_backward(t, input, rows, padding, False)
 
-    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((back(delta), back(eta)),)
-
     mean, variance = F.embedding(input, weight.centre), F.embedding(input, weight.variance)
-    return weight.tape.result("embedding", mean, variance, (weight.node,), to_sources)
+    return mapped("embedding", weight, mean, variance, back, back)
