@@ -172,7 +172,7 @@ def batch_norm(
     input: Any, running_mean: Any, running_var: Any, *, training: bool = False, **options: Any
 ) -> GaussianTensor:
     """Each channel normalised over the batch in training, by the running averages otherwise."""
-    shape = input.shape
+    shape = parts(input)[0].shape
     if training and shape.numel() == shape[1]:
         raise ValueError(
             "Batch norm needs more than one value in each channel to learn from, got "
@@ -207,13 +207,14 @@ def group_norm(
     def grouped(t: Tensor) -> Tensor:
         return t.reshape(len(t), num_groups, -1)
 
-    mean, variance = _statistics(grouped(x), None if s is None else grouped(s), [2])
+    groups = grouped(x)
+    mean, variance = _statistics(groups, None if s is None else grouped(s), [2])
     ones = [1] * (x.ndim - 2)
     shift, scale = (
         t.repeat_interleave(width, 1).reshape(len(x), -1, *ones)
         for t in (mean, (variance + eps).rsqrt())
     )
-    within = _through(grouped(x).shape, [2])
+    within = _through(groups.shape, [2])
 
     def through(u: Tensor, unit: Tensor) -> Tensor:
         return within(grouped(u), grouped(unit)).reshape(u.shape)

@@ -92,15 +92,14 @@ def _coupled(
 ) -> GaussianTensor:
     """A function of scores with the slopes `J_ij = scale_i (1[i = j] − share_j)`, last axis."""
 
-    squares, own = share.square(), (1.0 - share).square() - share.square()
-
     def back(delta: Tensor) -> Tensor:
         delta = scale * delta
         return delta - share * delta.sum(-1, keepdim=True)
 
     def back_squares(eta: Tensor) -> Tensor:
-        eta = scale.square() * eta
-        return own * eta + squares * eta.sum(-1, keepdim=True)
+        eta, squares = scale.square() * eta, share.square()
+        diagonal = (1.0 - share).square() - squares
+        return diagonal * eta + squares * eta.sum(-1, keepdim=True)
 
     return mapped(name, x, mean, variance, back, back_squares)
 
