@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments import GaussianTensor, LocallyLinear
-from bayesrule.moments.product import Bilinear, Convolution, Linear
+from bayesrule.moments.product import LINEAR, Bilinear, convolution, product
 from bayesrule.moments.tensor import Tape
 
 from .monte_carlo import check_moments
@@ -90,9 +91,9 @@ def test_moments_and_innovations_by_the_formulas(kind: tuple[bool, bool, bool]) 
 
 
 OPS: dict[str, tuple[Bilinear, tuple[int, ...], tuple[int, ...]]] = {
-    "linear": (Linear(), (4, 2, 3), (5, 3)),
-    "convolution": (Convolution([2], [1], [1], 1), (2, 3, 6), (4, 3, 3)),
-    "transposed": (Convolution([2], [1], [1], 1, True, [1]), (2, 3, 4), (3, 2, 3)),
+    "linear": (LINEAR, (4, 2, 3), (5, 3)),
+    "convolution": (convolution([2], [1], [1], 1), (2, 3, 6), (4, 3, 3)),
+    "transposed": (convolution([2], [1], [1], 1, True, [1]), (2, 3, 4), (3, 2, 3)),
 }
 
 
@@ -110,15 +111,13 @@ def test_adjoints_are_those_of_autograd(name: str) -> None:
         found = (
             op.to_left(cotangent, left, right),
             op.to_right(cotangent, left, right),
-            op.to_bias(cotangent),
+            op.to_bias(cotangent),  # type: ignore[misc]
         )
     torch.testing.assert_close(found, expected)
 
 
 def test_an_operation_without_a_bias_says_so() -> None:
-    class Plain(Linear):
-        name = "plain"
-        to_bias = Bilinear.to_bias
-
+    plain = dataclasses.replace(LINEAR, name="plain", to_bias=None)
+    x, w, b = some(True, 1, 3, seed=1), some(True, 2, 3, seed=2), some(True, 2, seed=3)
     with pytest.raises(TypeError, match="plain has no bias"):
-        Plain().to_bias(torch.ones(1))
+        product(plain, x, w, b)

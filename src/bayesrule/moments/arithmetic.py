@@ -1,8 +1,8 @@
 """Sums and products of Gaussian tensors.
 
 Two different tensors are taken as independent even where they come from the same quantities, which
-is TAGI's assumption throughout. One tensor with itself is not: `x + x`, `x - x` and `x * x` have
-their own exact moments.
+is TAGI's assumption throughout. Not so for one tensor with itself: the moments of `x + x`, `x - x`
+and `x * x` are exact.
 """
 
 from __future__ import annotations
@@ -102,19 +102,13 @@ def positive(input: GaussianTensor) -> GaussianTensor:
     return input
 
 
-class Elementwise(Bilinear):
-    """`x w`, element by element, with broadcasting."""
-
-    name = "mul"
-
-    def apply(self, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        return left * right
-
-    def to_left(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return _like(result * right, left)
-
-    def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return _like(result * left, right)
+_ELEMENTWISE = Bilinear(
+    "mul",
+    lambda left, right, bias=None: left * right,
+    to_left=lambda result, left, right: _like(result * right, left),
+    to_right=lambda result, left, right: _like(result * left, right),
+)
+"""`x w`, element by element, with broadcasting."""
 
 
 def _real(x: Any, like: Any) -> Any:
@@ -131,7 +125,7 @@ def mul(input: Any, other: Any) -> GaussianTensor:
         return scaled(input, other)
     if not isinstance(input, Tensor):
         return scaled(other, input)  # type: ignore[arg-type]
-    return product(Elementwise(), _real(input, other), _real(other, input))
+    return product(_ELEMENTWISE, _real(input, other), _real(other, input))
 
 
 @rule(*both("div"), *both("divide"), *both("true_divide"))
@@ -145,21 +139,19 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Gaussian
     return mul(input, _real(other, input).reciprocal())
 
 
-class Matrices(Bilinear):
-    """`x w`, products of matrices (..., n, k) and (..., k, m) with broadcasting."""
+def _to_right_matrix(result: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    if right.ndim == 2:
+        return left.flatten(0, -2).mT @ result.flatten(0, -2)
+    return _like(left.mT @ result, right)
 
-    name = "matmul"
 
-    def apply(self, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        return left @ right
-
-    def to_left(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return _like(result @ right.mT, left)
-
-    def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        if right.ndim == 2:
-            return left.flatten(0, -2).mT @ result.flatten(0, -2)
-        return _like(left.mT @ result, right)
+_MATRICES = Bilinear(
+    "matmul",
+    lambda left, right, bias=None: left @ right,
+    to_left=lambda result, left, right: _like(result @ right.mT, left),
+    to_right=_to_right_matrix,
+)
+"""`x w`, products of matrices (..., n, k) and (..., k, m) with broadcasting."""
 
 
 @rule(*both("matmul"), *both("mm"), *both("bmm"), *both("mv"), *both("dot"), Tensor.__matmul__)
@@ -167,7 +159,7 @@ def matmul(input: Any, other: Any) -> GaussianTensor:
     """Products of matrices and vectors; the two are taken as independent."""
     left = input.unsqueeze(0) if input.ndim == 1 else input
     right = other.unsqueeze(1) if other.ndim == 1 else other
-    result = product(Matrices(), left, right)
+    result = product(_MATRICES, left, right)
     if input.ndim == 1:
         result = result.squeeze(-1 if other.ndim == 1 else -2)  # type: ignore[assignment]
     return result.squeeze(-1) if other.ndim == 1 else result  # type: ignore[return-value]
@@ -178,9 +170,7 @@ def addmm(
     input: Any, left: Any, right: Any, *, beta: float = 1, alpha: float = 1
 ) -> GaussianTensor:
     """`β x + α a b`."""
-    if not any(isinstance(one, GaussianTensor) for one in (left, right)):
-        return _combined(input, left @ right, beta, alpha)
-    return _combined(input, matmul(left, right), beta, alpha)
+    return _combined(input, left @ right, beta, alpha)
 
 
 def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -> GaussianTensor:
@@ -190,7 +180,6 @@ def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -
     kept = [1 if i in {a % len(before) for a in axes} else n for i, n in enumerate(before)]
     total = x.centre.sum(axes, keepdim)
     share = max(total.numel(), 1) / x.centre.numel() if mean else 1.0
-
     square = share * share
     variance = x.variance.sum(axes, keepdim) * square
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.product import Convolution, product
+from bayesrule.moments.product import convolution, product
 from bayesrule.moments.tensor import GaussianTensor, parts, rule
 
 
@@ -58,8 +58,8 @@ def _convolution(num: int, names: Sequence[str], *, transposed: bool) -> Callabl
             each(options[name], num) for name in ("stride", "dilation", "output_padding")
         )
         padding = _padding(options["padding"], parts(weight)[0], dilation, num)
-        map_ = Convolution(stride, padding, dilation, options["groups"], transposed, extra)
-        return product(map_, input, weight, bias)
+        op = convolution(stride, padding, dilation, options["groups"], transposed, extra)
+        return product(op, input, weight, bias)
 
     return apply
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from bayesrule.moments.arithmetic import reduced
 from bayesrule.moments.convolution import each
-from bayesrule.moments.product import Convolution
+from bayesrule.moments.product import convolution
 from bayesrule.moments.shape import moved
 from bayesrule.moments.tensor import GaussianTensor, NoRule, mapped, rule
 
@@ -85,7 +85,7 @@ def _averaged_by_kernels(
     """The same as a convolution of each channel with a constant: several times faster on a CPU."""
     kernel, step, pad = options[:3]
     channels = x.centre.shape[1]
-    each_channel = Convolution(step, pad, [1] * num, groups=channels)
+    each_channel = convolution(step, pad, [1] * num, groups=channels)
     weight = x.centre.new_full((channels, 1, *kernel), share)
     squares = weight.square()
     return mapped(
