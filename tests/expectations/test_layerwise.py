@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bayesrule.curvature import Pathwise
 from bayesrule.expectations import Flipout, Layerwise, LocalDraws
-from bayesrule.expectations.layerwise import DrawnWeight, Pass
+from bayesrule.expectations.layerwise import DrawnWeight, WeightSampler
 from bayesrule.matrices import Dense, Isotropic
 from bayesrule.posteriors import Gaussian
 from bayesrule.tensors.network import Network
@@ -51,8 +51,8 @@ def test_outputs_have_the_moments_of_weight_draws(name: str, how: Layerwise) -> 
     together, products = x.expand(20, *shape), []
     source = generator(8)
     for _ in range(100):
-        way = Pass(how, source, 20)
-        y = network(way.weights(q.mean, q.std()), {}, together, training=False)
+        sampler = WeightSampler(how, source, 20)
+        y = network(sampler.weights(q.mean, q.std()), {}, together, training=False)
         z = (y - network(q.mean, {}, together, training=False)).flatten(1)
         products.append(z.mT @ z / 20)
     found = torch.stack(products)
@@ -65,7 +65,8 @@ def test_flipout_gives_each_example_a_gaussian() -> None:
     weight, x = {"weight": torch.ones(1, 2)}, torch.ones(1, 2)
     network, source = Network(nn.Linear(2, 1, bias=False)), generator(3)
     outputs = [
-        network(Pass(Flipout(), source, 1).weights(weight, weight), {}, x, training=False) - 2.0
+        network(WeightSampler(Flipout(), source, 1).weights(weight, weight), {}, x, training=False)
+        - 2.0
         for _ in range(2000)
     ]
     draws = torch.cat(outputs)
@@ -79,8 +80,8 @@ def test_positions_of_a_convolution_go_together_in_flipout_but_not_in_local_draw
     weight = {"weight": torch.ones(1, 1, 1)}
     spread = {}
     for how in (LocalDraws(), Flipout()):
-        way = Pass(how, generator(), 500)
-        y = network(way.weights(weight, weight), {}, x, training=False)
+        sampler = WeightSampler(how, generator(), 500)
+        y = network(sampler.weights(weight, weight), {}, x, training=False)
         spread[type(how)] = y.var(2).mean()
     close(spread[LocalDraws], 1.0, 0.1)
     close(spread[Flipout], 0.0)
@@ -91,8 +92,8 @@ def test_examples_are_uncorrelated(how: Layerwise) -> None:
     network, weight = Network(nn.Linear(2, 1)), {"weight": torch.ones(1, 2), "bias": torch.ones(1)}
     source, pairs = generator(3), []
     for _ in range(1000):
-        way = Pass(how, source, 2)
-        y = network(way.weights(weight, weight), {}, torch.ones(2, 2), training=False) - 3.0
+        sampler = WeightSampler(how, source, 2)
+        y = network(sampler.weights(weight, weight), {}, torch.ones(2, 2), training=False) - 3.0
         pairs.append(y.prod())
     z_close(torch.stack(pairs), 0.0)
 
@@ -151,9 +152,9 @@ def test_single_precision_in_channels_last_stays_so(how: Layerwise) -> None:
     model = nn.Conv2d(3, 4, 3).float().to(memory_format=last)  # type: ignore[call-overload]
     x = randn(5, 3, 6, 6).float().contiguous(memory_format=last)
     network, spread = Network(model), Network(model).params()
-    way = Pass(how, generator(), 5)
-    y = network(way.weights(network.params(), spread), {}, x, training=False)
-    assert way.weights(spread, spread)["weight"].is_contiguous(memory_format=last)
+    sampler = WeightSampler(how, generator(), 5)
+    y = network(sampler.weights(network.params(), spread), {}, x, training=False)
+    assert sampler.weights(spread, spread)["weight"].is_contiguous(memory_format=last)
     assert y.dtype == torch.float32
     assert y.is_contiguous(memory_format=last)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from bayesrule.moments import GaussianTensor, MomentMatched, Pass
+from bayesrule.moments import GaussianTensor, MomentMatched, Tape
 
 Function = Callable[..., Any]
 
@@ -26,12 +26,12 @@ def leaves(
 ) -> list[GaussianTensor]:
     """Gaussian tensors of one recorded pass, in float64."""
     generator = torch.Generator().manual_seed(seed)
-    way = Pass(MomentMatched(constant_statistics), record=True)
+    tape = Tape(MomentMatched(constant_statistics), record=True)
 
     def drawn(shape: Sequence[int]) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
-    return [way.leaf(drawn(shape), drawn(shape).exp()) for shape in shapes]
+    return [tape.leaf(drawn(shape), drawn(shape).exp()) for shape in shapes]
 
 
 def learned(x: GaussianTensor) -> tuple[Tensor, Tensor]:
@@ -60,7 +60,7 @@ def check_linear(function: Function, *shapes: Sequence[int]) -> GaussianTensor:
     generator = torch.Generator().manual_seed(1)
     shape = result.centre.shape
     delta, eta = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
-    result.way.back(result, delta, eta)
+    result.tape.back(result, delta, eta)
     for a, x in pairs:
         found = learned(x)
         assert_close(found[0].flatten(), a.mT @ delta.flatten(), rtol=1e-11, atol=1e-12)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.moments import Activations, GaussianTensor, MomentMatched, Pass
+from bayesrule.moments import Activations, GaussianTensor, MomentMatched, Tape
 
 Function = Callable[..., Any]
 MATCHED = MomentMatched()
@@ -122,9 +122,9 @@ def _run(
     function: Function, inputs: Sequence[Tensor], activations: Activations
 ) -> tuple[GaussianTensor, list[GaussianTensor]]:
     """A pass of its own: its outputs, and the leaves that its inputs became."""
-    way = Pass(activations, record=True)
+    tape = Tape(activations, record=True)
     placed = [
-        way.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x for x in inputs
+        tape.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x for x in inputs
     ]
     with torch.no_grad():
         outputs = function(*placed)
@@ -136,7 +136,7 @@ def _pulled(
     function: Function, inputs: Sequence[Tensor], activations: Activations, unit: Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     outputs, leaves = _run(function, inputs, activations)
-    outputs.way.back(outputs, unit, unit)
+    outputs.tape.back(outputs, unit, unit)
     found: tuple[list[Tensor], list[Tensor]] = ([], [])
     for leaf in leaves:
         assert leaf.node is not None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments import LocallyLinear, Pass
+from bayesrule.moments import LocallyLinear, Tape
 from bayesrule.moments.choices import Activations
 from bayesrule.tensors.network import Network
 
@@ -51,12 +51,12 @@ class Went:
         activations: Activations = LINEAR,
         training: bool = False,
     ) -> None:
-        self.way = Pass(activations, record=True)
+        self.tape = Tape(activations, record=True)
 
         def leaf(x: Tensor, variance: float | None) -> Tensor:
             if variance is None:
                 return x.detach()
-            return self.way.leaf(x.detach(), torch.full_like(x, variance))
+            return self.tape.leaf(x.detach(), torch.full_like(x, variance))
 
         named = dict(module.named_parameters())
         self.weights = {k: leaf(v, weights) for k, v in named.items()}
@@ -68,7 +68,7 @@ class Went:
     def back(self, deltas: list[Tensor], etas: list[Tensor]) -> None:
         for x, delta, eta in zip(self.results[1:], deltas[1:], etas[1:], strict=True):
             x.node.learn(delta, eta)
-        self.way.back(self.results[0], deltas[0], etas[0])
+        self.tape.back(self.results[0], deltas[0], etas[0])
 
     @property
     def sources(self) -> list[Any]:

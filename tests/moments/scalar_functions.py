@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments import Activations, GaussianTensor, LocallyLinear, MomentMatched, Pass
+from bayesrule.moments import Activations, GaussianTensor, LocallyLinear, MomentMatched, Tape
 
 MATCHED, LINEAR = MomentMatched(), LocallyLinear()
 Function = Callable[..., Any]
@@ -52,13 +52,13 @@ def passed(
     function: Function, m: Tensor, s: Tensor, activations: Activations = MATCHED
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean, variance, and what carries δ and η back, of each element."""
-    way = Pass(activations, record=True)
-    x = way.leaf(m, s)
+    tape = Tape(activations, record=True)
+    x = tape.leaf(m, s)
     with torch.no_grad():
         y = function(x)
     assert isinstance(y, GaussianTensor)
     ones = torch.ones_like(m)
-    way.back(y, ones, ones)
+    tape.back(y, ones, ones)
     assert x.node is not None
     assert x.node.delta is not None
     assert x.node.eta is not None

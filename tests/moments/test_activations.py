@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesrule.moments import Activations, GaussianTensor, NoRule, Pass, closed_forms
+from bayesrule.moments import Activations, GaussianTensor, NoRule, Tape, closed_forms
 from moments.monte_carlo import check_moments
 from moments.scalar_functions import ALL, LINEAR, MATCHED, SMOOTH, Function, passed
 
@@ -78,13 +78,13 @@ class TestWayBack:
         close(eta, delta.square())
 
     def test_innovations_are_weighted_by_slope_and_its_square(self) -> None:
-        way = Pass(MATCHED, record=True)
-        x = way.leaf(torch.tensor([0.2, -0.4]), torch.tensor([0.5, 0.3]))
+        tape = Tape(MATCHED, record=True)
+        x = tape.leaf(torch.tensor([0.2, -0.4]), torch.tensor([0.5, 0.3]))
         slope = closed_forms.matched_sin(x.centre, x.variance)[2]
         delta, eta = torch.tensor([2.0, -3.0]), torch.tensor([-0.5, 0.25])
         y = torch.sin(x)
         assert isinstance(y, GaussianTensor)
-        way.back(y, delta, eta)
+        tape.back(y, delta, eta)
         assert x.node is not None
         assert x.node.delta is not None
         assert x.node.eta is not None

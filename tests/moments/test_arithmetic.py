@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bayesrule.moments import GaussianTensor, MomentMatched, NoRule, Pass
+from bayesrule.moments import GaussianTensor, MomentMatched, NoRule, Tape
 from moments.linear_maps import Function, check_linear, learned, leaves
 from moments.monte_carlo import check_moments
 
@@ -178,11 +178,11 @@ PROMOTED: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", PROMOTED)
 def test_types_are_promoted_alike(name: str) -> None:
-    way = Pass(MomentMatched(), record=True)
-    x = way.leaf(torch.ones(3, dtype=torch.float32), torch.ones(3, dtype=torch.float32))
+    tape = Tape(MomentMatched(), record=True)
+    x = tape.leaf(torch.ones(3, dtype=torch.float32), torch.ones(3, dtype=torch.float32))
     result = PROMOTED[name](x)
     assert result.dtype == result.centre.dtype == result.variance.dtype == torch.float64
-    way.back(result, result.centre, result.centre)
+    tape.back(result, result.centre, result.centre)
     assert [one.dtype for one in learned(x)] == [torch.float32] * 2
 
 
@@ -211,20 +211,20 @@ def test_residual_block_of_known_weights() -> None:
         jacobian = torch.func.jacrev(block)(x.centre).reshape(6, 6)
         delta = torch.randn(2, 3, dtype=torch.float64)
         assert_close(result.centre, block(x.centre))
-        result.way.back(result, delta, -delta.abs())
+        result.tape.back(result, delta, -delta.abs())
     assert_close(learned(x)[0].flatten(), jacobian.mT @ delta.flatten())
     assert bool((learned(x)[1] < 0).all())
 
 
 def test_shared_layer_learns_from_both_uses() -> None:
-    way = Pass(MomentMatched(), record=True)
-    weight = way.leaf(torch.randn(2, 2).double(), torch.rand(2, 2).double())
+    tape = Tape(MomentMatched(), record=True)
+    weight = tape.leaf(torch.randn(2, 2).double(), torch.rand(2, 2).double())
     x = torch.randn(3, 2).double()
     hidden = F.linear(x, weight)
     result = F.linear(hidden, weight)
     delta = torch.randn(3, 2).double()
     with torch.no_grad():
-        way.back(result, delta, -torch.ones_like(delta))
+        tape.back(result, delta, -torch.ones_like(delta))
     first = (delta @ weight.centre).mT @ x
     second = delta.mT @ hidden.centre
     assert_close(learned(weight)[0], first + second)
@@ -234,11 +234,11 @@ def test_stacked_networks() -> None:
     mean, variance = torch.randn(4, 2, 3), torch.rand(4, 2, 3)
 
     def run(m: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        way = Pass(MomentMatched(), record=True)
-        x = way.leaf(m, s)
+        tape = Tape(MomentMatched(), record=True)
+        x = tape.leaf(m, s)
         y = (x * x + 2.0 - x * torch.ones(3)) @ x.mT + x.sum(1)
         y = y.mean(0, keepdim=True) / 3.0
-        way.back(y, y.centre, -y.variance)
+        tape.back(y, y.centre, -y.variance)
         return y.centre, y.variance, *learned(x)
 
     with torch.no_grad():

@@ -15,8 +15,8 @@ from bayesrule.moments import (
     LocallyLinear,
     MomentMatched,
     NoRule,
-    Pass,
     Propagation,
+    Tape,
     attention,
 )
 
@@ -83,11 +83,11 @@ def passed(
 ) -> tuple[Propagation, GaussianTensor]:
     learner = br.tagi(model, br.GaussianLikelihood(noise=1.0), num_data=1)
     params = learner.network.params()
-    way = Propagation(learner.network, MomentMatched())
+    propagation = Propagation(learner.network, MomentMatched())
     spread = {name: torch.full_like(value, variance) for name, value in params.items()}
     given = tuple(gaussian(x, variance) for x in inputs)
     with torch.no_grad():
-        return way, way.forward(params, spread, {}, given, training=False)
+        return propagation, propagation.forward(params, spread, {}, given, training=False)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -99,22 +99,22 @@ class TestWhereVariancesVanish:
 
     def test_innovations_return_as_gradients_do(self, name: str) -> None:
         model, inputs = case(name)
-        way, outputs = passed(model, inputs, TINY)
+        propagation, outputs = passed(model, inputs, TINY)
         leaves = [x.clone().requires_grad_() for x in inputs]
         plain = model(*leaves)
         delta = randn(*plain.shape, seed=9)
         plain.backward(delta)
-        found, _ = way.back(outputs, delta, -torch.ones_like(delta))
+        found, _ = propagation.back(outputs, delta, -torch.ones_like(delta))
         for key, value in model.named_parameters():
             torch.testing.assert_close(found[key], value.grad, rtol=1e-6, atol=1e-8)
-        for x, leaf in zip(way.inputs, leaves, strict=True):
+        for x, leaf in zip(propagation.inputs, leaves, strict=True):
             torch.testing.assert_close(x.node.delta, leaf.grad, rtol=1e-6, atol=1e-8)
 
     def test_variances_are_positive_and_fall(self, name: str) -> None:
         model, inputs = case(name)
-        way, outputs = passed(model, inputs, 0.01)
+        propagation, outputs = passed(model, inputs, 0.01)
         assert bool((outputs.variance >= 0).all())
-        _, eta = way.back(outputs, randn(*outputs.shape), -torch.ones_like(outputs.centre))
+        _, eta = propagation.back(outputs, randn(*outputs.shape), -torch.ones_like(outputs.centre))
         assert all(bool((e <= 1e-9).all()) for e in eta.values())
 
 
@@ -127,9 +127,9 @@ def test_one_example_without_a_batch() -> None:
 
 def test_weights_of_each_head() -> None:
     layer = nn.MultiheadAttention(6, 2)
-    way = Pass(MomentMatched(), record=True)
+    tape = Tape(MomentMatched(), record=True)
     x = randn(4, 3, 6)
-    weights = layer(*[way.leaf(x, torch.full_like(x, 0.01))] * 3, average_attn_weights=False)[1]
+    weights = layer(*[tape.leaf(x, torch.full_like(x, 0.01))] * 3, average_attn_weights=False)[1]
     assert weights.shape == (3, 2, 4, 4)
     torch.testing.assert_close(weights.centre.sum(-1), torch.ones(3, 2, 4))
 
@@ -241,11 +241,11 @@ class TestScaledDotProduct:
         leaf = scores.clone().requires_grad_()
         plain = (leaf.softmax(-1) * kept) @ values
         plain.sum().backward()
-        way = Pass(LocallyLinear(), record=True)
-        given = way.leaf(scores, torch.full_like(scores, 0.01))
+        tape = Tape(LocallyLinear(), record=True)
+        given = tape.leaf(scores, torch.full_like(scores, 0.01))
         torch.manual_seed(0)
         found = attention._attended(given, values, 0.5)
-        way.back(found, torch.ones(3, 2), -torch.ones(3, 2))
+        tape.back(found, torch.ones(3, 2), -torch.ones(3, 2))
         torch.testing.assert_close(found.centre, plain.detach())
         torch.testing.assert_close(given.node.delta, leaf.grad)
 
@@ -329,10 +329,10 @@ class TestTransformer:
             32, 2, 16, dropout=0.0, activation=activation, norm_first=norm_first, batch_first=True
         )
         learner = br.tagi(layer, br.GaussianLikelihood(noise=0.5), num_data=1, gain=1e-3)
-        way, state = Propagation(learner.network, MomentMatched()), learner.init()
+        propagation, state = Propagation(learner.network, MomentMatched()), learner.init()
         x = randn(2, 3, 32)
         with torch.no_grad():
-            found = way.forward(
+            found = propagation.forward(
                 state.posterior.mean, state.posterior.variance(), {}, x, training=training
             )
             # Layer norm divides by n − 1 here and by n in torch.

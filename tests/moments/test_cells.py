@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments import MomentMatched, Pass
+from bayesrule.moments import MomentMatched, Tape
 from bayesrule.moments.cells import sigmoid, tanh
 from bayesrule.moments.quadrature import quadrature
 from bayesrule.tensors.network import Network
@@ -106,11 +106,13 @@ def close(got: Any, expected: Tensor) -> None:
 
 def test_one_lstm_step_is_that_of_the_equations() -> None:
     module, v = nn.LSTMCell(IN, H), 0.02
-    way = Pass(LINEAR, record=True)
-    weights = {k: way.leaf(p.detach(), torch.full_like(p, v)) for k, p in module.named_parameters()}
+    tape = Tape(LINEAR, record=True)
+    weights = {
+        k: tape.leaf(p.detach(), torch.full_like(p, v)) for k, p in module.named_parameters()
+    }
     means = torch.randn(1, IN), torch.randn(1, H), torch.randn(1, H)
     spreads = torch.rand(1, IN), torch.rand(1, H), torch.rand(1, H)
-    x, h0, c0 = (way.leaf(m, s) for m, s in zip(means, spreads, strict=True))
+    x, h0, c0 = (tape.leaf(m, s) for m, s in zip(means, spreads, strict=True))
     with torch.no_grad():
         h, c = Network(module)(weights, {}, (x, (h0, c0)), training=False)
     by_hand = lstm_by_hand(module, *((m[0], s[0]) for m, s in zip(means, spreads, strict=True)), v)
@@ -120,7 +122,7 @@ def test_one_lstm_step_is_that_of_the_equations() -> None:
     close(c.variance[0], by_hand["sc"])
 
     delta, eta = torch.randn(1, H), -torch.rand(1, H)
-    way.back(h, delta, eta)
+    tape.back(h, delta, eta)
     # The cell state learns through h alone: c̄ += s_c J_c ō δ, s_c += (s_c J_c ō)² η.
     close(c.node.delta[0], by_hand["to_c"] * delta[0])
     close(c.node.eta[0], by_hand["to_c"] ** 2 * eta[0])

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments import GaussianTensor, MomentMatched
-from bayesrule.moments.tensor import Pass
+from bayesrule.moments.tensor import Tape
 
 from .monte_carlo import check_moments
 from .nets import randn
@@ -82,10 +82,10 @@ def test_moments_and_innovations_of_every_kind(
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     run = partial((TRANSPOSED if transposed else PLAIN)[num], **options)
     channels = kernel[1] * groups if transposed else kernel[0]
-    way = Pass(MomentMatched(), record=True)
+    tape = Tape(MomentMatched(), record=True)
     means = {"x": randn(*image, seed=1), "w": randn(*kernel, seed=2), "b": randn(channels, seed=3)}
     spread = {k: variances(*v.shape, seed=9) * (k in which) for k, v in means.items()}
-    leaves = {k: way.leaf(v, spread[k]) for k, v in means.items() if k in which}
+    leaves = {k: tape.leaf(v, spread[k]) for k, v in means.items() if k in which}
     placed = {**means, **leaves}
     found = run(placed["x"], placed["w"], placed["b"])
     x, w, b = (means[k] for k in "xwb")
@@ -93,7 +93,7 @@ def test_moments_and_innovations_of_every_kind(
     total = run(x.square() + spread["x"], spread["w"], spread["b"])
     torch.testing.assert_close(found.variance, total + run(spread["x"], w.square()))
     delta, eta = randn(*found.shape, seed=5), -variances(*found.shape, seed=6)
-    way.back(found, delta, eta)
+    tape.back(found, delta, eta)
     shape = found.shape
     maps = {
         "x": dense(lambda t: run(t, w), image),

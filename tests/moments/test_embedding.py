@@ -31,7 +31,7 @@ def test_padding_learns_nothing(padding: int) -> None:
     result = F.embedding(WORDS, table, padding_idx=padding)
     assert_close(result.variance, table.variance[WORDS])
     delta = torch.randn(2, 3, 3)
-    result.way.back(result, delta, -delta.abs())
+    result.tape.back(result, delta, -delta.abs())
     expected = torch.zeros(5, 3).index_add(0, WORDS.flatten(), delta.reshape(-1, 3))
     expected[2] = 0.0
     assert_close(learned(table)[0], expected)

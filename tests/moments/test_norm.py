@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bayesrule import Conditioning, GaussianLikelihood, tagi
-from bayesrule.moments import GaussianTensor, MomentMatched, Pass
+from bayesrule.moments import GaussianTensor, MomentMatched, Tape
 from moments.linear_maps import learned, leaves
 from moments.monte_carlo import check_moments
 
@@ -77,13 +77,13 @@ def spread_out(parameter: Tensor, case: Case) -> Tensor:
     return parameter.reshape(1, -1, *[1] * (len(case.shape) - 2))
 
 
-def weights(case: Case, way: Pass, which: str) -> dict[str, Any]:
+def weights(case: Case, tape: Tape, which: str) -> dict[str, Any]:
     """The layer's weights: Gaussian, plain, or half and half."""
     found: dict[str, Any] = {}
     for name, value in case.layer.named_parameters():
         mean, variance = torch.randn_like(value) + 1.0, torch.rand_like(value) + 0.1
         plain = which == "plain" or (which == "weight" and name == "bias")
-        found[name] = mean if plain else way.leaf(mean, variance)
+        found[name] = mean if plain else tape.leaf(mean, variance)
     return found
 
 
@@ -98,11 +98,11 @@ def test_innovations_come_back_through_the_statistics(name: str) -> None:
     """δ_in is `Jᵀ δ` with the whole Jacobian of the means, by autograd of the equations."""
     case = CASES[name]
     (x,) = leaves(case.shape)
-    given = weights(case, x.way, "plain")
+    given = weights(case, x.tape, "plain")
     with torch.no_grad():
         result = functional_call(case.layer.train(), given, (x,))
         delta = torch.randn_like(result.centre)
-        x.way.back(result, delta, -delta.square())
+        x.tape.back(result, delta, -delta.square())
     mean = x.centre.clone().requires_grad_()
     m, v = case.statistics(mean, x.variance)
     g, b = (spread_out(given[k], case) if k in given else None for k in ("weight", "bias"))
@@ -118,7 +118,7 @@ def test_equations(name: str, which: str) -> None:
     """`m = r d γ̄ + β̄`, `s = r²[σ²(γ̄² + v_γ) + v_γ d²] + v_β`, and the way back."""
     case = CASES[name]
     (x,) = leaves(case.shape, constant_statistics=True)
-    given = weights(case, x.way, which)
+    given = weights(case, x.tape, which)
     result = functional_call(case.layer.train(), given, (x,))
     m, v = case.statistics(x.centre, x.variance)
     r, d = (v + EPS).rsqrt(), x.centre - m
@@ -132,7 +132,7 @@ def test_equations(name: str, which: str) -> None:
         result.variance, r**2 * (x.variance * (g**2 + vg) + vg * d**2) + vb.expand(case.shape)
     )
     delta, eta = torch.randn(2, *case.shape)
-    result.way.back(result, delta, eta)
+    result.tape.back(result, delta, eta)
     assert_close(learned(x), (r * g * delta, (r * g) ** 2 * eta))
     if which != "plain" and "weight" in given:
         size, own = g.shape, given["weight"].shape
@@ -150,15 +150,15 @@ def test_equations(name: str, which: str) -> None:
 def test_known_input(name: str) -> None:
     """A plain input and Gaussian weights."""
     case = CASES[name]
-    way = Pass(MomentMatched(), record=True)
-    given, x = weights(case, way, "all"), torch.randn(case.shape)
+    tape = Tape(MomentMatched(), record=True)
+    given, x = weights(case, tape, "all"), torch.randn(case.shape)
     result = functional_call(case.layer.train(), given, (x,))
     m, v = case.statistics(x, torch.zeros_like(x))
     unit = (v + EPS).rsqrt() * (x - m)
     vg = spread_out(given["weight"].variance, case)
     vb = spread_out(moments(given.get("bias", torch.zeros(())))[1], case)
     assert_close(result.variance, vg * unit**2 + vb)
-    way.back(result, torch.ones(case.shape), torch.ones(case.shape))
+    tape.back(result, torch.ones(case.shape), torch.ones(case.shape))
     assert learned(given["weight"])[0].shape == given["weight"].shape
     assert_close(learned(given["weight"])[0].sum(), unit.sum().expand(()))
 
@@ -168,7 +168,7 @@ def test_only_the_bias_is_uncertain() -> None:
     x = torch.randn(4, 3)
     result = F.layer_norm(x, (3,), torch.ones(3), bias)
     assert_close(result.variance, bias.variance.expand(4, 3))
-    result.way.back(result, x, x)
+    result.tape.back(result, x, x)
     assert_close(learned(bias), (x.sum(0), x.sum(0)))
 
 
@@ -194,10 +194,10 @@ def test_buffers_of_batch_norm(momentum: float | None) -> None:
 def test_buffers_as_torch_has_them() -> None:
     """With inputs that are known for sure, the buffers are torch's own."""
     ours, torchs = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
-    way = Pass(MomentMatched(), record=False)
+    tape = Tape(MomentMatched(), record=False)
     for _ in range(2):
         x = torch.randn(4, 3, 2, 2)
-        given = {"weight": way.leaf(torch.ones(3), torch.ones(3))}
+        given = {"weight": tape.leaf(torch.ones(3), torch.ones(3))}
         functional_call(ours, given, (x,))
         torchs(x)
     assert_close(ours.state_dict(), torchs.state_dict())
@@ -207,9 +207,9 @@ def test_buffers_as_torch_has_them() -> None:
 def test_buffers_of_instance_norm() -> None:
     ours = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
     torchs = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
-    way = Pass(MomentMatched(), record=False)
+    tape = Tape(MomentMatched(), record=False)
     x = torch.randn(3, 2, 5)
-    functional_call(ours, {"bias": way.leaf(torch.ones(2), torch.ones(2))}, (x,))
+    functional_call(ours, {"bias": tape.leaf(torch.ones(2), torch.ones(2))}, (x,))
     torchs(x)
     assert_close(ours.state_dict(), torchs.state_dict())
 
@@ -261,12 +261,12 @@ def test_far_from_zero() -> None:
 @torch.no_grad()
 def test_channels_last_stays() -> None:
     mean = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    way = Pass(MomentMatched(), record=True)
-    x, weight = way.leaf(mean, mean.square()), way.leaf(torch.ones(3), torch.ones(3))
+    tape = Tape(MomentMatched(), record=True)
+    x, weight = tape.leaf(mean, mean.square()), tape.leaf(torch.ones(3), torch.ones(3))
     result = functional_call(nn.BatchNorm2d(3), {"weight": weight}, (x,))
     for one in (result.centre, result.variance):
         assert one.is_contiguous(memory_format=torch.channels_last)
-    way.back(result, result.centre, result.variance)
+    tape.back(result, result.centre, result.variance)
     for one in learned(x):
         assert one.is_contiguous(memory_format=torch.channels_last)
 
@@ -315,11 +315,11 @@ def test_stacked_networks() -> None:
     x, mean, variance = torch.randn(5, 3), torch.randn(4, 3), torch.rand(4, 3)
 
     def run(m: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        way = Pass(MomentMatched(), record=True)
-        weight = way.leaf(m, s)
+        tape = Tape(MomentMatched(), record=True)
+        weight = tape.leaf(m, s)
         hidden = F.batch_norm(x, None, None, weight, weight, training=True)
         y = F.layer_norm(hidden, (3,), weight, None)
-        way.back(y, y.centre, -y.variance)
+        tape.back(y, y.centre, -y.variance)
         return y.centre, y.variance, *learned(weight)
 
     with torch.no_grad():

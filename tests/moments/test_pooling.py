@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bayesrule.moments import GaussianTensor, MomentMatched, NoRule, Pass
+from bayesrule.moments import GaussianTensor, MomentMatched, NoRule, Tape
 from moments.linear_maps import Function, check_linear, learned, leaves
 
 AVERAGES: dict[str, tuple[Function, tuple[int, ...]]] = {
@@ -113,10 +113,10 @@ def test_stacked_networks() -> None:
     mean, variance = torch.randn(3, 1, 2, 4, 4), torch.rand(3, 1, 2, 4, 4)
 
     def run(m: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        way = Pass(MomentMatched(), record=True)
-        x = way.leaf(m, s)
+        tape = Tape(MomentMatched(), record=True)
+        x = tape.leaf(m, s)
         y = F.avg_pool2d(x, 2) + F.max_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 1)
-        way.back(y, y.centre, -y.variance)
+        tape.back(y, y.centre, -y.variance)
         return y.centre, y.variance, *learned(x)
 
     with torch.no_grad():
@@ -130,13 +130,13 @@ def test_stacked_networks() -> None:
 def test_float32_takes_another_way_to_the_same_numbers(name: str) -> None:
     function, shape = AVERAGES[name]
     (exact,) = leaves(shape)
-    way = Pass(MomentMatched(), record=True)
-    x = way.leaf(exact.centre.float(), exact.variance.float())
+    tape = Tape(MomentMatched(), record=True)
+    x = tape.leaf(exact.centre.float(), exact.variance.float())
     found, wanted = function(x), function(exact)
     assert found.dtype == torch.float32
     assert_close(found.centre.double(), wanted.centre, rtol=1e-5, atol=1e-6)
     assert_close(found.variance.double(), wanted.variance, rtol=1e-5, atol=1e-6)
-    way.back(found, found.centre, -found.variance)
-    wanted.way.back(wanted, wanted.centre, -wanted.variance)
+    tape.back(found, found.centre, -found.variance)
+    wanted.tape.back(wanted, wanted.centre, -wanted.variance)
     for own, other in zip(learned(x), learned(exact), strict=True):
         assert_close(own.double(), other, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -10,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments import GaussianTensor, LocallyLinear
-from bayesrule.moments.product import Bilinear, Convolution, Linear
-from bayesrule.moments.tensor import Pass
+from bayesrule.moments.product import LINEAR, Bilinear, convolution, product
+from bayesrule.moments.tensor import Tape
 
 from .monte_carlo import check_moments
 from .nets import randn
@@ -43,16 +44,16 @@ def test_any_number_of_leading_axes(shape: tuple[int, ...]) -> None:
     shapes, rows = [shape, (2, 3), (2,)], [(2 if 2 in shape else 1, 3), (2, 3), (2,)]
     results = []
     for folded in (shapes, rows):
-        way = Pass(LocallyLinear(), record=True)
+        tape = Tape(LocallyLinear(), record=True)
         leaves = [
-            way.leaf(
+            tape.leaf(
                 randn(*s, seed=i).reshape(f), (0.1 + randn(*s, seed=i + 9).square()).reshape(f)
             )
             for i, (s, f) in enumerate(zip(shapes, folded, strict=True))
         ]
         found = F.linear(*leaves)
         unit = torch.arange(found.numel(), dtype=found.dtype).reshape(found.shape)
-        way.back(found, unit, -unit)
+        tape.back(found, unit, -unit)
         nodes = [leaf.node for leaf in leaves]
         results.append([found.centre, found.variance, *(n.delta for n in nodes if n)])
         assert found.shape == (*folded[0][:-1], 2)
@@ -63,14 +64,14 @@ def test_any_number_of_leading_axes(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)
 def test_moments_and_innovations_by_the_formulas(kind: tuple[bool, bool, bool]) -> None:
     shapes = (5, 3), (2, 3), (2,)
-    way = Pass(LocallyLinear(), record=True)
+    tape = Tape(LocallyLinear(), record=True)
     means = [randn(*s, seed=i) for i, s in enumerate(shapes)]
     spreads = [
         0.1 + randn(*s, seed=i + 9).square() if random else torch.zeros(s)
         for i, (s, random) in enumerate(zip(shapes, kind, strict=True))
     ]
     placed = [
-        way.leaf(m, v) if random else m for m, v, random in zip(means, spreads, kind, strict=True)
+        tape.leaf(m, v) if random else m for m, v, random in zip(means, spreads, kind, strict=True)
     ]
     found = F.linear(*placed)
     (x, w, b), (sx, sw, sb) = means, spreads
@@ -78,7 +79,7 @@ def test_moments_and_innovations_by_the_formulas(kind: tuple[bool, bool, bool]) 
     total = (x.square() + sx) @ sw.mT + sx @ w.square().mT + sb
     torch.testing.assert_close(found.variance, total)
     delta, eta = randn(5, 2, seed=20), -randn(5, 2, seed=21).square()
-    way.back(found, delta, eta)
+    tape.back(found, delta, eta)
     expected = [
         (delta @ w, eta @ w.square()),
         (delta.mT @ x, eta.mT @ x.square()),
@@ -90,9 +91,9 @@ def test_moments_and_innovations_by_the_formulas(kind: tuple[bool, bool, bool]) 
 
 
 OPS: dict[str, tuple[Bilinear, tuple[int, ...], tuple[int, ...]]] = {
-    "linear": (Linear(), (4, 2, 3), (5, 3)),
-    "convolution": (Convolution([2], [1], [1], 1), (2, 3, 6), (4, 3, 3)),
-    "transposed": (Convolution([2], [1], [1], 1, True, [1]), (2, 3, 4), (3, 2, 3)),
+    "linear": (LINEAR, (4, 2, 3), (5, 3)),
+    "convolution": (convolution([2], [1], [1], 1), (2, 3, 6), (4, 3, 3)),
+    "transposed": (convolution([2], [1], [1], 1, True, [1]), (2, 3, 4), (3, 2, 3)),
 }
 
 
@@ -110,15 +111,13 @@ def test_adjoints_are_those_of_autograd(name: str) -> None:
         found = (
             op.to_left(cotangent, left, right),
             op.to_right(cotangent, left, right),
-            op.to_bias(cotangent),
+            op.to_bias(cotangent),  # type: ignore[misc]
         )
     torch.testing.assert_close(found, expected)
 
 
 def test_an_operation_without_a_bias_says_so() -> None:
-    class Plain(Linear):
-        name = "plain"
-        to_bias = Bilinear.to_bias
-
+    plain = dataclasses.replace(LINEAR, name="plain", to_bias=None)
+    x, w, b = some(True, 1, 3, seed=1), some(True, 2, 3, seed=2), some(True, 2, seed=3)
     with pytest.raises(TypeError, match="plain has no bias"):
-        Plain().to_bias(torch.ones(1))
+        product(plain, x, w, b)

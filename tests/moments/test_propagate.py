@@ -139,14 +139,14 @@ class TestInputs:
         layers = written_out(model, belief_of(state), relu)
         outputs = equations.forward(layers, x, spread)
         to_inputs = equations.backward(layers, *equations.observe(*outputs, y, NOISE))
-        way = Propagation(learner.network, RELUS[relu])
+        propagation = Propagation(learner.network, RELUS[relu])
         variance = state.posterior.variance()
         given = moments.uncertain(x, spread)
         with torch.no_grad():
-            found = way.forward(state.posterior.mean, variance, {}, given, training=True)
-            way.back(found, *equations.observe(found.centre, found.variance, y, NOISE))
+            found = propagation.forward(state.posterior.mean, variance, {}, given, training=True)
+            propagation.back(found, *equations.observe(found.centre, found.variance, y, NOISE))
         torch.testing.assert_close((found.centre, found.variance), outputs)
-        node = way.inputs[0].node
+        node = propagation.inputs[0].node
         torch.testing.assert_close((node.delta, node.eta), to_inputs)
 
     def test_a_step_and_a_prediction_take_them(self) -> None:
@@ -296,10 +296,10 @@ class TestFaults:
 
 def test_the_way_is_not_recorded_where_nobody_goes_back() -> None:
     network = Network(mlp())
-    way = Propagation(network, moments.MomentMatched(), record=False)
+    propagation = Propagation(network, moments.MomentMatched(), record=False)
     mean = network.params()
     variance = {k: torch.full_like(v, 0.1) for k, v in mean.items()}
     with torch.no_grad():
-        outputs = way.forward(mean, variance, {}, randn(2, 3), training=False)
+        outputs = propagation.forward(mean, variance, {}, randn(2, 3), training=False)
     assert outputs.node is None
-    assert all(weight.node is None for weight in way.weights.values())
+    assert all(weight.node is None for weight in propagation.weights.values())

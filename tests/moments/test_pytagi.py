@@ -27,7 +27,7 @@ from bayesrule.moments import (
     MomentMatched,
     Propagation,
 )
-from bayesrule.moments.tensor import Pass
+from bayesrule.moments.tensor import Tape
 from bayesrule.tensors.network import Network
 from bayesrule.types import Params
 
@@ -79,10 +79,10 @@ def check_step(
 ) -> None:
     """The innovations of one batch lead to the parameters that pytagi has afterwards."""
     mean, variance = moments(arrays, "before")
-    way, x = Propagation(network, activations), arrays["input"]
+    propagation, x = Propagation(network, activations), arrays["input"]
     with torch.no_grad():
-        outputs = way.forward(mean, variance, network.buffers(), x, training=True)
-        delta, eta = way.back(outputs, *observe(outputs.centre, outputs.variance))
+        outputs = propagation.forward(mean, variance, network.buffers(), x, training=True)
+        delta, eta = propagation.back(outputs, *observe(outputs.centre, outputs.variance))
     after_mean, after_variance = moments(arrays, "after")
     moved = 0
     for name, v in variance.items():
@@ -108,9 +108,9 @@ def check_outputs(
     arrays: Params, network: Network, activations: Activations = TANGENT
 ) -> GaussianTensor:
     """The outputs before the step."""
-    way = Propagation(network, activations, record=False)
+    propagation = Propagation(network, activations, record=False)
     with torch.no_grad():
-        outputs = way.forward(
+        outputs = propagation.forward(
             *moments(arrays, "before"), network.buffers(), arrays["input"], training=True
         )
     near(outputs.centre, arrays["output.mean"])
@@ -226,11 +226,11 @@ SLOPES: dict[str, tuple[Any, Activations]] = {
 @pytest.mark.parametrize("name", SLOPES)
 def test_activations(name: str) -> None:
     arrays, (function, choice) = case("activations"), SLOPES[name]
-    way = Pass(choice, record=True)
-    x = way.leaf(arrays["mean"], arrays["variance"])
+    tape = Tape(choice, record=True)
+    x = tape.leaf(arrays["mean"], arrays["variance"])
     with torch.no_grad():
         found = function(x)
-        way.back(found, torch.ones(6, 5).double(), torch.ones(6, 5).double())
+        tape.back(found, torch.ones(6, 5).double(), torch.ones(6, 5).double())
     # Both have floors of 1e-6, though not in the same places.
     near(found.centre, arrays[f"{name}.mean"], atol=2e-6)
     near(found.variance, arrays[f"{name}.variance"], atol=2e-6)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.moments import GaussianTensor, LocallyLinear, MomentMatched, NoRule, Pass
+from bayesrule.moments import GaussianTensor, LocallyLinear, MomentMatched, NoRule, Tape
 from bayesrule.moments.choices import Activations
 from bayesrule.tensors.network import Network
 
@@ -40,9 +40,9 @@ def test_means_are_torchs_and_deltas_its_gradients_where_nothing_is_uncertain(
 def test_a_sequence_is_its_parts_one_after_another(kind: type[nn.Module]) -> None:
     module = kind(IN, H, num_layers=2)
     x = torch.randn(T, B, IN)
-    way = Pass(MomentMatched(), record=False)
+    tape = Tape(MomentMatched(), record=False)
     weights = {
-        k: way.leaf(p.detach(), torch.full_like(p, 0.1)) for k, p in module.named_parameters()
+        k: tape.leaf(p.detach(), torch.full_like(p, 0.1)) for k, p in module.named_parameters()
     }
     network = Network(module)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_last_states_hold_what_was_learned_through_the_outputs() -> None:
     outputs, h, c = went.results
     delta, eta = torch.zeros(T, B, H), torch.zeros(T, B, H)
     delta[-1], eta[-1] = torch.randn(B, H), -torch.rand(B, H)
-    went.way.back(outputs, delta, eta)
+    went.tape.back(outputs, delta, eta)
     torch.testing.assert_close(h.node.delta[-1], delta[-1])
     torch.testing.assert_close(h.node.eta[-1], eta[-1])
     assert (h.node.delta[0] != 0).all()  # the lower layer's, through the upper one
@@ -76,11 +76,11 @@ def test_states_alone_can_be_learned_from() -> None:
     module = nn.GRU(IN, H)
     went = Went(module, torch.randn(T, B, IN), weights=0.1, inputs=None)
     delta, eta = torch.randn(1, B, H), -torch.rand(1, B, H)
-    went.way.back(went.results[1], delta, eta)
+    went.tape.back(went.results[1], delta, eta)
     again = Went(module, went.args, weights=0.1, inputs=None)
     on_outputs = torch.zeros(2, T, B, H)
     on_outputs[0, -1], on_outputs[1, -1] = delta[0], eta[0]
-    again.way.back(again.results[0], *on_outputs)
+    again.tape.back(again.results[0], *on_outputs)
     for name, weight in went.weights.items():
         torch.testing.assert_close(weight.node.delta, again.weights[name].node.delta)
         torch.testing.assert_close(weight.node.eta, again.weights[name].node.eta)
@@ -98,7 +98,7 @@ def test_dropout_between_layers_is_a_mask_in_training_alone() -> None:
     torch.testing.assert_close(quiet.results[0].centre, own)
     assert not torch.allclose(first.results[0].centre, own)
     delta = torch.randn(T, B, H)
-    first.way.back(first.results[0], delta, torch.zeros_like(delta))
+    first.tape.back(first.results[0], delta, torch.zeros_like(delta))
     # The last layer's inputs were masked: a unit that was dropped at all steps teaches nothing.
     on_weight = first.weights["weight_ih_l1"].node
     assert on_weight is not None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bayesrule.moments import MomentMatched, NoRule, Pass
+from bayesrule.moments import MomentMatched, NoRule, Tape
 from moments.linear_maps import Function, check_linear, learned, leaves
 
 INDEX = torch.tensor([2, 0, 2])
@@ -128,7 +128,7 @@ def test_mask() -> None:
     picked = x[MASK]
     assert_close(picked.centre, x.centre[MASK])
     assert_close(picked.variance, x.variance[MASK])
-    picked.way.back(picked, torch.arange(4.0).double(), torch.ones(4).double())
+    picked.tape.back(picked, torch.arange(4.0).double(), torch.ones(4).double())
     expected = torch.tensor([[0.0, 0.0, 1.0], [0.0, 2.0, 3.0]]).double()
     assert_close(learned(x), (expected, MASK.double()))
 
@@ -145,7 +145,7 @@ def test_pieces_of_which_some_are_not_used() -> None:
     first, _, third = x.chunk(3, 1)
     total = first + third.flip(1)
     delta = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).double()
-    total.way.back(total, delta, -delta)
+    total.tape.back(total, delta, -delta)
     zeros = torch.zeros_like(delta)
     assert_close(learned(x)[0], torch.cat([delta, zeros, delta.flip(1)], 1))
     assert_close(learned(x)[1], -torch.cat([delta, zeros, delta.flip(1)], 1))
@@ -155,7 +155,7 @@ def test_pieces_of_which_none_is_used() -> None:
     x, y = leaves((2, 4), (2, 4))
     x.chunk(2, 1)
     total = y + 1.0
-    total.way.back(total, torch.ones(2, 4).double(), torch.ones(2, 4).double())
+    total.tape.back(total, torch.ones(2, 4).double(), torch.ones(2, 4).double())
     assert x.node is not None
     assert x.node.delta is None
     assert_close(learned(y)[0], torch.ones(2, 4).double())
@@ -165,14 +165,14 @@ def test_a_piece_used_twice() -> None:
     (x,) = leaves((1, 2))
     piece, _ = x.chunk(2, 1)
     total = torch.cat([piece, piece])
-    total.way.back(total, torch.tensor([[1.0], [2.0]]).double(), torch.ones(2, 1).double())
+    total.tape.back(total, torch.tensor([[1.0], [2.0]]).double(), torch.ones(2, 1).double())
     assert_close(
         learned(x), (torch.tensor([[3.0, 0.0]]).double(), torch.tensor([[2.0, 0.0]]).double())
     )
 
 
 def test_no_record_no_tape() -> None:
-    x = Pass(MomentMatched(), record=False).leaf(torch.ones(4, 2), torch.ones(4, 2))
+    x = Tape(MomentMatched(), record=False).leaf(torch.ones(4, 2), torch.ones(4, 2))
     parts = [piece.flip(0) for piece in x.split(2)]
     assert all(part.node is None for part in parts)
     assert_close(torch.cat(parts).centre, x.centre)
@@ -182,7 +182,7 @@ def test_detach_learns_nothing() -> None:
     (x,) = leaves((3,))
     result = x.detach() * 2.0
     assert_close(result.variance, 4.0 * x.variance)
-    result.way.back(result, torch.ones(3).double(), torch.ones(3).double())
+    result.tape.back(result, torch.ones(3).double(), torch.ones(3).double())
     assert x.node is not None
     assert x.node.delta is None
 
@@ -191,7 +191,7 @@ def test_conversion_and_back() -> None:
     (x,) = leaves((3,))
     narrow = x.float() + 1.0
     assert narrow.dtype == narrow.centre.dtype == narrow.variance.dtype == torch.float32
-    narrow.way.back(narrow, narrow.centre, narrow.variance)
+    narrow.tape.back(narrow, narrow.centre, narrow.variance)
     assert learned(x)[0].dtype == torch.float64
     assert x.to(torch.float64) is x
     with pytest.raises(NoRule, match="real numbers"):
@@ -228,11 +228,11 @@ def test_stacked_networks() -> None:
     mean, variance = torch.randn(3, 2, 6), torch.rand(3, 2, 6)
 
     def run(m: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        way = Pass(MomentMatched(), record=True)
-        x = way.leaf(m, s)
+        tape = Tape(MomentMatched(), record=True)
+        x = tape.leaf(m, s)
         a, b = x.chunk(2, 1)
         y = torch.cat([a.flip(0), b[:, [0, 2, 0]], x[:, 1:3]], 1).permute(1, 0)
-        way.back(y, y.centre, y.variance)
+        tape.back(y, y.centre, y.variance)
         return y.centre, y.variance, *learned(x)
 
     with torch.no_grad():

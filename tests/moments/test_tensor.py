@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesrule import Learner, State, moments
-from bayesrule.moments import GaussianTensor, MomentMatched, NoRule, Pass, uncertain
-from bayesrule.moments.tensor import RULES, name_of, parts, way_of
+from bayesrule.moments import GaussianTensor, MomentMatched, NoRule, Tape, uncertain
+from bayesrule.moments.tensor import RULES, name_of, parts, tape_of
 
 from . import equations
 from .nets import NOISE, assert_same, belief_of, learner_of, randn, uneven
@@ -42,7 +42,7 @@ class TestTheTensor:
         x, plain = gaussian(2), torch.ones(2)
         assert parts(x) == (x.centre, x.variance, None)
         assert parts(plain) == (plain, None, None)
-        assert way_of(plain, None, x) is x.way
+        assert tape_of(plain, None, x) is x.tape
 
     def test_what_has_no_rule_is_refused_by_name(self) -> None:
         x = gaussian(2)
@@ -95,13 +95,13 @@ class TestRules:
             def pull(delta: Tensor, eta: Tensor) -> tuple[moments.Innovation]:
                 return ((3.0 * delta, 9.0 * eta),)
 
-            return x.way.result("tripled", 3.0 * x.centre, 9.0 * x.variance, (x.node,), pull)
+            return x.tape.result("tripled", 3.0 * x.centre, 9.0 * x.variance, (x.node,), pull)
 
-        way = Pass(MomentMatched(), record=True)
-        x = way.leaf(randn(2), torch.ones(2))
+        tape = Tape(MomentMatched(), record=True)
+        x = tape.leaf(randn(2), torch.ones(2))
         y = torch.special.i0e(x)
         assert torch.equal(y.centre, 3.0 * x.centre)
-        way.back(y, torch.ones(2), torch.ones(2))
+        tape.back(y, torch.ones(2), torch.ones(2))
         assert x.node is not None
         assert torch.equal(x.node.delta, torch.full((2,), 3.0))
         assert torch.equal(x.node.eta, torch.full((2,), 9.0))
@@ -132,27 +132,27 @@ class TestTheTape:
     """Innovations add up over all uses of a quantity."""
 
     def test_a_branch_that_is_not_used_gives_nothing(self) -> None:
-        way = Pass(MomentMatched(), record=True)
-        x, w = way.leaf(randn(2, 3), torch.ones(2, 3)), way.leaf(randn(4, 3), torch.ones(4, 3))
+        tape = Tape(MomentMatched(), record=True)
+        x, w = tape.leaf(randn(2, 3), torch.ones(2, 3)), tape.leaf(randn(4, 3), torch.ones(4, 3))
         used, _ = F.relu(x), F.linear(x, w)
-        way.back(used, torch.ones(2, 3), torch.ones(2, 3))
+        tape.back(used, torch.ones(2, 3), torch.ones(2, 3))
         assert w.node is not None
         assert w.node.delta is None
         assert x.node is not None
         assert x.node.delta is not None
 
     def test_outputs_that_are_inputs(self) -> None:
-        way = Pass(MomentMatched(), record=True)
-        x = way.leaf(randn(2), torch.ones(2))
-        way.back(x, torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+        tape = Tape(MomentMatched(), record=True)
+        x = tape.leaf(randn(2), torch.ones(2))
+        tape.back(x, torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
         assert x.node is not None
         assert torch.equal(x.node.delta, torch.tensor([1.0, 2.0]))
         assert torch.equal(x.node.eta, torch.tensor([3.0, 4.0]))
 
     def test_nothing_is_kept_without_recording(self) -> None:
-        way = Pass(MomentMatched(), record=False)
-        result = F.relu(way.leaf(randn(2), torch.ones(2)))
-        assert (way.tape, result.node) == (None, None)
+        tape = Tape(MomentMatched(), record=False)
+        result = F.relu(tape.leaf(randn(2), torch.ones(2)))
+        assert (tape.nodes, result.node) == (None, None)
 
 
 Relu = equations.MatchedReLU

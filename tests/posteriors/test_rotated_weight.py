@@ -55,6 +55,17 @@ class _Shared(nn.Module):
         return self.second(torch.tanh(self.first(x)))
 
 
+class _Added(nn.Module):
+    """A layer without a bias that is used with one from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.shift = nn.Linear(9, 8, bias=False), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.layer.weight, self.shift)
+
+
 NETS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "few inputs": (lambda: nn.Sequential(nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 7)), (2, 9)),
     "many inputs": (lambda: nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), (40, 2)),
@@ -67,6 +78,7 @@ NETS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "attention": (_Attention, (2, 3, 4)),
     "tied": (_Tied, (3, 3)),
     "shared bias": (_Shared, (1, 3)),
+    "bias from elsewhere": (_Added, (2, 9)),
 }
 
 

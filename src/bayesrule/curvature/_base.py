@@ -18,9 +18,9 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Structure
 from bayesrule.moments import Activations, Propagation
 from bayesrule.posteriors import Point, Posterior
-from bayesrule.posteriors.rotated_weight import pulled
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network
+from bayesrule.tensors.stand_in import named_gradients
 from bayesrule.types import Derivatives, Local, Params
 
 
@@ -224,5 +224,5 @@ def plain_gradient(problem: Problem, point: Point) -> tuple[Tensor, Params, Tens
     loss = problem.nll(outputs, problem.y)
     scaled = loss * problem.scale
     # One loss, or one of each net: no net has a part in the loss of another.
-    gradient = pulled(scaled, torch.ones_like(scaled), leaves, weights)
+    gradient = named_gradients(scaled, torch.ones_like(scaled), leaves, weights)
     return loss.detach(), vectors.apart(gradient), outputs

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from bayesrule.curvature._base import Curvature, Problem
 from bayesrule.expectations import Look
-from bayesrule.expectations.layerwise import LayerPoint, Pass
+from bayesrule.expectations.layerwise import LayerPoint, WeightSampler
 from bayesrule.matrices import DiagonalMatrix, Structure
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Network, forked_randomness, num_examples
+from bayesrule.tensors.stand_in import gradients
 from bayesrule.types import Local, Params
 
 # The weights that a network uses several times in a pass; found once.
@@ -41,8 +42,8 @@ class Pathwise(Curvature):
         shared = _reused(problem, point)
         mean = {k: v.detach().requires_grad_() for k, v in point.coordinates.items()}
         std = {k: v.detach().requires_grad_() for k, v in point.std.items()}
-        draw = Pass(point.how, point.generator, num_examples(problem.x), shared)
-        weights = draw.weights(mean, std)
+        sampler = WeightSampler(point.how, point.generator, num_examples(problem.x), shared)
+        weights = sampler.weights(mean, std)
         outputs = problem.forward(weights)
         loss = problem.nll(outputs, problem.y)
         slopes = _slopes(loss * problem.scale, mean, std, {k: weights[k] for k in std})
@@ -57,7 +58,7 @@ def _reused(problem: Problem, point: LayerPoint) -> frozenset[str]:
         mean = point.coordinates
         device = next(iter(mean.values())).device
         buffers = {name: value.clone() for name, value in problem.buffers.items()}
-        count = Pass(point.how, None)
+        count = WeightSampler(point.how, None)
         with torch.no_grad(), forked_randomness(device, 0):
             weights = count.weights(mean, mean)
             problem.network(weights, buffers, problem.x, training=problem.training)
@@ -68,18 +69,7 @@ def _reused(problem: Problem, point: LayerPoint) -> frozenset[str]:
 def _slopes(loss: Tensor, mean: Params, std: Params, weights: Params) -> tuple[Params, Params]:
     """The gradients in means and spreads; zeros for what was not used."""
     leaves = [*mean.values(), *std.values()]
-    # What reaches a weight itself went around its draw, as torch.autograd.Function does.
-    with torch._C.DisableTorchFunctionSubclass():
-        found = torch.autograd.grad(loss, [*leaves, *weights.values()], allow_unused=True)
-    for name, slope in zip(weights, found[len(leaves) :], strict=True):
-        if slope is not None:
-            raise TypeError(
-                f"The weight {name!r} is given to a torch.autograd.Function, which no draw can be "
-                f"put into. Use Draws(1), or hold it as known: PerGroup({{{name!r}: PointEstimate(), "
-                "'*': MeanFieldFamily()})."
-            )
-    pairs = zip(leaves, found, strict=False)
-    slopes = [torch.zeros_like(leaf) if slope is None else slope for leaf, slope in pairs]
+    slopes = gradients(loss, leaves, weights)
     apart = vectors.apart({str(place): slope for place, slope in enumerate(slopes)})
     own = iter(apart.values())
     return {name: next(own) for name in mean}, {name: next(own) for name in std}

@@ -21,7 +21,6 @@ from bayesrule.curvature.held import HeldNorms
 from bayesrule.curvature.recorder import Recorder
 from bayesrule.curvature.recurrent import Unrolled
 from bayesrule.posteriors import Point
-from bayesrule.posteriors.rotated_weight import pulled
 from bayesrule.tensors.network import (
     Inputs,
     Network,
@@ -30,6 +29,7 @@ from bayesrule.tensors.network import (
     num_examples,
     take,
 )
+from bayesrule.tensors.stand_in import named_gradients
 from bayesrule.types import Params
 
 
@@ -130,7 +130,7 @@ class Recording:
     def gradient(self, vector: Tensor) -> Params:
         """The gradient for one vector (n, *) backpropagated from the outputs."""
         self._way.held = False
-        return pulled(self.outputs, vector, self._leaves, self.params, retain_graph=True)
+        return named_gradients(self.outputs, vector, self._leaves, self.params, retain_graph=True)
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[ExampleRows, Params]:
         """Backpropagates each of `vectors` (V, n, *) from the outputs.

@@ -51,7 +51,7 @@ class Glance:
         mean = self.state.posterior.mean
         # Gaussian, but not on the tape: the way back then leaves the weights out, half its cost.
         weights: Params = {
-            k: GaussianTensor(v, self._variance[k], way.way) if k in self._variance else v
+            k: GaussianTensor(v, self._variance[k], way.tape) if k in self._variance else v
             for k, v in mean.items()
         }
         return way, way.forward(weights, {}, dict(self.state.buffers), x, training=False)
@@ -89,7 +89,7 @@ class Glance:
             eta = eta + kept.square() * scale * found.eta
             log_probs.append(found.log_prob)
             seen += k
-        way.way.back(outputs, delta, eta)
+        way.tape.back(outputs, delta, eta)
         return log_probs[0]
 
 

@@ -1,6 +1,7 @@
 """Gaussians through unmodified modules: the Gaussian tensor and its table of rules."""
 
-from bayesrule.moments import (
+# Each of these modules puts its rules into the table.
+from bayesrule.moments import (  # noqa: F401
     arithmetic,
     attention,
     convolution,
@@ -24,7 +25,7 @@ from bayesrule.moments.tensor import (
     GaussianTensor,
     Innovation,
     NoRule,
-    Pass,
+    Tape,
     rule,
     uncertain,
 )
@@ -37,24 +38,10 @@ __all__ = [
     "LocallyLinear",
     "MomentMatched",
     "NoRule",
-    "Pass",
     "Propagation",
-    "arithmetic",
-    "attention",
-    "convolution",
-    "dropout",
+    "Tape",
     "elementwise",
-    "embedding",
-    "indexing",
-    "joining",
-    "multihead",
-    "norm",
-    "pooling",
-    "product",
-    "recurrent",
     "rule",
-    "shape",
-    "softmax",
     "through",
     "uncertain",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +25,17 @@ def elementwise(
 ) -> GaussianTensor:
     """A scalar function of x from its moments; `slope = cov(φ(z), z) / Var z`."""
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        first, second = in_blocks(_pulled, slope, delta, eta, num=2, writes=True)
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+        first, second = in_blocks(_to_input, slope, delta, eta, num=2, writes=True)
         return ((first, second),)
 
-    return x.way.result(name, mean, variance, (x.node,), pull)
+    return x.tape.result(name, mean, variance, (x.node,), to_sources)
 
 
-def _pulled(
+def _to_input(
     slope: Tensor, delta: Tensor, eta: Tensor, out: Sequence[Tensor | None] = (None, None)
 ) -> Innovation:
+    """`J δ` and `J² η`."""
     return torch.mul(slope, delta, out=out[0]), torch.mul(slope * slope, eta, out=out[1])
 
 
@@ -46,9 +48,9 @@ def through(
 ) -> GaussianTensor:
     """Any elementwise function of x.
 
-    Locally linear: value and derivative at the mean. Moment-matched: mean, variance and slope as
-    `closed(mean, variance)` gives them, or by Gauss-Hermite quadrature with `num` values of the
-    function, which is good where the function is smooth over half a standard deviation.
+    Locally linear: value and derivative at the mean. Moment-matched: mean, variance and slope from
+    `closed(mean, variance)`, or by Gauss-Hermite quadrature with `num` values of the function,
+    which is accurate if the function is smooth over half a standard deviation.
 
     >>> x = GaussianTensor(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 0.5]))
     >>> through(x, torch.sin).centre  # e^{−s/2} sin m
@@ -56,7 +58,7 @@ def through(
     """
     m, s = x.centre, x.variance
     name = getattr(getattr(function, "func", function), "__name__", "function")
-    if isinstance(x.way.activations, LocallyLinear):
+    if isinstance(x.tape.activations, LocallyLinear):
         return elementwise(name, x, *tangent_moments(function, m, s))
     matched = closed or partial(quadrature, function, num=num)
     return elementwise(name, x, *in_blocks(matched, m, s, num=3))
@@ -65,118 +67,59 @@ def through(
 @rule(F.relu, torch.relu, Tensor.relu)
 def relu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
     m, s = input.centre, input.variance
-    if isinstance(input.way.activations, LocallyLinear):
+    if isinstance(input.tape.activations, LocallyLinear):
         slope = (m > 0).to(m.dtype)
         return elementwise("relu", input, m * slope, s * slope, slope)
     return elementwise("relu", input, *in_blocks(matched_relu, m, s, num=3, writes=True))
 
 
-@rule(F.leaky_relu)
-def leaky_relu(
-    input: GaussianTensor, negative_slope: float = 0.01, inplace: bool = False
-) -> GaussianTensor:
-    return through(
-        input,
-        partial(F.leaky_relu, negative_slope=negative_slope),
-        partial(closed_forms.matched_leaky_relu, slope=negative_slope),
-    )
+def _scalar(
+    function: Scalar, closed: Callable[..., Triple] | None = None, *, num: int = 20, **options: Any
+) -> Callable[..., GaussianTensor]:
+    """The rule of an elementwise function; `options` are its own with their defaults, in order.
+
+    `closed` takes them by the same names. What follows them is torch's `inplace`, which has no
+    meaning here: Gaussian tensors never change.
+    """
+
+    def apply(input: GaussianTensor, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        chosen = options | dict(zip(options, args, strict=False)) | kwargs
+        exact = None if closed is None else partial(closed, **chosen)
+        return through(input, partial(function, **chosen), exact, num=num)
+
+    return apply
 
 
-@rule(*both("abs"), *both("absolute"), Tensor.__abs__)
-def absolute(input: GaussianTensor) -> GaussianTensor:
-    return through(input, torch.abs, partial(closed_forms.matched_leaky_relu, slope=-1.0))
-
-
-@rule(F.hardtanh)
-def hardtanh(
-    input: GaussianTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> GaussianTensor:
-    return through(
-        input,
-        partial(F.hardtanh, min_val=min_val, max_val=max_val),
-        partial(closed_forms.matched_hardtanh, low=min_val, high=max_val),
-    )
-
-
-@rule(F.relu6)
-def relu6(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    return hardtanh(input, 0.0, 6.0)
+leaky_relu = _scalar(F.leaky_relu, closed_forms.matched_leaky_relu, negative_slope=0.01)
+hardtanh = _scalar(F.hardtanh, closed_forms.matched_hardtanh, min_val=-1.0, max_val=1.0)
+rule(F.leaky_relu)(leaky_relu)
+rule(F.hardtanh)(hardtanh)
+rule(F.relu6)(lambda input, inplace=False: hardtanh(input, 0.0, 6.0))
+rule(F.elu)(_scalar(F.elu, closed_forms.matched_elu, alpha=1.0))
+rule(F.celu, torch.celu)(_scalar(F.celu, closed_forms.matched_celu, alpha=1.0))
+# Klambauer et al. (2017): an ELU, scaled.
+_selu = partial(closed_forms.matched_elu, alpha=1.6732632423543772, scale=1.0507009873554805)
+rule(F.selu, torch.selu)(_scalar(F.selu, _selu))
+rule(F.gelu)(_scalar(F.gelu, approximate="none"))
+rule(F.softplus)(_scalar(F.softplus, beta=1.0, threshold=20.0))
+rule(F.silu)(_scalar(F.silu))
+rule(F.mish)(_scalar(F.mish))
+rule(F.logsigmoid)(_scalar(F.logsigmoid))
+rule(*both("sigmoid"), torch.special.expit)(_scalar(torch.sigmoid))
+rule(*both("tanh"))(_scalar(torch.tanh, num=32))  # the steepest of them
+_absolute = partial(closed_forms.matched_leaky_relu, negative_slope=-1.0)
+rule(*both("abs"), *both("absolute"), Tensor.__abs__)(_scalar(torch.abs, _absolute))
+for _name in ("exp", "log", "square", "sin", "cos"):
+    rule(*both(_name))(_scalar(getattr(torch, _name), getattr(closed_forms, f"matched_{_name}")))
 
 
 @rule(F.hardsigmoid)
 def hardsigmoid(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    """`½ + z/6` between 0 and 1: a sixth of z cut off at ±3."""
-
-    def closed(m: Tensor, s: Tensor) -> Triple:
-        mean, variance, slope = closed_forms.matched_hardtanh(m, s, -3.0, 3.0)
-        return 0.5 + mean / 6.0, variance / 36.0, slope / 6.0
-
-    # Torch's own cannot be differentiated twice.
-    own = not differentiated(input.centre, input.variance)
-    return through(input, F.hardsigmoid if own else lambda z: F.relu6(z + 3.0) / 6.0, closed)
-
-
-@rule(F.elu)
-def elu(input: GaussianTensor, alpha: float = 1.0, inplace: bool = False) -> GaussianTensor:
-    return through(
-        input, partial(F.elu, alpha=alpha), partial(closed_forms.matched_elu, alpha=alpha)
-    )
-
-
-@rule(F.selu, torch.selu)
-def selu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    """Klambauer et al. (2017): an ELU, scaled."""
-    alpha, scale = 1.6732632423543772, 1.0507009873554805
-    return through(input, F.selu, partial(closed_forms.matched_elu, alpha=alpha, scale=scale))
-
-
-@rule(F.celu, torch.celu)
-def celu(input: GaussianTensor, alpha: float = 1.0, inplace: bool = False) -> GaussianTensor:
-    """`α ELU(z/α)`."""
-
-    def closed(m: Tensor, s: Tensor) -> Triple:
-        mean, variance, slope = closed_forms.matched_elu(m / alpha, s / alpha**2)
-        return alpha * mean, alpha**2 * variance, slope
-
-    return through(input, partial(F.celu, alpha=alpha), closed)
-
-
-@rule(F.gelu)
-def gelu(input: GaussianTensor, approximate: str = "none") -> GaussianTensor:
-    return through(input, partial(F.gelu, approximate=approximate))
-
-
-@rule(F.silu)
-def silu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    return through(input, F.silu)
-
-
-@rule(F.mish)
-def mish(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
-    return through(input, F.mish)
-
-
-@rule(F.softplus)
-def softplus(input: GaussianTensor, beta: float = 1.0, threshold: float = 20.0) -> GaussianTensor:
-    return through(input, partial(F.softplus, beta=beta, threshold=threshold))
-
-
-@rule(torch.tanh, Tensor.tanh)
-def tanh(input: GaussianTensor) -> GaussianTensor:
-    return through(input, torch.tanh, num=32)  # the steepest of them
-
-
-def _plain(
-    function: Scalar, closed: Callable[[Tensor, Tensor], Triple] | None = None
-) -> Callable[[GaussianTensor], GaussianTensor]:
-    """The rule of a function without options."""
-    return lambda input: through(input, function, closed)
-
-
-rule(*both("sigmoid"), torch.special.expit)(_plain(torch.sigmoid))
-rule(F.logsigmoid)(_plain(F.logsigmoid))
-for _name in ("exp", "log", "square", "sin", "cos"):
-    rule(*both(_name))(_plain(getattr(torch, _name), getattr(closed_forms, f"matched_{_name}")))
+    """`½ + z/6` between 0 and 1."""
+    # Torch's function cannot be differentiated twice.
+    twice = differentiated(input.centre, input.variance)
+    function = (lambda z: F.relu6(z + 3.0) / 6.0) if twice else F.hardsigmoid
+    return through(input, function, closed_forms.matched_hardsigmoid)
 
 
 @rule(torch.pow, Tensor.pow, Tensor.__pow__)

@@ -1,8 +1,8 @@
 """Sums and products of Gaussian tensors.
 
 Two different tensors are taken as independent even where they come from the same quantities, which
-is TAGI's assumption throughout. One tensor with itself is not: `x + x`, `x - x` and `x * x` have
-their own exact moments.
+is TAGI's assumption throughout. Not so for one tensor with itself: the moments of `x + x`, `x - x`
+and `x * x` are exact.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.moments.closed_forms import matched_square
 from bayesrule.moments.product import Bilinear, product
 from bayesrule.moments.shape import both, moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, parts, rule, way_of
+from bayesrule.moments.tensor import (
+    GaussianTensor,
+    Innovation,
+    NoRule,
+    mapped,
+    parts,
+    rule,
+    tape_of,
+)
 
 
 def scaled(x: GaussianTensor, factor: float) -> GaussianTensor:
     """`c x`, with the variance `c² σ²`."""
-
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((delta * factor, eta * (factor * factor)),)
-
-    mean, variance = x.centre * factor, x.variance * (factor * factor)
-    return x.way.result("scale", mean, variance, (x.node,), pull)
+    square = factor * factor
+    mean, variance = x.centre * factor, x.variance * square
+    return mapped("scale", x, mean, variance, lambda t: t * factor, lambda t: t * square)
 
 
 def squared(x: GaussianTensor) -> GaussianTensor:
     """`x²`: `μ = m² + s`, `σ² = 2 s² + 4 s m²`, `cov(x², x)/s = 2 m`, all exact."""
-    m, s = x.centre, x.variance
-    square, slope = m.square(), 2.0 * m
-    variance = 2.0 * s * (s + 2.0 * square)
-
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((slope * delta, slope.square() * eta),)
-
-    return x.way.result("square", square + s, variance, (x.node,), pull)
+    mean, variance, slope = matched_square(x.centre, x.variance)
+    return mapped("square", x, mean, variance, lambda t: slope * t, lambda t: slope.square() * t)
 
 
 def _like(t: Tensor, x: Tensor, factor: float = 1.0) -> Tensor:
-    """What flows back to an argument that was broadcast and maybe converted."""
-    back = t.sum_to_size(x.shape).to(x.dtype)
-    return back if factor == 1 else back * factor
+    """`factor · t` summed and converted to the shape and type that x had before broadcasting."""
+    summed = t.sum_to_size(x.shape).to(x.dtype)
+    return summed if factor == 1 else summed * factor
 
 
 def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
@@ -52,7 +52,7 @@ def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
         return scaled(left, a + b)
     if not isinstance(left, Tensor):
         left, right, a, b = right, left, b, a
-    way = way_of(left, right)
+    tape = tape_of(left, right)
     (x, sx, nx), (y, sy, ny) = parts(left), parts(right)
     mean = torch.add(x if a == 1 else x * a, y, alpha=b)
     variance = None if sx is None else sx if a * a == 1 else sx * (a * a)
@@ -62,14 +62,14 @@ def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
     elif sy is not None:
         variance = torch.add(variance, sy, alpha=b * b)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         return (
             None if nx is None else (_like(delta, x, a), _like(eta, x, a * a)),
             None if ny is None else (_like(delta, y, b), _like(eta, y, b * b)),
         )
 
     spread = variance.expand(mean.shape).to(mean.dtype)
-    return way.result("add", mean, spread, (nx, ny), pull)
+    return tape.result("add", mean, spread, (nx, ny), to_sources)
 
 
 @rule(*both("add"))
@@ -102,19 +102,13 @@ def positive(input: GaussianTensor) -> GaussianTensor:
     return input
 
 
-class Elementwise(Bilinear):
-    """`x w`, element by element, with broadcasting."""
-
-    name = "mul"
-
-    def apply(self, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        return left * right
-
-    def to_left(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return _like(result * right, left)
-
-    def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return _like(result * left, right)
+_ELEMENTWISE = Bilinear(
+    "mul",
+    lambda left, right, bias=None: left * right,
+    to_left=lambda result, left, right: _like(result * right, left),
+    to_right=lambda result, left, right: _like(result * left, right),
+)
+"""`x w`, element by element, with broadcasting."""
 
 
 def _real(x: Any, like: Any) -> Any:
@@ -131,7 +125,7 @@ def mul(input: Any, other: Any) -> GaussianTensor:
         return scaled(input, other)
     if not isinstance(input, Tensor):
         return scaled(other, input)  # type: ignore[arg-type]
-    return product(Elementwise(), _real(input, other), _real(other, input))
+    return product(_ELEMENTWISE, _real(input, other), _real(other, input))
 
 
 @rule(*both("div"), *both("divide"), *both("true_divide"))
@@ -145,21 +139,19 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Gaussian
     return mul(input, _real(other, input).reciprocal())
 
 
-class Matrices(Bilinear):
-    """`x w`, products of matrices (..., n, k) and (..., k, m) with broadcasting."""
+def _to_right_matrix(result: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    if right.ndim == 2:
+        return left.flatten(0, -2).mT @ result.flatten(0, -2)
+    return _like(left.mT @ result, right)
 
-    name = "matmul"
 
-    def apply(self, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        return left @ right
-
-    def to_left(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return _like(result @ right.mT, left)
-
-    def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        if right.ndim == 2:
-            return left.flatten(0, -2).mT @ result.flatten(0, -2)
-        return _like(left.mT @ result, right)
+_MATRICES = Bilinear(
+    "matmul",
+    lambda left, right, bias=None: left @ right,
+    to_left=lambda result, left, right: _like(result @ right.mT, left),
+    to_right=_to_right_matrix,
+)
+"""`x w`, products of matrices (..., n, k) and (..., k, m) with broadcasting."""
 
 
 @rule(*both("matmul"), *both("mm"), *both("bmm"), *both("mv"), *both("dot"), Tensor.__matmul__)
@@ -167,7 +159,7 @@ def matmul(input: Any, other: Any) -> GaussianTensor:
     """Products of matrices and vectors; the two are taken as independent."""
     left = input.unsqueeze(0) if input.ndim == 1 else input
     right = other.unsqueeze(1) if other.ndim == 1 else other
-    result = product(Matrices(), left, right)
+    result = product(_MATRICES, left, right)
     if input.ndim == 1:
         result = result.squeeze(-1 if other.ndim == 1 else -2)  # type: ignore[assignment]
     return result.squeeze(-1) if other.ndim == 1 else result  # type: ignore[return-value]
@@ -178,9 +170,7 @@ def addmm(
     input: Any, left: Any, right: Any, *, beta: float = 1, alpha: float = 1
 ) -> GaussianTensor:
     """`β x + α a b`."""
-    if not any(isinstance(one, GaussianTensor) for one in (left, right)):
-        return _combined(input, left @ right, beta, alpha)
-    return _combined(input, matmul(left, right), beta, alpha)
+    return _combined(input, left @ right, beta, alpha)
 
 
 def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -> GaussianTensor:
@@ -190,18 +180,20 @@ def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -
     kept = [1 if i in {a % len(before) for a in axes} else n for i, n in enumerate(before)]
     total = x.centre.sum(axes, keepdim)
     share = max(total.numel(), 1) / x.centre.numel() if mean else 1.0
+    square = share * share
+    variance = x.variance.sum(axes, keepdim) * square
 
     def back(t: Tensor) -> Tensor:
         return t.reshape(kept).expand(before)
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((back(delta * share), back(eta * (share * share))),)
-
-    variance = x.variance.sum(axes, keepdim) * (share * share)
-    return x.way.result(name, total * share, variance, (x.node,), pull)
+    return mapped(
+        name, x, total * share, variance, lambda t: back(t * share), lambda t: back(t * square)
+    )
 
 
 def _reduction(name: str) -> Callable[..., GaussianTensor]:
+    """The rule of a sum or a mean over axes."""
+
     def apply(
         input: GaussianTensor,
         dim: Any = None,
@@ -223,9 +215,8 @@ for _name in ("sum", "mean"):
 @rule(*both("cumsum"))
 def cumsum(input: GaussianTensor, dim: int) -> GaussianTensor:
     """Running sums; they are taken as independent of each other."""
-    return moved(
-        "cumsum",
-        input,
-        lambda t: t.cumsum(dim),
-        lambda t: t.flip(dim).cumsum(dim).flip(dim),
-    )
+
+    def back(t: Tensor) -> Tensor:
+        return t.flip(dim).cumsum(dim).flip(dim)
+
+    return moved("cumsum", input, lambda t: t.cumsum(dim), back)

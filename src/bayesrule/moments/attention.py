@@ -24,21 +24,7 @@ from torch.nn import functional as F
 
 from bayesrule.moments.choices import LocallyLinear
 from bayesrule.moments.softmax import softmax_moments
-from bayesrule.moments.tensor import (
-    GaussianTensor,
-    Innovation,
-    Node,
-    NoRule,
-    parts,
-    rule,
-    way_of,
-)
-
-
-def _whole(x: Any) -> tuple[Tensor, Tensor, Node | None]:
-    """Mean, variance and node; a plain tensor is a Gaussian without variance."""
-    mean, variance, node = parts(x)
-    return mean, torch.zeros_like(mean) if variance is None else variance, node
+from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, full_parts, rule, tape_of
 
 
 def _over_features(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
@@ -54,7 +40,7 @@ def _over_keys(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
 
 def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> GaussianTensor:
     """`scale · q kᵀ + mask`, (..., L, S), less what all scores of a query share."""
-    (q, sq, nq), (k, sk, nk) = _whole(query), _whole(key)
+    (q, sq, nq), (k, sk, nk) = full_parts(query), full_parts(key)
     mean = scale * (q @ k.mT)
     mean = mean if mask is None else mean + mask
     shared = mean.softmax(-1) @ k
@@ -63,7 +49,7 @@ def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Gaussian
     spread = _over_features(sq, k, shared).clamp_min(0.0) + (squared + sq) @ sk.mT
     variance = spread * scale**2
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         delta, eta = delta * scale, eta * scale**2
         to_q = to_k = None
         if nq is not None:
@@ -73,14 +59,14 @@ def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Gaussian
             to_k = delta.mT @ q, eta.mT @ squared
         return to_q, to_k
 
-    return way_of(query, key).result("attention scores", mean, variance, (nq, nk), pull)
+    return tape_of(query, key).result("attention scores", mean, variance, (nq, nk), to_sources)
 
 
 def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
     """`dropout(softmax(scores)) v`, (..., L, D)."""
-    (m, s, ns), (v, sv, nv) = _whole(scores), _whole(value)
-    way = way_of(scores, value)
-    matched = isinstance(scores, GaussianTensor) and not isinstance(way.activations, LocallyLinear)
+    (m, s, ns), (v, sv, nv) = full_parts(scores), full_parts(value)
+    tape = tape_of(scores, value)
+    matched = isinstance(scores, GaussianTensor) and not isinstance(tape.activations, LocallyLinear)
     p = softmax_moments(m, s)[0] if matched else m.softmax(-1)
     kept = F.dropout(torch.ones_like(p), dropout) if dropout > 0 else torch.ones_like(p)
     weights = p * kept
@@ -97,7 +83,7 @@ def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
     spread = (weights.square() + x * kept.square()) @ sv
     variance = away(x).clamp_min(0.0) + spread
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_s = to_v = None
         if ns is not None:
             d, e = delta * mean, eta * mean
@@ -109,7 +95,7 @@ def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
             to_v = weights.mT @ delta, weights.square().mT @ eta
         return to_s, to_v
 
-    return way.result("attention", mean, variance, (ns, nv), pull)
+    return tape.result("attention", mean, variance, (ns, nv), to_sources)
 
 
 def additive(mask: Tensor | None, like: Any, *, excluded: bool) -> Tensor | None:

@@ -1,6 +1,6 @@
-"""One step of torch's recurrent cells on Gaussians, and the way of innovations back through it.
+"""One step of torch's recurrent cells on Gaussians, forwards and back.
 
-A cell sees its gates as two Gaussian drives, one from the inputs and one from the former hidden
+A cell's gates are driven by two Gaussians, one from the inputs and one from the former hidden
 state: `z = W x + b` and `W h + b`. Means and variances of each gate are those of a linear layer;
 gates that share uncertain inputs are correlated, `cov(z_a, z_b) = Σ_j w̄_aj w̄_bj σ²_j`.
 """
@@ -24,12 +24,16 @@ from bayesrule.moments.tensor import Innovation
 Moments: TypeAlias = tuple[Tensor, Tensor]
 """Mean and variance."""
 
+States: TypeAlias = tuple[Moments, ...]
+"""The hidden state and, of an LSTM, the cell state."""
+
 
 @dataclass(frozen=True)
 class Drive:
-    """What reaches the gates from one side: mean and variance (B, gates·H).
+    """What the inputs, or the former hidden state, add to the gates: moments (B, gates·H).
 
-    `shared` (B, crosses·H) holds the covariances of gates by that side; None where it is certain.
+    `shared` (B, crosses·H) holds the covariances between gates that it causes; None where it has no
+    variance.
     """
 
     mean: Tensor
@@ -38,13 +42,13 @@ class Drive:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one step says of what went into it.
+class StepInnovations:
+    """The innovations that go back from one step.
 
-    `x` and `h` are the innovations of the two drives, gate by gate; `cross_x` and `cross_h` the
-    coefficients of the products of weights that a quantity meets which enters several gates:
-    `η_j = Σ_k η_k (Σ_a G_a w̄_aj)²` has mixed terms. `former` goes to the former states directly,
-    `state` is all that was learned of the new ones.
+    `x` and `h` are those of the two drives, gate by gate. A quantity that enters several gates has
+    `η_j = Σ_k η_k (Σ_a G_a w̄_aj)²` with mixed terms; `cross_x` and `cross_h` are the coefficients
+    of the products of weights in them. `former` goes to the former states directly, without the
+    gates, and `state` is all that was learned of the new states.
     """
 
     x: Innovation
@@ -55,14 +59,14 @@ class Found:
     state: tuple[Innovation, ...]
 
 
-Back: TypeAlias = Callable[[tuple[Innovation, ...]], Found]
+Back: TypeAlias = Callable[[tuple[Innovation, ...]], StepInnovations]
 
 
 class Cell(ABC):
     """One step of a recurrent layer.
 
-    `crosses` names the pairs of gates that share inputs, those needed forwards first; there are
-    `forward_crosses` of them.
+    `crosses` are pairs of gates with common inputs. The first `forward_crosses` of them are needed
+    forwards, the others only on the way back.
     """
 
     name: str
@@ -75,10 +79,11 @@ class Cell(ABC):
         self.activations = activations
 
     @abstractmethod
-    def step(
-        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
-    ) -> tuple[tuple[Moments, ...], Back]:
-        """The new states and the way back; `own` (gates, H) is what each unit gives itself."""
+    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
+        """The new states, and the function that takes their innovations back.
+
+        `loops` (gates, H) are the mean weights from each unit to its own gates.
+        """
 
 
 def product_variance(a: Moments, b: Moments, covariance: Tensor | float = 0.0) -> Tensor:
@@ -106,9 +111,9 @@ def _nodes(num: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, 
 
 
 def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Tensor) -> Triple:
-    """Moments by quadrature in one go: a step has few elements, so calls are what costs time.
+    """Moments by quadrature at all nodes at once: the tensors of a step are small, calls cost most.
 
-    Ten nodes are good to 3e-3 up to a standard deviation of 1 (tanh) or 2 (sigmoid).
+    Ten nodes are accurate to 3e-3 up to a standard deviation of 1 (tanh) or 2 (sigmoid).
     """
     points, weights = _nodes(10, m.dtype, m.device)
     std = positive(s).sqrt()
@@ -122,26 +127,28 @@ def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Ten
     return value + first, at_least_linear(variance, slope, s), slope
 
 
-def sigmoid(m: Tensor, s: Tensor, activations: Activations) -> Triple:
-    """Mean, variance and slope of the logistic function."""
-    value = torch.sigmoid(m)
-    slope = value * (1.0 - value)
-    if not isinstance(activations, LocallyLinear):
-        return _matched(torch.sigmoid, value, slope, m, s)
-    return value, slope.square() * s, slope
+Squashed: TypeAlias = Callable[[Tensor, Tensor, Activations], Triple]
 
 
-def tanh(m: Tensor, s: Tensor, activations: Activations) -> Triple:
-    """Mean, variance and slope of the hyperbolic tangent."""
-    value = torch.tanh(m)
-    slope = 1.0 - value.square()
-    if not isinstance(activations, LocallyLinear):
-        return _matched(torch.tanh, value, slope, m, s)
-    return value, slope.square() * s, slope
+def _squashed(function: Scalar, derivative: Scalar) -> Squashed:
+    """Mean, variance and slope of a function; `derivative` is a function of its value."""
+
+    def moments(m: Tensor, s: Tensor, activations: Activations) -> Triple:
+        value = function(m)
+        slope = derivative(value)
+        if not isinstance(activations, LocallyLinear):
+            return _matched(function, value, slope, m, s)
+        return value, slope.square() * s, slope
+
+    return moments
+
+
+sigmoid = _squashed(torch.sigmoid, lambda value: value * (1.0 - value))
+tanh = _squashed(torch.tanh, lambda value: 1.0 - value.square())
 
 
 def relu(m: Tensor, s: Tensor, activations: Activations) -> Triple:
-    """Mean, variance and slope of the rectifier, as it stands elsewhere in a network."""
+    """Mean, variance and slope of the rectifier."""
     if not isinstance(activations, LocallyLinear):
         return matched_relu(m, positive(s))
     slope = (m > 0).to(m.dtype)
@@ -159,15 +166,13 @@ class Elman(Cell):
         self.name = "rnn_relu" if rectified else "rnn_tanh"
         self._function = relu if rectified else tanh
 
-    def step(
-        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
-    ) -> tuple[tuple[Moments, ...], Back]:
+    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
         total = x.mean + h.mean, x.variance + h.variance
         mean, variance, slope = self._function(*total, self.activations)
 
-        def back(learned: tuple[Innovation, ...]) -> Found:
+        def back(learned: tuple[Innovation, ...]) -> StepInnovations:
             gate = _times(slope, learned[0])
-            return Found(gate, gate, None, None, (None,), learned)
+            return StepInnovations(gate, gate, None, None, (None,), learned)
 
         return ((mean, variance),), back
 
@@ -176,8 +181,8 @@ class LSTM(Cell):
     """`c = f c₋ + i g`, `h = o tanh c`; the gates i, f, g, o are linear in [x, h₋].
 
     `c̄ = f̄ c̄₋ + ī ḡ + C_ig` and `h̄ = ō ā + C_oa`, where the covariances come from inputs that the
-    gates share; Vuong, Nguyen & Goulet (2024). The covariance of `f c₋` with `i g` is left out
-    there, and so it is here.
+    gates share; Vuong, Nguyen & Goulet (2024). The covariance of `f c₋` with `i g` is left out, as
+    it is there.
     """
 
     name = "lstm"
@@ -186,9 +191,7 @@ class LSTM(Cell):
     crosses = ((0, 2), (0, 3), (1, 3), (2, 3), (0, 1), (1, 2))
     forward_crosses = 4
 
-    def step(
-        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
-    ) -> tuple[tuple[Moments, ...], Back]:
+    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
         mean, variance, shared = _sum(x, h)
         (mi, mf, mg, mo), (vi, vf, vg, vo) = mean.chunk(4, -1), variance.chunk(4, -1)
         ig, io, fo, go = shared.chunk(4, -1)
@@ -207,7 +210,7 @@ class LSTM(Cell):
         to_o, to_c = jo * a, ja * o
         new = (o * a + both, product_variance((o, so), (a, sa), both)), (c, sc)
 
-        def back(learned: tuple[Innovation, ...]) -> Found:
+        def back(learned: tuple[Innovation, ...]) -> StepInnovations:
             on_h, later = learned
             near = _times(to_c, on_h)
             on_c = near[0] + later[0], near[1] + later[1]
@@ -219,7 +222,7 @@ class LSTM(Cell):
             mixed = [twice * to_i * to_g, through * to_i, through * to_f, through * to_g]
             mixed += [twice * to_i * to_f, twice * to_f * to_g]
             cross = torch.cat(mixed, -1)
-            return Found(gate, gate, cross, cross, (None, _times(f, on_c)), (on_h, on_c))
+            return StepInnovations(gate, gate, cross, cross, (None, _times(f, on_c)), (on_h, on_c))
 
         return new, back
 
@@ -238,15 +241,13 @@ class GRU(Cell):
     crosses = ((0, 1), (0, 2), (1, 2))
     forward_crosses = 3
 
-    def step(
-        self, x: Drive, h: Drive, state: tuple[Moments, ...], own: Tensor
-    ) -> tuple[tuple[Moments, ...], Back]:
+    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
         (xr, xu, p), (vxr, vxu, vp) = x.mean.chunk(3, -1), x.variance.chunk(3, -1)
         (hr, hu, q), (vhr, vhu, vq) = h.mean.chunk(3, -1), h.variance.chunk(3, -1)
         assert h.shared is not None
         by_h = h.shared.chunk(3, -1)
         by_x = (0.0, 0.0, 0.0) if x.shared is None else x.shared.chunk(3, -1)
-        (h0, s0), (own_r, own_u, own_n) = state[0], own
+        (h0, s0), (loop_r, loop_u, loop_n) = state[0], loops
         r, sr, jr = sigmoid(xr + hr, vxr + vhr, self.activations)
         u, su, ju = sigmoid(xu + hu, vxu + vhu, self.activations)
         rq = jr * by_h[1]
@@ -254,11 +255,11 @@ class GRU(Cell):
         spread = vp + product_variance((r, sr), (q, vq), rq) + 2.0 * q * jr * by_x[1]
         n, sn, jn = tanh(inner, spread, self.activations)
         to_r = jn * q * jr
-        # Covariances of u and n, of each with the unit's own former value, and with d = h₋ − n.
+        # Covariances of u and n, of each with the former value h₋ of the unit, and with d = h₋ − n.
         with_n = ju * (to_r * (by_x[0] + by_h[0]) + jn * (by_x[2] + r * by_h[2]))
-        n_self = (to_r * own_r + jn * r * own_n) * s0
+        n_self = (to_r * loop_r + jn * r * loop_n) * s0
         d, sd = h0 - n, s0 + sn - 2.0 * n_self
-        ud = ju * own_u * s0 - with_n
+        ud = ju * loop_u * s0 - with_n
         mean = n + u * d + ud
         rest = u * (n_self - sn) + d * with_n
         variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * rest
@@ -266,7 +267,7 @@ class GRU(Cell):
         keep = 1.0 - u
         slope_r, slope_u, slope_p, slope_q = keep * to_r, d * ju, keep * jn, keep * jn * r
 
-        def back(learned: tuple[Innovation, ...]) -> Found:
+        def back(learned: tuple[Innovation, ...]) -> StepInnovations:
             delta, eta = learned[0]
             to_x = torch.cat([slope_r, slope_u, slope_p], -1)
             to_h = torch.cat([slope_r, slope_u, slope_q], -1)
@@ -275,9 +276,9 @@ class GRU(Cell):
             ru = twice * slope_r * slope_u
             cross_x = torch.cat([ru, twice * slope_r * slope_p, twice * slope_u * slope_p], -1)
             cross_h = torch.cat([ru, twice * slope_r * slope_q, twice * slope_u * slope_q], -1)
-            through = slope_r * own_r + slope_u * own_u + slope_q * own_n
+            through = slope_r * loop_r + slope_u * loop_u + slope_q * loop_n
             former = u * delta, (u.square() + 2.0 * u * through) * eta
             on_x, on_h = _times(to_x, (deltas, etas)), _times(to_h, (deltas, etas))
-            return Found(on_x, on_h, cross_x, cross_h, (former,), learned)
+            return StepInnovations(on_x, on_h, cross_x, cross_h, (former,), learned)
 
         return ((mean, variance.clamp_min(0.0)),), back

@@ -27,9 +27,9 @@ def _pdf(x: Tensor) -> Tensor:
 def _relu(m: Tensor, s: Tensor, out: Tensor | None = None) -> Triple:
     if differentiated(m, s):
         return _relu_anew(m, s)
-    # As few passes over memory as there are: this is most of a network's scalar work.
+    # In place, for few passes over memory: this is most of a network's elementwise work.
     std = positive(s).sqrt_()
-    # Beyond nine all is over but for numbers so small that processors slow down on them.
+    # Beyond ±9 the density is 0 up to denormal numbers, on which processors are slow.
     below = (m / std).mul_(-math.sqrt(0.5)).clamp(-9.0, 9.0)
     cdf = torch.erfc(below, out=out).mul_(0.5)
     bulk = below.mul_(below).neg_().exp_().mul_(std).mul_(1.0 / math.sqrt(2.0 * math.pi))
@@ -40,7 +40,7 @@ def _relu(m: Tensor, s: Tensor, out: Tensor | None = None) -> Triple:
 
 
 def _relu_anew(m: Tensor, s: Tensor) -> Triple:
-    """The same numbers with nothing written in place, which autograd could not go back through."""
+    """The same numbers without writing in place, which autograd cannot differentiate."""
     std = positive(s).sqrt()
     below = (m / std * -math.sqrt(0.5)).clamp(-9.0, 9.0)
     cdf = 0.5 * torch.erfc(below)
@@ -56,20 +56,21 @@ def matched_relu(m: Tensor, s: Tensor, out: Sequence[Tensor | None] = (None, Non
     return first, torch.clamp_min(variance, 1e-6, out=out[1]), slope
 
 
-def matched_leaky_relu(m: Tensor, s: Tensor, slope: float) -> Triple:
+def matched_leaky_relu(m: Tensor, s: Tensor, negative_slope: float) -> Triple:
     """`a z + (1 − a) max(z, 0)` with a the slope below zero; a = −1 gives |z|."""
-    a, b = slope, 1.0 - slope
+    a, b = negative_slope, 1.0 - negative_slope
     top, spread, cdf = _relu(m, s)
     variance = a * a * s + b * b * spread + 2.0 * a * b * s * cdf
     j = a + b * cdf
     return a * m + b * top, at_least_linear(variance, j, s), j
 
 
-def matched_hardtanh(m: Tensor, s: Tensor, low: float, high: float) -> Triple:
-    """z cut off at `low` and `high`; `J = Φ(b) − Φ(a)` with a, b the edges in standard units.
+def matched_hardtanh(m: Tensor, s: Tensor, min_val: float, max_val: float) -> Triple:
+    """z cut off at both sides; `J = Φ(b) − Φ(a)` with a, b the edges in standard units.
 
-    The moments are taken about the cut-off mean, where what cancels is small.
+    The moments are taken about the cut-off mean, where little cancels.
     """
+    low, high = min_val, max_val
     std = positive(s).sqrt()
     centre = m.clamp(low, high)
     a, b = (low - m) / std, (high - m) / std
@@ -98,18 +99,30 @@ def matched_elu(m: Tensor, s: Tensor, alpha: float = 1.0, scale: float = 1.0) ->
     slope = cdf + alpha * one
     # The two parts are never both different from zero: their covariance is −(their means).
     variance = at_least_linear(wide + below - low.square() - 2.0 * top * low, slope, spread)
-    found = scale * (top + low), scale * scale * variance, scale * slope
-    return found[0].to(m.dtype), positive(found[1].to(m.dtype)), found[2].to(m.dtype)
+    mean, variance, slope = scale * (top + low), scale * scale * variance, scale * slope
+    return mean.to(m.dtype), positive(variance.to(m.dtype)), slope.to(m.dtype)
 
 
 def _tail_exp(m: Tensor, s: Tensor, k: float) -> Tensor:
     """`E[e^{kz}; z < 0] = e^{km + k²s/2} Φ(−(m + ks)/√s)`, also where the exponential overflows."""
     edge = (m + k * s) / (2.0 * s).sqrt()
-    # What is not taken is kept finite too: autograd multiplies it with zero.
+    # The branch that is not taken is finite too: autograd multiplies it with zero.
     power = torch.where(edge > 0, 0.0, k * m + 0.5 * k * k * s)
     near = torch.exp(power) * 0.5 * torch.erfc(edge)
     far = torch.exp(-m.square() / (2.0 * s)) * 0.5 * torch.special.erfcx(edge.clamp_min(0.0))
     return torch.where(edge > 0, far, near)
+
+
+def matched_celu(m: Tensor, s: Tensor, alpha: float) -> Triple:
+    """`α ELU(z/α)`."""
+    mean, variance, slope = matched_elu(m / alpha, s / alpha**2)
+    return alpha * mean, alpha**2 * variance, slope
+
+
+def matched_hardsigmoid(m: Tensor, s: Tensor) -> Triple:
+    """`½ + z/6` between 0 and 1: a sixth of z cut off at ±3."""
+    mean, variance, slope = matched_hardtanh(m, s, -3.0, 3.0)
+    return 0.5 + mean / 6.0, variance / 36.0, slope / 6.0
 
 
 def matched_exp(m: Tensor, s: Tensor) -> Triple:
@@ -148,13 +161,15 @@ def matched_sin(m: Tensor, s: Tensor) -> Triple:
     """`sin z`: `μ = e^{−s/2} sin m`, `J = e^{−s/2} cos m`; with `w = 1 − e^{−s}`,
     `σ² = w (w/2 + e^{−s} cos² m)`.
     """
-    decay, w = torch.exp(-0.5 * s), -torch.expm1(-s)
-    slope = decay * torch.cos(m)
-    return decay * torch.sin(m), positive(w * (0.5 * w + slope.square())), slope
+    return _wave(torch.sin(m), torch.cos(m), s)
 
 
 def matched_cos(m: Tensor, s: Tensor) -> Triple:
     """`cos z`: as `sin z` with sine and cosine exchanged, and `J = −e^{−s/2} sin m`."""
+    return _wave(torch.cos(m), -torch.sin(m), s)
+
+
+def _wave(value: Tensor, derivative: Tensor, s: Tensor) -> Triple:
     decay, w = torch.exp(-0.5 * s), -torch.expm1(-s)
-    slope = -decay * torch.sin(m)
-    return decay * torch.cos(m), positive(w * (0.5 * w + slope.square())), slope
+    slope = decay * derivative
+    return decay * value, positive(w * (0.5 * w + slope.square())), slope

@@ -8,17 +8,18 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.product import Convolution, product
+from bayesrule.moments.product import convolution, product
 from bayesrule.moments.tensor import GaussianTensor, parts, rule
 
 
 def each(value: Any, num: int) -> list[int]:
     """One number for each dimension."""
-    given = list(value) if isinstance(value, Sequence) else [value]
-    return given * num if len(given) == 1 else given
+    values = list(value) if isinstance(value, Sequence) else [value]
+    return values * num if len(values) == 1 else values
 
 
 def _padding(padding: Any, weight: Tensor, dilation: list[int], num: int) -> list[int]:
+    """The padding as numbers; torch also takes it as a word."""
     if padding == "valid":
         return [0] * num
     if padding != "same":
@@ -32,7 +33,7 @@ def _padding(padding: Any, weight: Tensor, dilation: list[int], num: int) -> lis
     return [r // 2 for r in reach]
 
 
-def _batched(x: Any, num: int) -> None:
+def _check_axes(x: Any, num: int) -> None:
     if x.ndim != num + 2:
         raise ValueError(
             f"A convolution in {num} dimensions needs examples and channels first, "
@@ -40,48 +41,29 @@ def _batched(x: Any, num: int) -> None:
         )
 
 
-def _plain(num: int) -> Callable[..., GaussianTensor]:
-    def convolve(
-        input: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+_DEFAULTS = {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}
+_PLAIN = ("stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("stride", "padding", "output_padding", "groups", "dilation")
+
+
+def _convolution(num: int, names: Sequence[str], *, transposed: bool) -> Callable[..., Any]:
+    """The rule of a convolution in `num` dimensions, whose options have these names, in order."""
+
+    def apply(
+        input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
     ) -> GaussianTensor:
-        _batched(input, num)
-        steps, spread = each(stride, num), each(dilation, num)
-        pad = _padding(padding, parts(weight)[0], spread, num)
-        return product(Convolution(steps, pad, spread, groups), input, weight, bias)
-
-    return convolve
-
-
-def _transposed(num: int) -> Callable[..., GaussianTensor]:
-    def convolve(
-        input: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> GaussianTensor:
-        _batched(input, num)
-        steps, pad, spread = each(stride, num), each(padding, num), each(dilation, num)
-        extra = each(output_padding, num)
-        op = Convolution(steps, pad, spread, groups, transposed=True, output_padding=extra)
+        options = _DEFAULTS | dict(zip(names, args, strict=False)) | kwargs
+        _check_axes(input, num)
+        stride, dilation, extra = (
+            each(options[name], num) for name in ("stride", "dilation", "output_padding")
+        )
+        padding = _padding(options["padding"], parts(weight)[0], dilation, num)
+        op = convolution(stride, padding, dilation, options["groups"], transposed, extra)
         return product(op, input, weight, bias)
 
-    return convolve
+    return apply
 
 
-for _num, _function, _back in (
-    (1, F.conv1d, F.conv_transpose1d),
-    (2, F.conv2d, F.conv_transpose2d),
-    (3, F.conv3d, F.conv_transpose3d),
-):
-    rule(_function)(_plain(_num))
-    rule(_back)(_transposed(_num))
+for _num in (1, 2, 3):
+    rule(getattr(F, f"conv{_num}d"))(_convolution(_num, _PLAIN, transposed=False))
+    rule(getattr(F, f"conv_transpose{_num}d"))(_convolution(_num, _TRANSPOSED, transposed=True))

@@ -1,4 +1,4 @@
-"""Dropout of Gaussians: a mask is drawn, and is then a known linear map."""
+"""Dropout of Gaussians: once its mask is drawn, it is a linear map."""
 
 from __future__ import annotations
 
@@ -8,31 +8,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.tensor import GaussianTensor, Innovation, rule
+from bayesrule.moments.tensor import GaussianTensor, mapped, rule
 
 
 def _masked(x: GaussianTensor, factor: Tensor, shift: Tensor | float = 0.0) -> GaussianTensor:
-    """`c x + b` with a known c for each element or each channel."""
+    """`c x + b` with fixed numbers c for each element or each channel."""
     square = factor.square()
-
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((delta * factor, eta * square),)
-
-    mean = x.centre * factor + shift
-    return x.way.result("dropout", mean, x.variance * square, (x.node,), pull)
-
-
-def _whole(x: Tensor) -> Tensor:
-    return torch.ones_like(x)
+    mean, variance = x.centre * factor + shift, x.variance * square
+    return mapped("dropout", x, mean, variance, lambda t: t * factor, lambda t: t * square)
 
 
 def _channels(num: int) -> Callable[[Tensor], Tensor]:
-    """One number for each channel of examples with `num` more axes."""
+    """Ones for each channel of examples with `num` more axes."""
     return lambda x: x.new_ones(x.shape[: x.ndim - num] + (1,) * num)
 
 
 def _features(x: Tensor) -> Tensor:
-    """One number for each example and channel."""
+    """Ones for each example and channel."""
     return x.new_ones(x.shape[:2] + (1,) * (x.ndim - 2))
 
 
@@ -45,17 +37,17 @@ def _dropped(ones: Callable[[Tensor], Tensor]) -> Callable[..., GaussianTensor]:
     return apply
 
 
-rule(F.dropout, torch.dropout)(_dropped(_whole))
+rule(F.dropout, torch.dropout)(_dropped(torch.ones_like))
 rule(F.dropout1d)(_dropped(_channels(1)))
 rule(F.dropout2d)(_dropped(_features))
 rule(F.dropout3d)(_dropped(_channels(3)))
 
 _SATURATION = -1.7580993408473766
-"""What SELU units saturate at, `−λα`; Klambauer et al. (2017)."""
+"""The lower limit of SELU units, `−λα`; Klambauer et al. (2017)."""
 
 
 def _alpha(ones: Callable[[Tensor], Tensor]) -> Callable[..., GaussianTensor]:
-    """Dropout that sets units of SELU networks to what they saturate at, keeping mean and variance.
+    """Dropout for SELU networks: units are set to their lower limit; mean and variance are kept.
 
     `y = a [mask x + (1 − mask − p) α']` with `a = [(1 − p)(1 + p α'²)]^-½`.
     """
@@ -74,5 +66,5 @@ def _alpha(ones: Callable[[Tensor], Tensor]) -> Callable[..., GaussianTensor]:
     return apply
 
 
-rule(F.alpha_dropout, torch.alpha_dropout)(_alpha(_whole))
+rule(F.alpha_dropout, torch.alpha_dropout)(_alpha(torch.ones_like))
 rule(F.feature_alpha_dropout, torch.feature_alpha_dropout)(_alpha(_features))

@@ -10,15 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments.shape import both, moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, mapped, parts, rule, tape_of
 
 
 def _basic(index: Any) -> bool:
     """Whether an index names each element once: whole numbers, slices, None and an ellipsis."""
-    each = index if isinstance(index, tuple) else (index,)
-    return all(
-        one is None or one is Ellipsis or type(one) is int or isinstance(one, slice) for one in each
-    )
+    indices = index if isinstance(index, tuple) else (index,)
+    return all(one is None or one is Ellipsis or type(one) in (int, slice) for one in indices)
 
 
 @rule(Tensor.__getitem__)
@@ -35,12 +33,8 @@ def getitem(input: GaussianTensor, index: Any) -> GaussianTensor:
 
 
 def _picked(function: Callable[..., Tensor], name: str) -> Callable[..., GaussianTensor]:
-    """Functions each of whose results is one element of the input, or nothing."""
-
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
-        return moved(name, input, lambda t: function(t, *args, **kwargs))
-
-    return apply
+    """The rule of a function each of whose results is one element of the input, or zero."""
+    return lambda input, *args, **kwargs: moved(name, input, lambda t: function(t, *args, **kwargs))
 
 
 for _name in (
@@ -59,27 +53,27 @@ rule(*both("repeat_interleave"))(_picked(torch.repeat_interleave, "repeat_interl
 def pad(
     input: GaussianTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> GaussianTensor:
-    """Padding with a number, which is known for sure, or with elements of the input."""
+    """Padding with a number, which has no variance, or with elements of the input."""
     if mode != "constant":
         return moved("pad", input, lambda t: F.pad(t, pad, mode))
     crop = [-one for one in pad]
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((F.pad(delta, crop), F.pad(eta, crop)),)
+    def back(t: Tensor) -> Tensor:
+        return F.pad(t, crop)
 
     mean, variance = F.pad(input.centre, pad, value=value), F.pad(input.variance, pad)
-    return input.way.result("pad", mean, variance, (input.node,), pull)
+    return mapped("pad", input, mean, variance, back, back)
 
 
 @rule(torch.where)
 def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
     """Elements of one tensor or another, as a plain condition says."""
-    way = way_of(input, other)
+    tape = tape_of(input, other)
     (x, sx, nx), (y, sy, ny) = parts(input), parts(other)
     mean = torch.where(condition, x, y)
     variance = torch.where(condition, 0.0 if sx is None else sx, 0.0 if sy is None else sy)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         def to(like: Any, mask: Tensor) -> Innovation:
             d, e = (t.where(mask, 0.0).sum_to_size(like.shape) for t in (delta, eta))
             return d.to(like.dtype), e.to(like.dtype)
@@ -89,10 +83,10 @@ def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
             None if ny is None else to(y, ~condition),
         )
 
-    return way.result("where", mean, variance.to(mean.dtype), (nx, ny), pull)
+    return tape.result("where", mean, variance.to(mean.dtype), (nx, ny), to_sources)
 
 
 @rule(*both("masked_fill"))
 def masked_fill(input: Any, mask: Tensor, value: Any) -> GaussianTensor:
-    """A number, known for sure, where the mask is true."""
+    """A number without variance where the mask is true."""
     return where(mask, value, input)

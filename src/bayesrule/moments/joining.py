@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.moments.shape import both
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, full_parts, rule, tape_of
 
 Join = Callable[[list[Tensor]], Tensor]
 """One tensor from several."""
@@ -19,17 +19,14 @@ def _joined(
     name: str, tensors: Sequence[Any], join: Join, split: Callable[[Tensor], Sequence[Tensor]]
 ) -> GaussianTensor:
     """Tensors put together, plain ones as Gaussians without variance; `split` undoes `join`."""
-    means, variances, nodes = zip(*(parts(one) for one in tensors), strict=True)
-    spread = [
-        torch.zeros_like(m) if s is None else s for m, s in zip(means, variances, strict=True)
-    ]
+    means, variances, nodes = zip(*(full_parts(one) for one in tensors), strict=True)
 
-    def pull(delta: Tensor, eta: Tensor) -> list[Innovation]:
-        found = zip(split(delta), split(eta), means, strict=True)
-        return [(d.to(m.dtype), e.to(m.dtype)) for d, e, m in found]
+    def to_sources(delta: Tensor, eta: Tensor) -> list[Innovation]:
+        pieces = zip(split(delta), split(eta), means, strict=True)
+        return [(d.to(m.dtype), e.to(m.dtype)) for d, e, m in pieces]
 
-    way = way_of(*tensors)
-    return way.result(name, join(list(means)), join(spread), nodes, pull)
+    tape = tape_of(*tensors)
+    return tape.result(name, join(list(means)), join(list(variances)), nodes, to_sources)
 
 
 @rule(torch.cat, torch.concat, torch.concatenate)
@@ -63,59 +60,48 @@ def vstack(tensors: Sequence[Any]) -> GaussianTensor:
 def _pieces(
     name: str, x: GaussianTensor, cut: Callable[[Tensor], Sequence[Tensor]], join: Join
 ) -> tuple[GaussianTensor, ...]:
-    """The pieces of a tensor; what is learned of them goes back together, in one tensor."""
+    """The pieces of a tensor; their innovations go back together, as one tensor."""
     means, variances = cut(x.centre), cut(x.variance)
     learned: list[Innovation | None] = [None] * len(means)
 
     def together(*_: Tensor) -> tuple[Innovation]:
-        known = [
-            (torch.zeros_like(m),) * 2 if one is None else one
-            for one, m in zip(learned, means, strict=True)
-        ]
-        return ((join([delta for delta, _ in known]), join([eta for _, eta in known])),)
+        pieces = zip(learned, means, strict=True)
+        filled = [(torch.zeros_like(m),) * 2 if one is None else one for one, m in pieces]
+        return ((join([delta for delta, _ in filled]), join([eta for _, eta in filled])),)
 
-    # The pieces come off the tape before the whole. Each leaves its innovation in `learned` and an
-    # empty one with the whole, which says that there is something to put together.
-    whole = x.way.result(name, x.centre, x.variance, (x.node,), together)
+    # The pieces come off the tape before the whole tensor. Each puts its innovation into `learned`
+    # and gives the whole an empty one, without which the tape would skip it.
+    whole = x.tape.result(name, x.centre, x.variance, (x.node,), together)
     nothing = x.centre.new_empty(0), x.centre.new_empty(0)
 
     def piece(i: int) -> GaussianTensor:
-        def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+        def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
             learned[i] = delta, eta
             return (nothing,)
 
-        return x.way.result(name, means[i], variances[i], (whole.node,), pull)
+        return x.tape.result(name, means[i], variances[i], (whole.node,), to_sources)
 
     return tuple(piece(i) for i in range(len(means)))
 
 
-def _cut(name: str) -> Callable[..., tuple[GaussianTensor, ...]]:
-    """Methods that cut a tensor along an axis."""
+def _cut(name: str, *keywords: str) -> Callable[..., tuple[GaussianTensor, ...]]:
+    """The rule of a method that cuts a tensor along an axis; `keywords` name its sizes."""
 
-    def apply(input: GaussianTensor, sizes: Any, dim: int = 0) -> tuple[GaussianTensor, ...]:
+    def apply(input: GaussianTensor, *args: Any, dim: int = 0, **kwargs: Any) -> Any:
+        sizes, *rest = [kwargs.pop(key) for key in keywords if key in kwargs] + list(args)
+        axis = rest[0] if rest else dim
         return _pieces(
-            name, input, lambda t: getattr(t, name)(sizes, dim), lambda ts: torch.cat(ts, dim)
+            name, input, lambda t: getattr(t, name)(sizes, axis), lambda ts: torch.cat(ts, axis)
         )
 
     return apply
 
 
-def _named(name: str, *keywords: str) -> Callable[..., tuple[GaussianTensor, ...]]:
-    """`_cut` with torch's keywords for the sizes."""
-    cut = _cut(name)
-
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> tuple[GaussianTensor, ...]:
-        given = [kwargs.pop(key) for key in keywords if key in kwargs]
-        return cut(input, *given, *args, **kwargs)
-
-    return apply
-
-
-rule(*both("split"))(_named("split", "split_size", "split_size_or_sections"))
-rule(Tensor.split_with_sizes, torch.split_with_sizes)(_named("split", "split_sizes"))
-rule(*both("chunk"))(_named("chunk", "chunks"))
+rule(*both("split"))(_cut("split", "split_size", "split_size_or_sections"))
+rule(*both("split_with_sizes"))(_cut("split", "split_sizes"))
+rule(*both("chunk"))(_cut("chunk", "chunks"))
 _by_index = ("indices_or_sections", "indices", "sections")
-rule(*both("tensor_split"))(_named("tensor_split", *_by_index))
+rule(*both("tensor_split"))(_cut("tensor_split", *_by_index))
 
 
 @rule(*both("unbind"))

@@ -1,10 +1,10 @@
 """Normalising layers of Gaussians.
 
 With the statistics M and V of the normalised elements, `r = 1/√(V + ε)` and `d = μ − M`:
-`m = r d γ̄ + β̄`, `s = r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β`. On the way back γ learns from `r d δ` and
-`(r d)² η`. With M and V as constants, `δ_in = r γ̄ δ` and `η_in = (r γ̄)² η`, as TAGI was first
-written down; that they depend on the inputs changes δ_in by a full share, though it has hardly an
-effect on η_in, and is counted in unless `constant_statistics` is chosen.
+`m = r d γ̄ + β̄`, `s = r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β`. The innovation of γ is `r d δ` and
+`(r d)² η`. With M and V as constants, that of the input is `r γ̄ δ` and `(r γ̄)² η`, as in the first
+papers on TAGI. In truth M and V depend on the inputs: that changes δ by as much again, though η
+hardly, and is included unless `constant_statistics` is chosen.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
+
+
+def _count(shape: Sequence[int], axes: Sequence[int]) -> int:
+    return math.prod(shape[axis] for axis in axes)
 
 
 def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     """`M = Σμ/N` and `V = [Σ(μ − M)² + Σσ²]/(N − 1)` over axes that are kept with length one."""
-    count = torch.Size([x.shape[axis] for axis in axes]).numel()
+    count = _count(x.shape, axes)
     variance, mean = torch.var_mean(x, list(axes), correction=min(1, count - 1), keepdim=True)
     if s is None:
         return mean, variance
@@ -57,8 +61,8 @@ def _variance(
     distance = None if root is None else _affine(x, root, -shift * root)
     if s is not None:
         square = slope.square() if root is None else torch.addcmul(slope.square(), root, root)
-        own = _affine(s, square, sb)
-        return own if distance is None else torch.addcmul(own, distance, distance)
+        by_x = _affine(s, square, sb)
+        return by_x if distance is None else torch.addcmul(by_x, distance, distance)
     if distance is None:
         assert sb is not None  # otherwise nothing is Gaussian and there is no rule to apply
         return sb.expand(x.shape)
@@ -66,18 +70,18 @@ def _variance(
 
 
 Through: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""From `r γ̄ δ` and the normalised `(μ − M) r` to the innovation of the input."""
+"""From `r γ̄ δ` and the normalised `(μ − M) r` to the δ of the input."""
 
 
-def _through(axes: Sequence[int], count: int) -> Through:
-    """The dependence of M and V on all their inputs, counted in.
+def _through(shape: Sequence[int], axes: Sequence[int]) -> Through:
+    """The part of the slopes that comes from M and V, which depend on all N inputs.
 
     `∂y_j/∂μ_i = r γ_j (1[i = j] − 1/N − x̂_i x̂_j / (N − 1))` with `x̂ = (μ − M) r`.
     """
-    dims = list(axes)
+    dims, degrees = list(axes), max(_count(shape, axes) - 1, 1)
 
     def through(u: Tensor, unit: Tensor) -> Tensor:
-        along = (u * unit).sum(dims, keepdim=True) / max(count - 1, 1)
+        along = (u * unit).sum(dims, keepdim=True) / degrees
         return u - torch.addcmul(u.mean(dims, keepdim=True), unit, along)
 
     return through
@@ -93,10 +97,10 @@ def normalised(
     shape: Sequence[int],
     through: Through | None = None,
 ) -> GaussianTensor:
-    """`(x − M) r γ + β` with M and r known, which broadcast against x; γ and β viewed as `shape`.
+    """`(x − M) r γ + β` for fixed M and r that broadcast against x; γ and β viewed as `shape`.
 
-    `through` counts in that M and r come from x, where they do. What is small stays small: for
-    batch norm, each big tensor is gone through as seldom as can be.
+    `through` adds the slopes of M and r, where they were computed from x. Factors are combined
+    before they meet x, so that the large tensors of batch norm are read as seldom as possible.
     """
     x, s, nx = parts(input)
     (g, sg, ng), (b, sb, nb) = _viewed(weight, shape), _viewed(bias, shape)
@@ -108,13 +112,13 @@ def normalised(
     def summed(t: Tensor, like: Any) -> Tensor:
         return t.sum_to_size(shape).reshape(like.shape)
 
-    way = way_of(input, weight, bias)
+    tape = tape_of(input, weight, bias)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_x = to_g = to_b = None
         if nx is not None:
             to_x = delta * slope, eta * slope.square()
-            if through is not None and not way.activations.constant_statistics:
+            if through is not None and not tape.activations.constant_statistics:
                 unit = _affine(x, scale, -shift * scale)
                 to_x = through(to_x[0], unit), to_x[1]
         if ng is not None:
@@ -124,71 +128,72 @@ def normalised(
             to_b = summed(delta, bias), summed(eta, bias)
         return to_x, to_g, to_b
 
-    return way.result(name, mean, variance, (nx, ng, nb), pull)
+    return tape.result(name, mean, variance, (nx, ng, nb), to_sources)
 
 
 def _average(running: Tensor | None, new: Tensor, momentum: float) -> None:
-    """Torch's exponential average, in place: `(1 − momentum) · old + momentum · new`."""
+    """Torch's exponential average, in place: `(1 − momentum) · old + momentum · new`.
+
+    Statistics of several examples are averaged first.
+    """
     if running is not None:
-        # Averages are a state: nobody is to be led back through them to an earlier batch.
-        new = new.detach().reshape(running.shape)
+        # The averages are a state, so no gradient may lead back through them to an earlier batch.
+        new = (new.mean(0) if len(new) > 1 else new).detach().reshape(running.shape)
         running.mul_(1.0 - momentum).add_(new, alpha=momentum)
+
+
+def _channel_norm(
+    name: str,
+    input: Any,
+    running: tuple[Tensor | None, Tensor | None],
+    axes: Sequence[int] | None,
+    weight: Any = None,
+    bias: Any = None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> GaussianTensor:
+    """Each channel normalised by its statistics over `axes`, or by running averages if None."""
+    x, s, _ = parts(input)
+    shape, through = [1, x.shape[1]] + [1] * (x.ndim - 2), None
+    if axes is None:
+        assert running[0] is not None
+        assert running[1] is not None
+        mean, variance = running[0].reshape(shape), running[1].reshape(shape)
+    else:
+        mean, variance = _statistics(x, s, axes)
+        through = _through(x.shape, axes)
+        _average(running[0], mean, momentum)
+        _average(running[1], variance, momentum)
+    return normalised(name, input, mean, (variance + eps).rsqrt(), weight, bias, shape, through)
 
 
 @rule(F.batch_norm)
 def batch_norm(
-    input: Any,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    input: Any, running_mean: Any, running_var: Any, *, training: bool = False, **options: Any
 ) -> GaussianTensor:
     """Each channel normalised over the batch in training, by the running averages otherwise."""
-    x, s, _ = parts(input)
-    shape = [1, x.shape[1]] + [1] * (x.ndim - 2)
-    if training:
-        if x.numel() == x.shape[1]:
-            raise ValueError(
-                "Batch norm needs more than one value in each channel to learn from, got "
-                f"{tuple(x.shape)}; give a larger batch."
-            )
-        mean, variance = _statistics(x, s, [0, *range(2, x.ndim)])
-        _average(running_mean, mean, momentum)
-        _average(running_var, variance, momentum)
-    else:
-        assert running_mean is not None
-        assert running_var is not None
-        mean, variance = running_mean.reshape(shape), running_var.reshape(shape)
-    through = _through([0, *range(2, x.ndim)], x.numel() // x.shape[1]) if training else None
-    scale = (variance + eps).rsqrt()
-    return normalised("batch_norm", input, mean, scale, weight, bias, shape, through)
+    shape = parts(input)[0].shape
+    if training and shape.numel() == shape[1]:
+        raise ValueError(
+            "Batch norm needs more than one value in each channel to learn from, got "
+            f"{tuple(shape)}; give a larger batch."
+        )
+    axes = [0, *range(2, len(shape))] if training else None
+    return _channel_norm("batch_norm", input, (running_mean, running_var), axes, **options)
 
 
 @rule(F.instance_norm)
 def instance_norm(
     input: Any,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Any = None,
-    bias: Any = None,
+    running_mean: Any = None,
+    running_var: Any = None,
+    *,
     use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    **options: Any,
 ) -> GaussianTensor:
     """Each channel of each example normalised, or by the running averages in evaluation."""
-    if not use_input_stats:
-        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    x, s, _ = parts(input)
-    mean, variance = _statistics(x, s, range(2, x.ndim))
-    _average(running_mean, mean.mean(0), momentum)
-    _average(running_var, variance.mean(0), momentum)
-    shape = [1, x.shape[1]] + [1] * (x.ndim - 2)
-    through = _through(range(2, x.ndim), x[0, 0].numel())
-    scale = (variance + eps).rsqrt()
-    return normalised("instance_norm", input, mean, scale, weight, bias, shape, through)
+    axes = range(2, input.ndim) if use_input_stats else None
+    return _channel_norm("instance_norm", input, (running_mean, running_var), axes, **options)
 
 
 @rule(F.group_norm)
@@ -202,16 +207,17 @@ def group_norm(
     def grouped(t: Tensor) -> Tensor:
         return t.reshape(len(t), num_groups, -1)
 
-    mean, variance = _statistics(grouped(x), None if s is None else grouped(s), [2])
+    groups = grouped(x)
+    mean, variance = _statistics(groups, None if s is None else grouped(s), [2])
     ones = [1] * (x.ndim - 2)
     shift, scale = (
         t.repeat_interleave(width, 1).reshape(len(x), -1, *ones)
         for t in (mean, (variance + eps).rsqrt())
     )
-    inner = _through([2], width * x[0, 0].numel())
+    within = _through(groups.shape, [2])
 
     def through(u: Tensor, unit: Tensor) -> Tensor:
-        return inner(grouped(u), grouped(unit)).reshape(u.shape)
+        return within(grouped(u), grouped(unit)).reshape(u.shape)
 
     shape = [1, x.shape[1], *ones]
     return normalised("group_norm", input, shift, scale, weight, bias, shape, through)
@@ -229,7 +235,7 @@ def layer_norm(
     x, s, _ = parts(input)
     axes = range(-len(normalized_shape), 0)
     mean, variance = _statistics(x, s, axes)
-    scale, through = (variance + eps).rsqrt(), _through(axes, math.prod(normalized_shape))
+    scale, through = (variance + eps).rsqrt(), _through(x.shape, axes)
     return normalised("layer_norm", input, mean, scale, weight, bias, normalized_shape, through)
 
 

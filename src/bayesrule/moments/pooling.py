@@ -7,6 +7,7 @@ of several elements is taken to be the one with the largest mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,58 @@ from torch.nn import functional as F
 
 from bayesrule.moments.arithmetic import reduced
 from bayesrule.moments.convolution import each
-from bayesrule.moments.product import Convolution
+from bayesrule.moments.product import convolution
 from bayesrule.moments.shape import moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, rule
+from bayesrule.moments.tensor import GaussianTensor, NoRule, mapped, rule
+
+_AVERAGES = {2: F.avg_pool2d, 3: F.avg_pool3d}
+_BACK = {2: torch.ops.aten.avg_pool2d_backward, 3: torch.ops.aten.avg_pool3d_backward}
 
 
-def _divided(x: Tensor, num: int, options: Sequence[Any]) -> Tensor | float:
+def _average_pool(num: int) -> Callable[..., GaussianTensor]:
+    """The rule of average pooling in `num` dimensions."""
+
+    def apply(
+        input: GaussianTensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> GaussianTensor:
+        kernel, pad = each(kernel_size, num), each(padding, num)
+        step = kernel if stride in (None, [], ()) else each(stride, num)
+        rest = ceil_mode, count_include_pad, divisor_override
+        if num > 1:
+            return _averaged(input, num, (kernel, step, pad, *rest))
+        # A row is an image of height one.
+        options = [1, *kernel], [1, *step], [0, *pad], *rest
+        return _averaged(input.unsqueeze(-2), 2, options).squeeze(-2)  # type: ignore
+
+    return apply
+
+
+for _num in (1, 2, 3):
+    rule(getattr(F, f"avg_pool{_num}d"))(_average_pool(_num))
+
+
+def _averaged(x: GaussianTensor, num: int, options: Sequence[Any]) -> GaussianTensor:
+    """Averages over windows, with torch's options in its order."""
+    centre, pool = x.centre, _AVERAGES[num]
+    share = _one_over_divisor(centre, num, options)
+    plain = centre.is_cpu and centre.dtype == torch.float32 and centre.ndim == num + 2
+    if isinstance(share, float) and plain:
+        return _averaged_by_kernels(x, num, share, options)
+
+    def back(t: Tensor) -> Tensor:
+        return _BACK[num](t, centre, *options)
+
+    mean, variance = pool(centre, *options), pool(x.variance, *options) * share
+    return mapped(f"avg_pool{num}d", x, mean, variance, back, lambda eta: back(eta * share))
+
+
+def _one_over_divisor(x: Tensor, num: int, options: Sequence[Any]) -> Tensor | float:
     """One over the divisor of each window, which is smaller at the edges in some modes."""
     kernel, step, pad, ceil, count_padding, divisor = options
     if divisor is not None:
@@ -32,74 +79,23 @@ def _divided(x: Tensor, num: int, options: Sequence[Any]) -> Tensor | float:
     return pool(ones, *options) / pool(ones, kernel, step, pad, ceil, count_padding, 1)
 
 
-_AVERAGES = {2: F.avg_pool2d, 3: F.avg_pool3d}
-_BACK = {2: torch.ops.aten.avg_pool2d_backward, 3: torch.ops.aten.avg_pool3d_backward}
-
-
-def _averaged(num: int) -> Callable[..., GaussianTensor]:
-    def apply(
-        input: GaussianTensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> GaussianTensor:
-        kernel, pad = each(kernel_size, num), each(padding, num)
-        step = kernel if stride is None or stride == [] else each(stride, num)
-        options = (kernel, step, pad, ceil_mode, count_include_pad, divisor_override)
-        x, pool = input.centre, _AVERAGES[num]
-        share = _divided(x, num, options)
-        if isinstance(share, float) and x.is_cpu and x.dtype == torch.float32 and x.ndim == num + 2:
-            return _averaged_by_kernels(num, input, share, options)
-
-        def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-            back = _BACK[num]
-            return ((back(delta, x, *options), back(eta * share, x, *options)),)
-
-        mean, variance = pool(x, *options), pool(input.variance, *options) * share
-        return input.way.result(f"avg_pool{num}d", mean, variance, (input.node,), pull)
-
-    return apply
-
-
 def _averaged_by_kernels(
-    num: int, input: GaussianTensor, share: float, options: Sequence[Any]
+    x: GaussianTensor, num: int, share: float, options: Sequence[Any]
 ) -> GaussianTensor:
     """The same as a convolution of each channel with a constant: several times faster on a CPU."""
     kernel, step, pad = options[:3]
-    x = input.centre
-    each_alone = Convolution(step, pad, [1] * num, groups=x.shape[1])
-    weight = x.new_full((x.shape[1], 1, *kernel), share)
-    squared = weight.square()
-
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((each_alone.to_left(delta, x, weight), each_alone.to_left(eta, x, squared)),)
-
-    mean, variance = each_alone.apply(x, weight), each_alone.apply(input.variance, squared)
-    return input.way.result(f"avg_pool{num}d", mean, variance, (input.node,), pull)
-
-
-avg_pool2d = rule(F.avg_pool2d)(_averaged(2))
-avg_pool3d = rule(F.avg_pool3d)(_averaged(3))
-
-
-@rule(F.avg_pool1d)
-def avg_pool1d(
-    input: GaussianTensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> GaussianTensor:
-    """Averages in one dimension: those in two, of a row."""
-    kernel, pad = each(kernel_size, 1), each(padding, 1)
-    step = kernel if stride is None or stride == () else each(stride, 1)
-    row = input.unsqueeze(-2)
-    options = [1, *kernel], [1, *step], [0, *pad], ceil_mode, count_include_pad
-    return avg_pool2d(row, *options).squeeze(-2)
+    channels = x.centre.shape[1]
+    each_channel = convolution(step, pad, [1] * num, groups=channels)
+    weight = x.centre.new_full((channels, 1, *kernel), share)
+    squares = weight.square()
+    return mapped(
+        f"avg_pool{num}d",
+        x,
+        each_channel.apply(x.centre, weight),
+        each_channel.apply(x.variance, squares),
+        lambda delta: each_channel.to_left(delta, x.centre, weight),
+        lambda eta: each_channel.to_left(eta, x.centre, squares),
+    )
 
 
 def _contracted(maps: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -112,13 +108,15 @@ def _contracted(maps: Sequence[Tensor], x: Tensor) -> Tensor:
 def _separable(name: str, x: GaussianTensor, maps: Sequence[Tensor]) -> GaussianTensor:
     """A linear map that is one matrix (out, in) for each of the last axes."""
     squares = [one.square() for one in maps]
-    turned, turned_squares = [one.mT for one in maps], [one.mT for one in squares]
-
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((_contracted(turned, delta), _contracted(turned_squares, eta)),)
-
-    mean, variance = _contracted(maps, x.centre), _contracted(squares, x.variance)
-    return x.way.result(name, mean, variance, (x.node,), pull)
+    back, back_squares = [one.mT for one in maps], [one.mT for one in squares]
+    return mapped(
+        name,
+        x,
+        _contracted(maps, x.centre),
+        _contracted(squares, x.variance),
+        partial(_contracted, back),
+        partial(_contracted, back_squares),
+    )
 
 
 def _eye(size: int, like: Tensor) -> Tensor:
@@ -126,30 +124,29 @@ def _eye(size: int, like: Tensor) -> Tensor:
 
 
 def _adaptive(num: int) -> Callable[..., GaussianTensor]:
+    """The rule of averages over windows that give an output of a certain size."""
+
     def apply(input: GaussianTensor, output_size: Any) -> GaussianTensor:
-        sizes = input.centre.shape[-num:]
-        wanted = [
-            given if new is None else new
-            for given, new in zip(sizes, each(output_size, num), strict=True)
-        ]
-        if all(new == 1 for new in wanted):
+        before = input.centre.shape[-num:]
+        asked = zip(before, each(output_size, num), strict=True)
+        after = [old if new is None else new for old, new in asked]
+        if all(new == 1 for new in after):
             return reduced("adaptive_avg_pool", input, range(-num, 0), True, True)
         maps = [
-            F.adaptive_avg_pool1d(_eye(given, input.centre), new).mT
-            for given, new in zip(sizes, wanted, strict=True)
+            F.adaptive_avg_pool1d(_eye(old, input.centre), new).mT
+            for old, new in zip(before, after, strict=True)
         ]
         return _separable("adaptive_avg_pool", input, maps)
 
     return apply
 
 
-rule(F.adaptive_avg_pool1d)(_adaptive(1))
-rule(F.adaptive_avg_pool2d)(_adaptive(2))
-rule(F.adaptive_avg_pool3d)(_adaptive(3))
+for _num in (1, 2, 3):
+    rule(getattr(F, f"adaptive_avg_pool{_num}d"))(_adaptive(_num))
 
 
 def _largest(num: int, function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Any]:
-    """Max pooling from torch's function that also tells where each maximum stands."""
+    """The rule of max pooling, from torch's function that also returns the indices of maxima."""
 
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> tuple[GaussianTensor, Tensor]:
         kwargs.pop("return_indices", None)
@@ -160,12 +157,8 @@ def _largest(num: int, function: Callable[..., tuple[Tensor, Tensor]]) -> Callab
             flat = t.new_zeros(shape).flatten(-num)
             return flat.scatter_add(-1, where, t.flatten(-num)).reshape(shape)
 
-        def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-            return ((back(delta), back(eta)),)
-
         variance = input.variance.flatten(-num).gather(-1, where).reshape(mean.shape)
-        found = input.way.result("max_pool", mean, variance, (input.node,), pull)
-        return found, indices
+        return mapped("max_pool", input, mean, variance, back, back), indices
 
     return apply
 
@@ -211,8 +204,8 @@ def interpolate(
     sizes = [None] * num if size is None else each(size, num)
     scales = [None] * num if scale_factor is None else each(scale_factor, num)
     maps = []
-    for given, new, scale in zip(input.centre.shape[-num:], sizes, scales, strict=True):
-        rows = _eye(given, input.centre)[None]
+    for old, new, scale in zip(input.centre.shape[-num:], sizes, scales, strict=True):
+        rows = _eye(old, input.centre)[None]
         image = F.interpolate(rows, new, scale, "linear", align_corners, recompute_scale_factor)
         maps.append(image[0].mT)
     return _separable("interpolate", input, maps)

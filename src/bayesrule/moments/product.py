@@ -7,41 +7,40 @@ sum are the sums of the moments. Goulet, Nguyen & Amiri (2021), eqs 2 to 5.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, way_of
+from bayesrule.moments.tensor import GaussianTensor, Innovation, Map, parts, rule, tape_of
+
+Adjoint: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Takes a result and both arguments, of which one tells the shape alone."""
 
 
-class Bilinear(ABC):
-    """A map linear in each of its two arguments, and its two adjoints."""
+@dataclass(frozen=True)
+class Bilinear:
+    """A map that is linear in each of two arguments, and its adjoints.
+
+    `apply(left, right, bias)` is the map. `to_left(result, left, right)` is the adjoint of
+    `left → apply(left, right)`, `to_right` that in the other argument, and `to_bias(result)` that
+    of adding the bias; None if there is none.
+    """
 
     name: str
-
-    @abstractmethod
-    def apply(self, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The map itself, with a bias where it has one."""
-
-    @abstractmethod
-    def to_left(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """The adjoint of `left → apply(left, right)` at `result`; `left` tells the shape."""
-
-    @abstractmethod
-    def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """The adjoint of `right → apply(left, right)` at `result`; `right` tells the shape."""
-
-    def to_bias(self, result: Tensor) -> Tensor:
-        """The adjoint of adding the bias."""
-        raise TypeError(f"{self.name} has no bias.")
+    apply: Callable[..., Tensor]
+    to_left: Adjoint
+    to_right: Adjoint
+    to_bias: Map | None = None
 
 
 def product(op: Bilinear, left: Any, right: Any, bias: Any = None) -> GaussianTensor:
     """`op(left, right) + bias` where any of the three may be Gaussian."""
+    if bias is not None and op.to_bias is None:
+        raise TypeError(f"{op.name} has no bias.")
     (x, sx, nx), (w, sw, nw), (b, sb, nb) = parts(left), parts(right), parts(bias)
     mean = op.apply(x, w, b)
     w_squared = w.square() if sx is not None else w
@@ -56,36 +55,18 @@ def product(op: Bilinear, left: Any, right: Any, bias: Any = None) -> GaussianTe
         assert sb is not None  # otherwise nothing is Gaussian and there is no rule to apply
         variance = op.apply(torch.zeros_like(x), w, sb)
 
-    def pull(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_x = to_w = to_b = None
         if nx is not None:
             to_x = op.to_left(delta, x, w), op.to_left(eta, x, w_squared)
         if nw is not None:
             to_w = op.to_right(delta, x, w), op.to_right(eta, x_squared, w)
-        if nb is not None:
+        if nb is not None and op.to_bias is not None:
             to_b = op.to_bias(delta), op.to_bias(eta)
         return to_x, to_w, to_b
 
-    way = way_of(left, right, bias)
-    return way.result(op.name, mean, variance, (nx, nw, nb), pull)
-
-
-class Linear(Bilinear):
-    """`x wᵀ + b`, x (..., in), w (out, in)."""
-
-    name = "linear"
-
-    def apply(self, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(left, right, bias)
-
-    def to_left(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return result @ right
-
-    def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return _rows(result).mT @ _rows(left)
-
-    def to_bias(self, result: Tensor) -> Tensor:
-        return _rows(result).sum(0)
+    tape = tape_of(left, right, bias)
+    return tape.result(op.name, mean, variance, (nx, nw, nb), to_sources)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -93,41 +74,38 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
+LINEAR = Bilinear(
+    "linear",
+    F.linear,
+    to_left=lambda result, left, right: result @ right,
+    to_right=lambda result, left, right: _rows(result).mT @ _rows(left),
+    to_bias=lambda result: _rows(result).sum(0),
+)
+"""`x wᵀ + b`, x (..., in), w (out, in)."""
+
+
 @rule(F.linear)
 def linear(input: Any, weight: Any, bias: Any = None) -> GaussianTensor:
     """A linear layer."""
-    return product(Linear(), input, weight, bias)
+    return product(LINEAR, input, weight, bias)
 
 
-class Convolution(Bilinear):
+def convolution(
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    transposed: bool = False,
+    output_padding: Sequence[int] | None = None,
+) -> Bilinear:
     """A convolution of any dimension, plain or transposed, with bias."""
-
-    name = "convolution"
-
-    def __init__(
-        self,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-        transposed: bool = False,
-        output_padding: Sequence[int] | None = None,
-    ) -> None:
-        extra = list(output_padding or [0] * len(stride))
-        self._options = (list(stride), list(padding), list(dilation), transposed, extra, groups)
-
-    def apply(self, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        return torch.convolution(left, right, bias, *self._options)
-
-    def _back(self, result: Tensor, left: Tensor, right: Tensor, mask: list[bool]) -> Any:
-        backward = torch.ops.aten.convolution_backward
-        return backward(result, left, right, None, *self._options, mask)
-
-    def to_left(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self._back(result, left, right, [True, False, False])[0]
-
-    def to_right(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self._back(result, left, right, [False, True, False])[1]
-
-    def to_bias(self, result: Tensor) -> Tensor:
-        return result.transpose(0, 1).flatten(1).sum(1)
+    extra = list(output_padding or [0] * len(stride))
+    options = list(stride), list(padding), list(dilation), transposed, extra, groups
+    backward = torch.ops.aten.convolution_backward
+    return Bilinear(
+        "convolution",
+        lambda left, right, bias=None: torch.convolution(left, right, bias, *options),
+        lambda *tensors: backward(*tensors, None, *options, [True, False, False])[0],
+        lambda *tensors: backward(*tensors, None, *options, [False, True, False])[1],
+        lambda result: result.transpose(0, 1).flatten(1).sum(1),
+    )

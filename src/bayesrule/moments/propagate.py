@@ -1,26 +1,28 @@
-"""A network run on Gaussian weights, forwards and back."""
+"""A network run on Gaussian weights: moments forwards, innovations back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments.tensor import Activations, GaussianTensor, Node, NoRule, Pass, Pull, parts
+from bayesrule.moments.tensor import Activations, GaussianTensor, NoRule, Tape, parts
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network
 from bayesrule.types import Params
 
 
 class Propagation:
-    """One pass of a batch through a network with Gaussian weights."""
+    """One forward pass of a batch through a network with Gaussian weights, and the way back.
+
+    `weights` and `inputs` are the Gaussian tensors that entered the network.
+    """
 
     def __init__(self, network: Network, activations: Activations, *, record: bool = True) -> None:
         self.network = network
-        self.way = Pass(activations, record=record)
+        self.tape = Tape(activations, record=record)
         self.weights: dict[str, GaussianTensor] = {}
         self.inputs: tuple[Any, ...] = ()
 
@@ -40,20 +42,21 @@ class Propagation:
         self, mean: Params, variance: Params, buffers: Params, x: Any, *, training: bool
     ) -> Any:
         """Whatever the module returns; its arguments `x` may be nested (recurrent states)."""
-        leaf = self.way.leaf
+        leaf = self.tape.leaf
         self.weights = {k: leaf(mean[k], v) for k, v in variance.items() if k in mean}
-        self.inputs = tuple(self._placed(one) for one in (x if isinstance(x, tuple) else (x,)))
-        given = self.inputs[0] if len(self.inputs) == 1 else self.inputs
+        self.inputs = tuple(self._leaves(one) for one in (x if isinstance(x, tuple) else (x,)))
+        inputs = self.inputs[0] if len(self.inputs) == 1 else self.inputs
         try:
-            return self.network({**mean, **self.weights}, buffers, given, training=training)
+            return self.network({**mean, **self.weights}, buffers, inputs, training=training)
         except (NoRule, FloatingPointError) as problem:
             layer = _layer(problem.__traceback__, self.network.model)
             raise type(problem)(f"{problem}{layer}") from problem
 
-    def _placed(self, x: Any) -> Any:
+    def _leaves(self, x: Any) -> Any:
+        """The same inputs with each Gaussian tensor as a leaf of this tape."""
         if isinstance(x, tuple | list):
-            return type(x)(self._placed(one) for one in x)
-        return self.way.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x
+            return type(x)(self._leaves(one) for one in x)
+        return self.tape.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x
 
     def back(self, outputs: GaussianTensor, delta: Tensor, eta: Tensor) -> tuple[Params, Params]:
         """The innovations of all weights, zero for those that the outputs do not depend on."""
@@ -63,17 +66,18 @@ class Propagation:
     def innovations(
         self, outputs: GaussianTensor, delta: Tensor, eta: Tensor
     ) -> tuple[Params, Params]:
-        """The same, but several weights may share memory: `vectors.apart` ends that."""
-        self.way.back(outputs, delta, eta)
+        """The same, but those of several weights may share memory; `vectors.apart` copies them."""
+        self.tape.back(outputs, delta, eta)
         return self._learned(0), self._learned(1)
 
     def _learned(self, which: int) -> Params:
-        found: Params = {}
+        """δ (0) or η (1) of every weight."""
+        learned: Params = {}
         for name, weight in self.weights.items():
             assert weight.node is not None
             value = (weight.node.delta, weight.node.eta)[which]
-            found[name] = torch.zeros_like(weight.centre) if value is None else value
-        return found
+            learned[name] = torch.zeros_like(weight.centre) if value is None else value
+        return learned
 
     def explain(
         self,
@@ -85,7 +89,7 @@ class Propagation:
         *,
         training: bool,
     ) -> Never:
-        """Says why a pass did not end in finite numbers; it is gone once more, looking each time.
+        """Raises the reason why a pass gave numbers that are not finite, by running it again.
 
         A ValueError names columns of the inputs, or the targets, a FloatingPointError the weight or
         the operation and its layer.
@@ -95,8 +99,8 @@ class Propagation:
         for name, value in mean.items():
             if not value.isfinite().all():
                 raise FloatingPointError(f"The mean of the weight '{name}' is not finite.")
-        again = Propagation(self.network, self.way.activations)
-        again.way = _Checked(self.way.activations, record=False)
+        again = Propagation(self.network, self.tape.activations)
+        again.tape = _CheckedTape(self.tape.activations, record=False)
         again.forward(mean, variance, buffers, x, training=training)
         if y.is_floating_point() and y.isinf().any():
             raise ValueError(
@@ -109,17 +113,10 @@ class Propagation:
         )
 
 
-class _Checked(Pass):
-    """A pass that stops at the first operation whose result is not finite."""
+class _CheckedTape(Tape):
+    """A tape that stops at the first operation whose result is not finite."""
 
-    def result(
-        self,
-        name: str,
-        mean: Tensor,
-        variance: Tensor,
-        sources: Sequence[Node | None],
-        pull: Pull,
-    ) -> GaussianTensor:
+    def result(self, name: str, mean: Tensor, variance: Tensor, *source: Any) -> GaussianTensor:  # type: ignore[override]
         for what, values in (("mean", mean), ("variance", variance)):
             bad = ~values.isfinite()
             if bad.any():
@@ -128,7 +125,7 @@ class _Checked(Pass):
                     f"{int(bad.sum())} of {values.numel()} places: too much for {values.dtype}. "
                     "Standardised inputs, a smaller gain or float64 help."
                 )
-        return super().result(name, mean, variance, sources, pull)
+        return super().result(name, mean, variance, *source)
 
 
 def _refuse_inputs(x: Tensor) -> None:
@@ -149,10 +146,10 @@ def _refuse_inputs(x: Tensor) -> None:
 def _layer(trace: TracebackType | None, model: nn.Module) -> str:
     """The innermost module of a traceback, in words."""
     names = {id(module): name for name, module in model.named_modules()}
-    found = ""
+    words = ""
     while trace is not None:
         module = trace.tb_frame.f_locals.get("self")
-        if id(module) in names and names[id(module)]:
-            found = f" (Layer '{names[id(module)]}', {type(module).__name__}.)"
+        if names.get(id(module)):
+            words = f" (Layer '{names[id(module)]}', {type(module).__name__}.)"
         trace = trace.tb_next
-    return found
+    return words

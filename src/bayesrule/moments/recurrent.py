@@ -1,8 +1,8 @@
 """Recurrent modules on Gaussians: `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, unmodified.
 
-All layers of a module are one entry on the tape, because what is learned of its last states is to
-be found there as well: after `Pass.back`, the nodes of the states that a module returns hold all
-that was learned of them, through its outputs too.
+All layers of a module are one node on the tape. After `Tape.back`, the nodes of the last states
+that a module returns hold all that was learned of them, through its outputs too; smoothing needs
+that.
 
 `LocallyLinear()` takes the gates' functions by their tangents, which gives the published equations;
 `MomentMatched()` by their moments, which stays bounded where weights are very uncertain.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -22,15 +23,16 @@ from bayesrule.moments.tensor import (
     Activations,
     GaussianTensor,
     Innovation,
+    Map,
     NoRule,
-    Pull,
+    ToSources,
+    full_parts,
     parts,
     rule,
-    way_of,
+    tape_of,
 )
 from bayesrule.moments.unrolled import Stack
 
-Move: TypeAlias = Callable[[Tensor], Tensor]
 Kind: TypeAlias = Callable[[Activations], Cell]
 
 
@@ -40,12 +42,12 @@ def _same(t: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """How sequences and states come to (T, B, ·) and (L, B, H), and back from there."""
+    """How sequences and states come to the shapes (T, B, ·) and (L, B, H), and back from there."""
 
-    inwards: Move = _same
-    outwards: Move = _same
-    state_inwards: Move = _same
-    state_outwards: Move = _same
+    inwards: Map = _same
+    outwards: Map = _same
+    state_inwards: Map = _same
+    state_outwards: Map = _same
 
 
 TIME_FIRST = Layout()
@@ -58,43 +60,42 @@ ONE_STEP = Layout(
 )
 
 
-class _Entry:
-    """A module's entry on the tape, which its outputs and its last states share."""
+class _Backward:
+    """Takes innovations of a module's outputs and last states back to its sources."""
 
     def __init__(self, stack: Stack, layout: Layout, outputs: Moments) -> None:
         self.stack, self.layout, self.like = stack, layout, outputs[0]
-        self.ends: list[GaussianTensor] = []
-        self.heard: dict[int, Innovation] = {}
+        self.last_states: list[GaussianTensor] = []
+        self.on_last: dict[int, Innovation] = {}
 
-    def hear(self, which: int) -> Pull:
-        """The way back of one of the last states: kept until the entry itself is visited."""
+    def from_last_state(self, which: int) -> ToSources:
+        """For the node of a last state: keeps its innovation until the outputs are visited."""
 
         def keep(delta: Tensor, eta: Tensor) -> list[Innovation]:
-            inwards = self.layout.state_inwards
-            self.heard[which] = inwards(delta), inwards(eta)
+            self.on_last[which] = _each(self.layout.state_inwards, (delta, eta))
             nothing = torch.zeros_like(self.like)
             return [(nothing, nothing)]
 
         return keep
 
-    def pull(self, delta: Tensor, eta: Tensor) -> list[Innovation]:
-        """The way back of the outputs, together with what was heard of the last states."""
+    def from_outputs(self, delta: Tensor, eta: Tensor) -> list[Innovation]:
+        """For the node of the outputs: takes both back, through all layers and steps."""
         layout, on_last = self.layout, []
-        for which, end in enumerate(self.ends):
-            quiet = torch.zeros_like(layout.state_inwards(end.centre))
-            on_last.append(self.heard.get(which, (quiet, quiet)))
-        on_hidden = layout.inwards(delta), layout.inwards(eta)
+        for which, state in enumerate(self.last_states):
+            nothing = torch.zeros_like(layout.state_inwards(state.centre))
+            on_last.append(self.on_last.get(which, (nothing, nothing)))
+        on_hidden = _each(layout.inwards, (delta, eta))
         on_x, first, on_weights, last = self.stack.back(on_hidden, on_last)
-        for end, learned in zip(self.ends, last, strict=True):
-            assert end.node is not None
-            end.node.delta, end.node.eta = _each(layout.state_outwards, learned)
-        self.ends.clear()
-        states = [_each(layout.state_outwards, one) for one in first]
-        return [_each(layout.outwards, on_x), *states, *on_weights]
+        for state, learned in zip(self.last_states, last, strict=True):
+            assert state.node is not None
+            state.node.delta, state.node.eta = _each(layout.state_outwards, learned)
+        self.last_states.clear()
+        on_states = [_each(layout.state_outwards, one) for one in first]
+        return [_each(layout.outwards, on_x), *on_states, *on_weights]
 
 
-def _each(move: Move, innovation: Innovation) -> Innovation:
-    return move(innovation[0]), move(innovation[1])
+def _each(function: Map, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return function(pair[0]), function(pair[1])
 
 
 def run(
@@ -103,96 +104,35 @@ def run(
     states: Sequence[Any],
     weights: Sequence[Any],
     layout: Layout,
-    *,
-    biased: bool,
-    twofold: bool = False,
-    dropout: float = 0.0,
+    **options: Any,
 ) -> tuple[GaussianTensor, list[GaussianTensor]]:
-    """A recurrent module of a kind of cell: its outputs and its last states."""
-    way = way_of(x, *states, *weights)
-    (mean, variance, node), given = parts(x), [parts(one) for one in weights]
-    cell, plain = kind(way.activations), [one[:2] for one in given]
-    stack = Stack(cell, plain, biased=biased, twofold=twofold, dropout=dropout)
+    """The outputs and the last states of a recurrent module; `options` are those of `Stack`."""
+    tape = tape_of(x, *states, *weights)
+    mean, variance, node = parts(x)
+    state_parts, weight_parts = [full_parts(one) for one in states], [parts(w) for w in weights]
+    cell = kind(tape.activations)
+    stack = Stack(cell, [one[:2] for one in weight_parts], **options)
     inputs = layout.inwards(mean), None if variance is None else layout.inwards(variance)
-    first = [_state(one, layout) for one in states]
-    hidden, last = stack.forward(inputs, first, record=way.tape is not None)
+    first = [_each(layout.state_inwards, (m, s)) for m, s, _ in state_parts]
+    hidden, last = stack.forward(inputs, first, record=tape.nodes is not None)
     moments = _each(layout.outwards, hidden)
-    entry = _Entry(stack, layout, moments)
-    sources = [node, *(parts(one)[2] for one in states), *(one[2] for one in given)]
-    outputs = way.result(cell.name, *moments, sources, entry.pull)
-    ends = []
+    backward = _Backward(stack, layout, moments)
+    sources = [node, *(one[2] for one in state_parts), *(one[2] for one in weight_parts)]
+    outputs = tape.result(cell.name, *moments, sources, backward.from_outputs)
+    name, source = f"state of {cell.name}", (outputs.node,)
     for which, state in enumerate(last):
-        found = _each(layout.state_outwards, state)
-        ends.append(way.result(f"state of {cell.name}", *found, (outputs.node,), entry.hear(which)))
-    entry.ends.extend(ends)
-    return outputs, ends
+        ending = _each(layout.state_outwards, state)
+        to_sources = backward.from_last_state(which)
+        backward.last_states.append(tape.result(name, *ending, source, to_sources))
+    return outputs, [*backward.last_states]
 
 
-def _state(x: Any, layout: Layout) -> Moments:
-    """Mean and variance of a state, zero where it is plain."""
-    mean, variance, _ = parts(x)
-    return _each(
-        layout.state_inwards, (mean, torch.zeros_like(mean) if variance is None else variance)
-    )
+def _listed(hx: Any) -> list[Any]:
+    return list(hx) if isinstance(hx, tuple | list) else [hx]
 
 
-def _sequence(
-    kind: Kind,
-    input: Any,
-    states: Sequence[Any],
-    params: Any,
-    has_biases: bool,
-    dropout: float,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[GaussianTensor, ...]:
-    """A whole sequence, as torch's functions have it."""
-    outputs, last = run(
-        kind,
-        input,
-        states,
-        params,
-        BATCH_FIRST if batch_first else TIME_FIRST,
-        biased=has_biases,
-        twofold=bidirectional,
-        dropout=dropout,
-    )
-    return outputs, *last
-
-
-def _refuse_packed(name: str, packed: bool) -> None:
-    if packed:
-        raise NoRule(
-            f"No moment rule for packed sequences ('{name}'). Pad the sequences and give NaN as "
-            "the targets of what was padded, or take sequences of one length at a time."
-        )
-
-
-@rule(torch.lstm)
-def lstm(
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> tuple[GaussianTensor, ...]:
-    """`nn.LSTM`: outputs, last hidden states, last cell states."""
-    _refuse_packed("lstm", isinstance(hx, Tensor))
-    if hx[0].shape[-1] != hx[1].shape[-1]:
-        raise NoRule(
-            f"No moment rule for an LSTM with proj_size={hx[0].shape[-1]}. Build it with "
-            "proj_size=0 and put a Linear layer behind it."
-        )
-    options = has_biases, dropout if train else 0.0, bidirectional, batch_first
-    return _sequence(LSTM, input, hx, params, *options)
-
-
-def _one_state(kind: Kind, name: str) -> Callable[..., Any]:
-    """`nn.GRU` and `nn.RNN`: outputs and last hidden states."""
+def _sequence(kind: Kind, name: str) -> Callable[..., tuple[GaussianTensor, ...]]:
+    """The rule of a module on whole sequences: its outputs and its last states."""
 
     def apply(
         input: Any,
@@ -205,36 +145,55 @@ def _one_state(kind: Kind, name: str) -> Callable[..., Any]:
         bidirectional: bool,
         batch_first: bool = False,
     ) -> tuple[GaussianTensor, ...]:
-        _refuse_packed(name, isinstance(params, Tensor))
-        options = has_biases, dropout if train else 0.0, bidirectional, batch_first
-        return _sequence(kind, input, [hx], params, *options)
+        states = _listed(hx)
+        _check_states(name, states)
+        outputs, last = run(
+            kind,
+            input,
+            states,
+            params,
+            BATCH_FIRST if batch_first else TIME_FIRST,
+            biased=has_biases,
+            bidirectional=bidirectional,
+            dropout=dropout if train else 0.0,
+        )
+        return outputs, *last
 
     return apply
 
 
-def _one_step(kind: Kind, num: int) -> Callable[..., Any]:
-    """`nn.LSTMCell` and its like: the new states from one step."""
+def _check_states(name: str, states: Sequence[Any]) -> None:
+    # With packed sequences the lengths of batches, whole numbers, come where states come otherwise.
+    if not states[0].is_floating_point():
+        raise NoRule(
+            f"No moment rule for packed sequences ('{name}'). Pad the sequences and give NaN as "
+            "the targets of what was padded, or take sequences of one length at a time."
+        )
+    if states[0].shape[-1] != states[-1].shape[-1]:
+        raise NoRule(
+            f"No moment rule for an LSTM with proj_size={states[0].shape[-1]}. Build it with "
+            "proj_size=0 and put a Linear layer behind it."
+        )
+
+
+def _one_step(kind: Kind) -> Callable[..., Any]:
+    """The rule of `nn.LSTMCell` and its like: the new states from one step."""
 
     def apply(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
-        states = list(hx) if num > 1 else [hx]
-        weights = [w_ih, w_hh] if b_ih is None else [w_ih, w_hh, b_ih, b_hh]
         biased = b_ih is not None
-        h, last = run(kind, input, states, weights, ONE_STEP, biased=biased)
-        return (h, *last[1:]) if num > 1 else h
+        weights = [w_ih, w_hh, b_ih, b_hh] if biased else [w_ih, w_hh]
+        h, last = run(kind, input, _listed(hx), weights, ONE_STEP, biased=biased)
+        return (h, *last[1:]) if len(last) > 1 else h
 
     return apply
 
 
-def _tanh(activations: Activations) -> Cell:
-    return Elman(activations, rectified=False)
-
-
-def _relu(activations: Activations) -> Cell:
-    return Elman(activations, rectified=True)
-
-
-_ONE_STATE: dict[str, Kind] = {"gru": GRU, "rnn_tanh": _tanh, "rnn_relu": _relu}
-for _name, _kind in _ONE_STATE.items():
-    rule(getattr(torch, _name))(_one_state(_kind, _name))
-    rule(getattr(torch, f"{_name}_cell"))(_one_step(_kind, 1))
-rule(torch.lstm_cell)(_one_step(LSTM, 2))
+_KINDS: dict[str, Kind] = {
+    "lstm": LSTM,
+    "gru": GRU,
+    "rnn_tanh": partial(Elman, rectified=False),
+    "rnn_relu": partial(Elman, rectified=True),
+}
+for _name, _kind in _KINDS.items():
+    rule(getattr(torch, _name))(_sequence(_kind, _name))
+    rule(getattr(torch, f"{_name}_cell"))(_one_step(_kind))

@@ -1,4 +1,4 @@
-"""Operations that keep every element but its place: reshaping, turning, converting, repeating.
+"""Operations that only move elements: reshaping, transposing, converting, repeating.
 
 Each element of a result is one element of its source, so means and variances move alike.
 """
@@ -6,19 +6,17 @@ Each element of a result is one element of its source, so means and variances mo
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, parts, rule
-
-Move = Callable[[Tensor], Tensor]
-"""A linear map of plain tensors."""
+from bayesrule.moments.tensor import GaussianTensor, Map, NoRule, mapped, parts, rule
 
 
-def adjoint(move: Move, shape: torch.Size) -> Move:
-    """The adjoint of a linear map from tensors of a shape, found by running it on zeros."""
+def adjoint(move: Map, shape: torch.Size) -> Map:
+    """The adjoint of a linear map from tensors of a shape, by autograd at zero."""
 
     def back(t: Tensor) -> Tensor:
         return torch.func.vjp(move, t.new_zeros(shape))[1](t)[0]
@@ -26,24 +24,20 @@ def adjoint(move: Move, shape: torch.Size) -> Move:
     return back
 
 
-def moved(name: str, x: GaussianTensor, move: Move, back: Move | None = None) -> GaussianTensor:
-    """`move` applied to means and variances alike; `back` is its adjoint, found if not given."""
+def moved(name: str, x: GaussianTensor, move: Map, back: Map | None = None) -> GaussianTensor:
+    """`move` applied to means and variances alike; `back` is its adjoint, by autograd if None."""
     to_x = back or adjoint(move, x.centre.shape)
-
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        return ((to_x(delta), to_x(eta)),)
-
-    return x.way.result(name, move(x.centre), move(x.variance), (x.node,), pull)
+    return mapped(name, x, move(x.centre), move(x.variance), to_x, to_x)
 
 
 def both(name: str) -> list[Any]:
-    """A function of tensors as their method, as torch's own, or as both, as far as there is one."""
-    places = (getattr(place, name, None) for place in (Tensor, torch))
-    return [one for one in places if one is not None]
+    """The tensor method and the torch function of a name, or the one of them that exists."""
+    candidates = (getattr(home, name, None) for home in (Tensor, torch))
+    return [one for one in candidates if one is not None]
 
 
 def _reshaped(name: str) -> Callable[..., GaussianTensor]:
-    """Methods that keep the order of the elements."""
+    """The rule of a method that keeps the order of the elements."""
 
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
         before = input.centre.shape
@@ -62,13 +56,12 @@ rule(Tensor.view)(_reshaped("reshape"))
 
 @rule(Tensor.view_as, Tensor.reshape_as)
 def reshape_as(input: GaussianTensor, other: Tensor) -> GaussianTensor:
-    before = input.centre.shape
-    shape = other.shape
+    before, shape = input.centre.shape, other.shape
     return moved("reshape", input, lambda t: t.reshape(shape), lambda t: t.reshape(before))
 
 
-def _turned(name: str) -> Callable[..., GaussianTensor]:
-    """Methods that undo themselves when called twice."""
+def _own_inverse(name: str) -> Callable[..., GaussianTensor]:
+    """The rule of a method that undoes itself when it is called twice."""
 
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
         def turn(t: Tensor) -> Tensor:
@@ -80,52 +73,42 @@ def _turned(name: str) -> Callable[..., GaussianTensor]:
 
 
 for _name in ("transpose", "swapaxes", "swapdims", "t", "adjoint", "flip", "fliplr", "flipud"):
-    rule(*both(_name))(_turned(_name))
+    rule(*both(_name))(_own_inverse(_name))
 
 
-def _mirrored(name: str) -> Callable[[GaussianTensor], GaussianTensor]:
-    """Attributes that are a transposed tensor."""
-
-    def apply(input: GaussianTensor, *_: Any) -> GaussianTensor:
-        def turn(t: Tensor) -> Tensor:
-            return getattr(t, name)
-
-        return moved(name, input, turn, turn)
-
-    return apply
+def _transposed(name: str) -> Callable[..., GaussianTensor]:
+    """The rule of an attribute that is the transposed tensor."""
+    turn = attrgetter(name)
+    return lambda input, *_: moved(name, input, turn, turn)
 
 
 for _name in ("T", "mT", "H", "mH"):
-    rule(getattr(Tensor, _name).__get__)(_mirrored(_name))
+    rule(getattr(Tensor, _name).__get__)(_transposed(_name))
 
 
 @rule(*both("permute"))
 def permute(input: GaussianTensor, *dims: Any, **kwargs: Any) -> GaussianTensor:
     """Axes in another order."""
-    given = kwargs.get("dims", dims[0] if dims and not isinstance(dims[0], int) else dims)
-    order = [d % input.centre.ndim for d in given]
+    axes = kwargs.get("dims", dims[0] if dims and not isinstance(dims[0], int) else dims)
+    order = [axis % input.centre.ndim for axis in axes]
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return moved("permute", input, lambda t: t.permute(order), lambda t: t.permute(inverse))
 
 
 @rule(*both("movedim"), *both("moveaxis"))
 def movedim(input: GaussianTensor, source: Any, destination: Any) -> GaussianTensor:
-    """Axes in other places."""
-    return moved(
-        "movedim",
-        input,
-        lambda t: t.movedim(source, destination),
-        lambda t: t.movedim(destination, source),
-    )
+    """Axes moved to other positions."""
+    there, back = (source, destination), (destination, source)
+    return moved("movedim", input, lambda t: t.movedim(*there), lambda t: t.movedim(*back))
 
 
 @rule(Tensor.expand, Tensor.expand_as, Tensor.broadcast_to, torch.broadcast_to)
 def expand(input: GaussianTensor, *sizes: Any, **kwargs: Any) -> GaussianTensor:
     """Repeated along axes of length one; the copies are taken as independent of each other."""
-    before, given = input.centre.shape, (*sizes, *kwargs.values())
-    if isinstance(given[0], Tensor):
-        given = tuple(given[0].shape)
-    return moved("expand", input, lambda t: t.expand(*given), lambda t: t.sum_to_size(before))
+    before, shape = input.centre.shape, (*sizes, *kwargs.values())
+    if isinstance(shape[0], Tensor):
+        shape = tuple(shape[0].shape)
+    return moved("expand", input, lambda t: t.expand(*shape), lambda t: t.sum_to_size(before))
 
 
 @rule(Tensor.contiguous, Tensor.clone, torch.clone)
@@ -135,26 +118,25 @@ def contiguous(
     """The same Gaussians; they never change in place, so that no copy is needed."""
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return input
-    return moved(
-        "contiguous", input, lambda t: t.contiguous(memory_format=memory_format), lambda t: t
-    )
+    laid_out = {"memory_format": memory_format}
+    return moved("contiguous", input, lambda t: t.contiguous(**laid_out), lambda t: t)
 
 
 @rule(Tensor.detach, torch.detach)
 def detach(input: GaussianTensor) -> GaussianTensor:
-    """The same Gaussians, with nothing learned of what they came from."""
-    return GaussianTensor(input.centre.detach(), input.variance.detach(), input.way, None)
+    """The same Gaussians; no innovation goes back through them."""
+    return GaussianTensor(input.centre.detach(), input.variance.detach(), input.tape, None)
 
 
 def _converted(name: str) -> Callable[..., GaussianTensor]:
-    """Methods that change the type or the device."""
+    """The rule of a method that changes the type or the device."""
 
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
         plain = [parts(one)[0] for one in args]
-        known = {key: parts(one)[0] for key, one in kwargs.items()}
+        named = {key: parts(one)[0] for key, one in kwargs.items()}
 
         def convert(t: Tensor) -> Tensor:
-            return getattr(t, name)(*plain, **known)
+            return getattr(t, name)(*plain, **named)
 
         mean = convert(input.centre)
         if mean is input.centre:
@@ -175,18 +157,12 @@ for _name in ("to", "type_as", "float", "double", "half", "bfloat16", "cpu", "cu
 
 
 def _formed(name: str) -> Callable[..., Tensor]:
-    """Functions that ask a tensor for its form and not for its values give plain tensors."""
-
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> Tensor:
-        place = torch if hasattr(torch, name) else Tensor
-        return getattr(place, name)(input.centre, *args, **kwargs)
-
-    return apply
+    """The rule of a function that only asks for shape and type: the result is a plain tensor."""
+    function = both(name)[-1]
+    return lambda input, *args, **kwargs: function(input.centre, *args, **kwargs)
 
 
-for _kind in ("zeros", "ones", "empty", "full"):
+for _kind in ("zeros", "ones", "empty", "full", "rand", "randn"):
     rule(getattr(torch, f"{_kind}_like"))(_formed(f"{_kind}_like"))
+for _kind in ("zeros", "ones", "empty", "full", "tensor"):
     rule(getattr(Tensor, f"new_{_kind}"))(_formed(f"new_{_kind}"))
-for _name in ("rand_like", "randn_like"):
-    rule(getattr(torch, _name))(_formed(_name))
-rule(Tensor.new_tensor)(_formed("new_tensor"))

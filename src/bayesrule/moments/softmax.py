@@ -24,8 +24,8 @@ from bayesrule.moments.arithmetic import neg
 from bayesrule.moments.choices import LocallyLinear
 from bayesrule.moments.closed_forms import matched_relu
 from bayesrule.moments.quadrature import Triple, positive
-from bayesrule.moments.shape import moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, rule
+from bayesrule.moments.shape import movedim
+from bayesrule.moments.tensor import GaussianTensor, mapped, rule
 
 
 def _others(x: Tensor) -> Tensor:
@@ -92,17 +92,16 @@ def _coupled(
 ) -> GaussianTensor:
     """A function of scores with the slopes `J_ij = scale_i (1[i = j] − share_j)`, last axis."""
 
-    def pull(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-        delta, eta = scale * delta, scale.square() * eta
-        own = (1.0 - share).square() - share.square()
-        return (
-            (
-                delta - share * delta.sum(-1, keepdim=True),
-                own * eta + share.square() * eta.sum(-1, keepdim=True),
-            ),
-        )
+    def back(delta: Tensor) -> Tensor:
+        delta = scale * delta
+        return delta - share * delta.sum(-1, keepdim=True)
 
-    return x.way.result(name, mean, variance, (x.node,), pull)
+    def back_squares(eta: Tensor) -> Tensor:
+        eta, squares = scale.square() * eta, share.square()
+        diagonal = (1.0 - share).square() - squares
+        return diagonal * eta + squares * eta.sum(-1, keepdim=True)
+
+    return mapped(name, x, mean, variance, back, back_squares)
 
 
 def _bounded(mean: Tensor, variance: Tensor) -> Tensor:
@@ -119,7 +118,7 @@ def _softmax(x: GaussianTensor) -> GaussianTensor:
     other scores. Moment-matched in closed form, with `J_ij = μ_i (1[i = j] − c_j / s_j)`.
     """
     m, s = x.centre, x.variance
-    if isinstance(x.way.activations, LocallyLinear):
+    if isinstance(x.tape.activations, LocallyLinear):
         p = torch.softmax(m, -1)
         return _coupled("softmax", x, p, p.square() * _linear_variance(p, s), p, p)
     log_mean, log_ratio, share = _log_normal(m, s)
@@ -131,14 +130,13 @@ def _softmax(x: GaussianTensor) -> GaussianTensor:
 def _log_softmax(x: GaussianTensor) -> GaussianTensor:
     """Over the last axis, `z − ln Σ e^z`: the Gaussian whose exponential softmax is taken to be."""
     m, s = x.centre, x.variance
-    if isinstance(x.way.activations, LocallyLinear):
+    if isinstance(x.tape.activations, LocallyLinear):
         p, mean = torch.softmax(m, -1), torch.log_softmax(m, -1)
         return _coupled("log_softmax", x, mean, _linear_variance(p, s), p, torch.ones_like(p))
     log_mean, log_ratio, share = _log_normal(m, s)
     variance = positive(torch.logaddexp(torch.zeros_like(log_ratio), log_ratio))
-    return _coupled(
-        "log_softmax", x, log_mean - 0.5 * variance, variance, share, torch.ones_like(share)
-    )
+    mean = log_mean - 0.5 * variance
+    return _coupled("log_softmax", x, mean, variance, share, torch.ones_like(share))
 
 
 def _linear_variance(p: Tensor, s: Tensor) -> Tensor:
@@ -152,8 +150,8 @@ def _along(name: str, function: Callable[[GaussianTensor], GaussianTensor]) -> C
     def apply(
         input: GaussianTensor,
         dim: int | None = None,
-        _stacklevel: int = 3,
         dtype: torch.dtype | None = None,
+        _stacklevel: int = 3,
     ) -> GaussianTensor:
         if dim is None:
             raise TypeError(f"{name} of a Gaussian tensor needs the axis, as in {name}(x, dim=-1).")
@@ -164,19 +162,9 @@ def _along(name: str, function: Callable[[GaussianTensor], GaussianTensor]) -> C
             )
         if dim in (-1, input.ndim - 1):
             return function(input)
-        turned = moved("movedim", input, lambda t: t.movedim(dim, -1), lambda t: t.movedim(-1, dim))
-        return moved(
-            "movedim", function(turned), lambda t: t.movedim(-1, dim), lambda t: t.movedim(dim, -1)
-        )
+        return movedim(function(movedim(input, dim, -1)), -1, dim)
 
-    def short(
-        input: GaussianTensor, dim: int | None = None, dtype: torch.dtype | None = None
-    ) -> GaussianTensor:
-        return apply(input, dim, dtype=dtype)
-
-    rule(getattr(F, name))(apply)
-    rule(getattr(torch, name), getattr(Tensor, name), getattr(torch.special, name))(short)
-    return apply
+    return rule(*(getattr(home, name) for home in (F, torch, Tensor, torch.special)))(apply)
 
 
 softmax = _along("softmax", _softmax)
@@ -184,11 +172,6 @@ log_softmax = _along("log_softmax", _log_softmax)
 
 
 @rule(F.softmin)
-def softmin(
-    input: GaussianTensor,
-    dim: int | None = None,
-    _stacklevel: int = 3,
-    dtype: torch.dtype | None = None,
-) -> GaussianTensor:
+def softmin(input: GaussianTensor, **options: Any) -> GaussianTensor:
     """`softmax(−z)`."""
-    return softmax(neg(input), dim, dtype=dtype)
+    return softmax(neg(input), **options)

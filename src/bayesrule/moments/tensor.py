@@ -1,4 +1,4 @@
-"""The Gaussian tensor, and the tape on which innovations travel back through it."""
+"""The Gaussian tensor, and the tape along which innovations travel back to where it came from."""
 
 from __future__ import annotations
 
@@ -9,44 +9,54 @@ import torch
 from torch import Tensor
 
 from bayesrule.moments.choices import Activations, MomentMatched
+from bayesrule.tensors.stand_in import StandIn
 
 Innovation: TypeAlias = tuple[Tensor, Tensor]
 """`(δ, η)`: given what was observed, the mean is `m + s δ` and the variance `s + s² η`."""
 
-Pull: TypeAlias = Callable[[Tensor, Tensor], Sequence[Innovation | None]]
-"""From the innovation of a result to those of its sources."""
+ToSources: TypeAlias = Callable[[Tensor, Tensor], Sequence[Innovation | None]]
+"""From the innovation `(δ, η)` of a result to those of the tensors that it was computed from."""
+
+Map: TypeAlias = Callable[[Tensor], Tensor]
+"""A linear map of plain tensors."""
 
 
 class Node:
-    """A Gaussian quantity on the tape: where it came from and what was learned of it."""
+    """A Gaussian tensor on the tape: what it was computed from and its innovation so far."""
 
-    __slots__ = ("delta", "eta", "name", "pull", "sources")
+    __slots__ = ("delta", "eta", "name", "sources", "to_sources")
 
     def __init__(
-        self, name: str = "", sources: Sequence[Node | None] = (), pull: Pull | None = None
+        self,
+        name: str = "",
+        sources: Sequence[Node | None] = (),
+        to_sources: ToSources | None = None,
     ) -> None:
-        self.name, self.sources, self.pull = name, sources, pull
+        self.name, self.sources, self.to_sources = name, sources, to_sources
         self.delta: Tensor | None = None
         self.eta: Tensor | None = None
 
     def learn(self, delta: Tensor, eta: Tensor) -> None:
-        """Adds an innovation; those of several uses of one quantity add up."""
+        """Adds an innovation; those of several uses of one tensor add up."""
         if self.delta is None or self.eta is None:
             self.delta, self.eta = delta, eta
         else:
             self.delta, self.eta = self.delta + delta, self.eta + eta
 
 
-class Pass:
-    """One way of a batch through a network: its tape, if it is to be gone back, and its choices."""
+class Tape:
+    """The operations of one forward pass on Gaussian tensors, in order, if they are recorded.
+
+    `activations` says how Gaussians pass functions that are not linear.
+    """
 
     def __init__(self, activations: Activations, *, record: bool) -> None:
         self.activations = activations
-        self.tape: list[Node] | None = [] if record else None
+        self.nodes: list[Node] | None = [] if record else None
 
     def leaf(self, mean: Tensor, variance: Tensor) -> GaussianTensor:
         """A Gaussian that is not computed from others: a weight or an input."""
-        node = Node() if self.tape is not None else None
+        node = Node() if self.nodes is not None else None
         return GaussianTensor(mean, variance, self, node)
 
     def result(
@@ -55,34 +65,34 @@ class Pass:
         mean: Tensor,
         variance: Tensor,
         sources: Sequence[Node | None],
-        pull: Pull,
+        to_sources: ToSources,
     ) -> GaussianTensor:
-        """A Gaussian computed from others, and how innovations come back through it."""
-        if self.tape is None:
+        """A Gaussian computed from others, and how its innovation becomes innovations of them."""
+        if self.nodes is None:
             return GaussianTensor(mean, variance, self, None)
-        node = Node(name, sources, pull)
-        self.tape.append(node)
+        node = Node(name, sources, to_sources)
+        self.nodes.append(node)
         return GaussianTensor(mean, variance, self, node)
 
     def back(self, output: GaussianTensor, delta: Tensor, eta: Tensor) -> None:
-        """Carries the innovation of the output back to every quantity that it came from."""
-        assert self.tape is not None
+        """Carries the innovation of the output back to every tensor that it was computed from."""
+        assert self.nodes is not None
         if output.node is None:
             return
         output.node.learn(delta, eta)
-        while self.tape:
-            node = self.tape.pop()
+        while self.nodes:
+            node = self.nodes.pop()
             if node.delta is None or node.eta is None:
                 continue
-            assert node.pull is not None
-            found = node.pull(node.delta, node.eta)
-            for source, innovation in zip(node.sources, found, strict=True):
+            assert node.to_sources is not None
+            innovations = node.to_sources(node.delta, node.eta)
+            for source, innovation in zip(node.sources, innovations, strict=True):
                 if source is not None and innovation is not None:
                     source.learn(*innovation)
 
 
 class NoRule(TypeError):
-    """An operation that Gaussians cannot pass yet."""
+    """An operation that has no rule for Gaussian tensors."""
 
 
 RULES: dict[Any, Callable[..., Any]] = {}
@@ -90,10 +100,10 @@ RULES: dict[Any, Callable[..., Any]] = {}
 
 
 def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Teaches Gaussian tensors to pass torch functions.
+    """Registers what torch functions do with Gaussian tensors.
 
     The rule gets the arguments of the function and returns Gaussian tensors; it is written with
-    other rules, with `elementwise`, or with `Pass.result`.
+    other rules, with `elementwise`, or with `Tape.result`.
 
     >>> from bayesrule import moments
     >>> @moments.rule(torch.special.log1p)
@@ -109,73 +119,40 @@ def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
-def _getters(*names: str) -> set[Any]:
-    return {getattr(Tensor, name).__get__ for name in names}
-
-
-# What can be asked of a Gaussian tensor without looking at its values.
-_FACTS = _getters("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_nested",
-                  "layout", "is_sparse", "is_quantized", "is_mps", "is_cpu") | {
-    Tensor.size, Tensor.dim, Tensor.__len__, Tensor.numel, Tensor.is_floating_point,
-    torch.is_floating_point, Tensor.is_complex, torch.is_complex, Tensor.ndimension,
-    Tensor.nelement, torch.numel, Tensor.get_device, Tensor.stride, Tensor.is_contiguous,
-    Tensor.element_size, Tensor.__hash__,
-}  # fmt: skip
-
-
-class GaussianTensor(Tensor):
+class GaussianTensor(StandIn):
     """A tensor of independent Gaussians: `centre` holds the means, `variance` the variances.
 
-    Torch functions and unmodified modules take it where they take tensors, as far as the table of
-    rules goes. (`mean` is a function of every tensor, so the means have another name.)
+    Torch functions and unmodified modules take it where they take tensors, if the functions that
+    they call are in the table of rules. (`mean` is a method of every tensor, so the means have
+    another name.)
     """
 
     centre: Tensor
     variance: Tensor
-    way: Pass
+    tape: Tape
     node: Node | None
+    handlers = RULES
 
     @staticmethod
     def __new__(
         cls,
         centre: Tensor,
         variance: Tensor,
-        way: Pass | None = None,
+        tape: Tape | None = None,
         node: Node | None = None,
     ) -> GaussianTensor:
         tensor = Tensor._make_wrapper_subclass(
             cls, centre.shape, dtype=centre.dtype, device=centre.device
         )
         tensor.centre, tensor.variance, tensor.node = centre, variance, node
-        tensor.way = way or Pass(MomentMatched(), record=False)
+        tensor.tape = tape or Tape(MomentMatched(), record=False)
         return tensor
 
     @classmethod
-    def __torch_function__(
-        cls,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        found = RULES.get(function)
-        if found is not None:
-            return found(*args, **(kwargs or {}))
-        if function in _FACTS:
-            with torch._C.DisableTorchFunctionSubclass():
-                return function(*args, **(kwargs or {}))
+    def unhandled(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise NoRule(missing(function))
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        function: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        # Reached only by calls that torch makes behind the back of __torch_function__.
-        raise NoRule(missing(function))
+    bypassed = unhandled
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"GaussianTensor(centre={self.centre!r}, variance={self.variance!r})"
@@ -189,9 +166,9 @@ def name_of(function: Any) -> str:
 
 
 def missing(function: Any) -> str:
-    """What to say of an operation without a rule."""
-    known = sorted({name_of(one) for one in RULES} - {""})
-    public = [name for name in known if not name.startswith("_")]
+    """The message for an operation without a rule."""
+    names = sorted({name_of(one) for one in RULES} - {""})
+    public = [name for name in names if not name.startswith("_")]
     return (
         f"No moment rule for '{name_of(function)}'. Known: {', '.join(public)}. "
         "Add one with moments.rule."
@@ -205,9 +182,29 @@ def parts(x: Any) -> tuple[Tensor, Tensor | None, Node | None]:
     return x, None, None
 
 
-def way_of(*tensors: Any) -> Pass:
-    """The pass that the first Gaussian tensor among several belongs to."""
-    return next(x.way for x in tensors if isinstance(x, GaussianTensor))
+def full_parts(x: Any) -> tuple[Tensor, Tensor, Node | None]:
+    """Mean, variance and node; a plain tensor is a Gaussian whose variance is zero."""
+    mean, variance, node = parts(x)
+    return mean, torch.zeros_like(mean) if variance is None else variance, node
+
+
+def tape_of(*tensors: Any) -> Tape:
+    """The tape of the first Gaussian tensor among several."""
+    return next(x.tape for x in tensors if isinstance(x, GaussianTensor))
+
+
+def mapped(
+    name: str, x: GaussianTensor, mean: Tensor, variance: Tensor, back: Map, back_squares: Map
+) -> GaussianTensor:
+    """A linear function `A x + b` of one Gaussian tensor, from its moments.
+
+    `back` is `Aᵀ` and `back_squares` is `(A ∘ A)ᵀ`, the transposed map of the variances.
+    """
+
+    def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+        return ((back(delta), back_squares(eta)),)
+
+    return x.tape.result(name, mean, variance, (x.node,), to_sources)
 
 
 def uncertain(mean: Any, variance: Any) -> GaussianTensor:

@@ -78,7 +78,7 @@ def _smoothed(online: Online, one: Seen, later: _Later) -> tuple[Prediction, _La
     """A step's smoothed target, and what it and all later ones say of the states before it."""
     way, outputs, state = online.run(one.before, one.x)
     found = online.conditioned(one.before, outputs, one.y)
-    way.way.back(outputs, found.delta, found.eta)
+    way.tape.back(outputs, found.delta, found.eta)
     by_own = [innovation(x) for x in leaves(way.inputs)]
     ends = leaves(state)
     shares = [_share(x) for x in ends]
@@ -143,7 +143,7 @@ def _through_states(
     for place in range(share[0].numel()):
         way, outputs, state = online.run(one.before, one.x)
         unit = _column(share, place)
-        way.way.back(outputs, unit, unit)
+        way.tape.back(outputs, unit, unit)
         for x, lasting in zip(leaves(state), later.states, strict=True):
             slope = innovation(x)
             if slope is None or lasting is None:
@@ -180,7 +180,7 @@ def _back(
     for x, found in zip(leaves(state), on_states, strict=True):
         if found is not None and x.node is not None:
             x.node.learn(*found)
-    way.way.back(outputs, *on_output)
+    way.tape.back(outputs, *on_output)
     return [innovation(x) for x in leaves(way.inputs)]
 
 

@@ -1,0 +1,145 @@
+"""Tensors that stand in a network for something that plain numbers cannot hold.
+
+Modules are unmodified, so what is special about a weight must be seen by the torch functions that
+use it. A stand-in looks like a tensor, has no memory of its own, and answers those functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bayesrule.types import Params
+
+
+def _getters(*names: str) -> set[Any]:
+    return {getattr(Tensor, name).__get__ for name in names}
+
+
+# What can be asked of a tensor without looking at its values.
+FACTS = _getters("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps", "is_nested",
+                 "is_sparse", "is_quantized", "layout", "requires_grad", "is_leaf") | {
+    Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.__len__,
+    Tensor.is_floating_point, Tensor.is_complex, Tensor.stride, Tensor.is_contiguous,
+    Tensor.element_size, Tensor.get_device, Tensor.__hash__, torch.numel, torch.is_floating_point,
+    torch.is_complex,
+}  # fmt: skip
+
+
+class StandIn(Tensor):
+    """A tensor without memory, made with `Tensor._make_wrapper_subclass`.
+
+    A torch function that is called with it runs the entry of `handlers` with the same arguments.
+    Functions without an entry go to `unhandled`. Calls that torch makes from its own C++ code,
+    which do not look for handlers, go to `bypassed`.
+    """
+
+    handlers: ClassVar[Mapping[Any, Callable[..., Any]]] = {}
+
+    @classmethod
+    def unhandled(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a torch function that has no handler."""
+        raise NotImplementedError
+
+    @classmethod
+    def bypassed(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation that torch calls without looking for handlers."""
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        handler = cls.handlers.get(function)
+        if handler is not None:
+            return handler(*args, **(kwargs or {}))
+        if function in FACTS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+        return cls.unhandled(function, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return cls.bypassed(function, args, kwargs or {})
+
+
+class WeightStandIn(StandIn):
+    """A weight whose numbers are worked out only when a torch function asks for them.
+
+    Functions without a handler run on `materialised()`. `alternative` is the sentence that ends
+    errors: what to use where the stand-in cannot be used.
+    """
+
+    label: str
+
+    def materialised(self) -> Tensor:
+        """The weight as a plain tensor."""
+        raise NotImplementedError
+
+    @property
+    def alternative(self) -> str:
+        """What to use where this stand-in cannot be used."""
+        raise NotImplementedError
+
+    @classmethod
+    def unhandled(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return function(*plain(args), **{name: plain(value) for name, value in kwargs.items()})
+
+
+def plain(value: Any) -> Any:
+    """The same arguments with plain tensors in place of stand-ins, in lists and tuples too."""
+    if isinstance(value, WeightStandIn):
+        return value.materialised()
+    if type(value) in (tuple, list):
+        return type(value)(plain(one) for one in value)
+    return value
+
+
+def gradients(
+    outputs: Tensor,
+    leaves: Sequence[Tensor],
+    weights: Params,
+    vector: Tensor | None = None,
+    *,
+    retain_graph: bool = False,
+) -> list[Tensor]:
+    """The gradients of `leaves`, zero for one that was not used.
+
+    `weights` may hold stand-ins that were computed from the leaves. A gradient that reaches a
+    stand-in itself would be lost: a `torch.autograd.Function` took it without asking any handler.
+    """
+    stand_ins = [value for value in weights.values() if isinstance(value, WeightStandIn)]
+    with torch._C.DisableTorchFunctionSubclass():
+        slopes = torch.autograd.grad(
+            outputs, [*leaves, *stand_ins], vector, retain_graph=retain_graph, allow_unused=True
+        )
+    for weight, slope in zip(stand_ins, slopes[len(leaves) :], strict=True):
+        if slope is not None:
+            raise TypeError(
+                f"The weight {weight.label!r} is given to a torch.autograd.Function, which takes "
+                f"it as it is. {weight.alternative}"
+            )
+    pairs = zip(leaves, slopes, strict=False)
+    return [torch.zeros_like(leaf) if slope is None else slope for leaf, slope in pairs]
+
+
+def named_gradients(
+    outputs: Tensor,
+    vector: Tensor,
+    leaves: Params,
+    weights: Params,
+    *,
+    retain_graph: bool = False,
+) -> Params:
+    """The gradients of `leaves` by name for one vector that is backpropagated from the outputs."""
+    slopes = gradients(outputs, list(leaves.values()), weights, vector, retain_graph=retain_graph)
+    return dict(zip(leaves, slopes, strict=True))
