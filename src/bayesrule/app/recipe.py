@@ -5,21 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from bayesrule import likelihoods
 from bayesrule.learner import Learner
-from bayesrule.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    HeteroscedasticLikelihood,
-    Likelihood,
-    PoissonLikelihood,
-)
+from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Settings, find
 from bayesrule.methods.smooth import smooth
 from bayesrule.rules import Conditioning
@@ -36,13 +31,26 @@ SMOOTH = ("variational_laplace",)
 
 Method = Callable[..., Learner]
 
-_LIKELIHOODS: dict[str, type[Likelihood]] = {
-    "gaussian": GaussianLikelihood,
-    "heteroscedastic": HeteroscedasticLikelihood,
-    "categorical": CategoricalLikelihood,
-    "bernoulli": BernoulliLikelihood,
-    "poisson": PoissonLikelihood,
-}
+
+def _by_name() -> dict[str, type[Likelihood]]:
+    """The likelihoods that need no arguments: GaussianLikelihood is "gaussian", and so on."""
+    table = {}
+    for name in likelihoods.__all__:
+        stem, likelihood = name.removesuffix("Likelihood"), getattr(likelihoods, name)
+        if stem and stem != name and not any(map(_required, _parameters(likelihood))):
+            table[re.sub("(?<!^)(?=[A-Z])", "_", stem).lower()] = likelihood
+    return table
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+_LIKELIHOODS = _by_name()
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ class Recipe:
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
-        outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
+        outputs = self._likelihood().num_outputs(targets)
         if not self.linear:
             model = mlp(inputs, outputs, self.hidden, seed=self.seed)
             return smooth(model) if find(self.method).__name__ in SMOOTH else model
