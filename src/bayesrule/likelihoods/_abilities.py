@@ -9,28 +9,28 @@ _CLOSED_FORM = "has no closed form for Gaussian outputs, which"
 SENTENCES: dict[str, tuple[str, str]] = {
     "condition": (
         f"{_CLOSED_FORM} tagi (Innovations, Conditioning) needs to learn from targets",
-        "Or learn with weight draws, as vogn and mean_field do.",
+        "Learn with weight draws instead, as vogn and mean_field do.",
     ),
     "expected_log_prob": (
         "does not know E[log p(y | f)] of Gaussian outputs, which ExpectedLoss() needs",
-        "Or learn with weight draws: Draws(1) and Price().",
+        "Learn with weight draws instead: Draws(1) and Price().",
     ),
     "marginal": (
         f"{_CLOSED_FORM} Moments() and Online need to predict",
-        "Or predict with Draws(num).",
+        "Predict with Draws(num) instead.",
     ),
     "fisher_vectors": (
         "does not know the Fisher information of its outputs, which GGN() needs",
-        "Or use Fisher(), which draws targets, or SquaredGradient().",
+        "Use Fisher(), which draws targets, or SquaredGradient() instead.",
     ),
     "sample": (
         "cannot draw targets, which Fisher() and the samples of a prediction need",
-        "Or use GGN(), which draws none.",
+        "Use GGN() instead, which draws none.",
     ),
     "cdf": (
-        "has no order or no cumulative distribution function of its targets, which quantiles and "
-        "intervals need",
-        "Otherwise use probs and entropy of classes, sample(num) of numbers.",
+        "has no cumulative distribution function (its targets have no order, or it is not "
+        "written), which quantiles and intervals need",
+        "Use probs and entropy for classes, sample(num) for numbers.",
     ),
     "rescaled": (
         "has targets that cannot be shifted and scaled. Only real-valued predictions can be "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from inspect import isabstract
 from typing import ClassVar
@@ -44,16 +44,16 @@ class Marginal:
 class Likelihood(ABC):
     """How targets y come from the outputs f of a network, examples along the first axis.
 
-    A likelihood must write `check`, `distribution` and `log_prob`. `fisher_vectors`, `condition`,
-    `expected_log_prob` and `marginal` are abilities: one that is not written is lacking, `lacks`
-    names it, and calling it raises that sentence. Log-probabilities are one number for each
-    example; sums and scaling happen elsewhere, once.
+    A likelihood must write `check`, `distribution` and `log_prob`, and name the
+    `distribution_class`. `fisher_vectors`, `condition`, `expected_log_prob` and `marginal` are
+    abilities: what is not written is lacking, and both `lacks` and a call of it say so.
+    Log-probabilities are one number for each example; sums and scaling happen elsewhere, once.
 
     `state` is what the likelihood itself learns or counts (`init`, `update`), such as a belief
     about the noise; it is empty for most.
     """
 
-    distribution_class: ClassVar[type[TargetDistribution]] = TargetDistribution
+    distribution_class: ClassVar[type[TargetDistribution]]
     """The class of what `distribution` returns; its abilities are the likelihood's."""
     normal_sampling: ClassVar[bool] = False
     """Whether `sample` takes all its randomness from `randomness.normal_like`."""
@@ -79,7 +79,8 @@ class Likelihood(ABC):
         _abilities.refuse_unknown(ability)
         if _has(type(self), ability):
             return None
-        able = sorted(kind.__name__ for kind in _library(Likelihood) if _has(kind, ability))
+        library = _library(Likelihood.__subclasses__())
+        able = sorted(kind.__name__ for kind in library if _has(kind, ability))
         return _abilities.sentence(type(self).__name__, ability, able)
 
     def num_outputs(self, targets: int) -> int:
@@ -164,12 +165,12 @@ def _has(kind: type[Likelihood], ability: str) -> bool:
     )
 
 
-def _library(kind: type[Likelihood]) -> Iterator[type[Likelihood]]:
-    """The likelihoods of this library that can be built."""
-    for part in kind.__subclasses__():
-        if not isabstract(part) and part.__module__.startswith("bayesrule."):
-            yield part
-        yield from _library(part)
+def _library(kinds: Iterable[type[Likelihood]]) -> Iterator[type[Likelihood]]:
+    """Those of some likelihoods and their subclasses that this library has and can build."""
+    for kind in kinds:
+        if not isabstract(kind) and kind.__module__.startswith("bayesrule."):
+            yield kind
+        yield from _library(kind.__subclasses__())
 
 
 def per_example(values: Tensor) -> Tensor:
