@@ -48,6 +48,7 @@ from bayesrule.likelihoods import (
     HeteroscedasticLikelihood,
     HierarchicalLikelihood,
     Likelihood,
+    NegativeBinomialLikelihood,
     OneHotLikelihood,
     PoissonLikelihood,
     RemaxLikelihood,
@@ -128,8 +129,8 @@ __all__ = [
     "Structure",
     # likelihoods
     "BernoulliLikelihood", "CategoricalLikelihood", "GaussianLikelihood",
-    "HeteroscedasticLikelihood", "HierarchicalLikelihood", "OneHotLikelihood", "PoissonLikelihood",
-    "RemaxLikelihood", "SoftmaxLikelihood",
+    "HeteroscedasticLikelihood", "HierarchicalLikelihood", "NegativeBinomialLikelihood",
+    "OneHotLikelihood", "PoissonLikelihood", "RemaxLikelihood", "SoftmaxLikelihood",
     # learners and methods
     "Learner", "METHODS", "adam", "ivon", "k_tied", "laplace", "map", "mean_field", "newton",
     "noisy_adam", "noisy_ekfac", "noisy_full", "noisy_kfac", "noisy_tridiagonal", "ogn", "ridge",

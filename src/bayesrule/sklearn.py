@@ -58,7 +58,7 @@ class _Recipe(Recipe):
         if self.build is None:
             # In double precision predictions do not depend on which rows are asked for together.
             return super().network(inputs, targets).double()
-        outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
+        outputs = self._likelihood().num_outputs(targets)
         with forked_randomness(torch.get_default_device(), self.seed):
             return self.build(inputs, outputs)
 

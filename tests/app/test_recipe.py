@@ -17,6 +17,7 @@ from bayesrule.likelihoods import (
     GaussianLikelihood,
     HeteroscedasticLikelihood,
     Likelihood,
+    NegativeBinomialLikelihood,
     PoissonLikelihood,
 )
 from bayesrule.methods import METHODS, Need, option_names, record
@@ -31,6 +32,7 @@ CASES = [
     ("categorical", CategoricalLikelihood, 3, 3, torch.arange(12) % 3),
     ("bernoulli", BernoulliLikelihood, 1, 1, (torch.arange(12) % 2).float()),
     ("poisson", PoissonLikelihood, 1, 1, (torch.arange(12) % 4).float()),
+    ("negative_binomial", NegativeBinomialLikelihood, 1, 1, (torch.arange(12) % 4).float()),
 ]
 
 
@@ -166,7 +168,7 @@ def test_options_that_are_objects_have_no_text() -> None:
     ("given", "message"),
     [
         ({"method": "vogm"}, "Did you mean 'vogn'"),
-        ({"likelihood": "gauss"}, "Unknown likelihood 'gauss'. Known: gaussian, "),
+        ({"likelihood": "gauss"}, "Unknown likelihood 'gauss'. Known: .*, gaussian, "),
         ({"epochs": 0}, "epochs is a whole number of at least 1, got 0"),
         ({"batch_size": 2.5}, "batch_size is a whole number of at least 1, got 2.5"),
         ({"steps": -1}, "steps is a whole number of at least 1, got -1"),

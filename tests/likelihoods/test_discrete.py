@@ -62,17 +62,17 @@ class OneOutputContract(LikelihoodContract):
     """Likelihoods with one output for each target."""
 
     def test_columns_and_vectors_are_taken_for_each_other(self) -> None:
-        column = self.likelihood.log_prob(self.outputs, self.targets[:, 0], self.noise())
-        vector = self.likelihood.log_prob(self.outputs[:, 0], self.targets, self.noise())
+        column = self.likelihood.log_prob(self.outputs, self.targets[:, 0], self.state())
+        vector = self.likelihood.log_prob(self.outputs[:, 0], self.targets, self.state())
         for found in (column, vector):
             close(found, self.expected_log_prob(self.outputs, self.targets))
 
     def test_several_outputs_add_up(self) -> None:
         outputs, targets = self.outputs.reshape(2, 2), self.targets.reshape(2, 2)
-        each = self.likelihood.log_prob(self.outputs, self.targets, self.noise())
-        found = self.likelihood.log_prob(outputs, targets, self.noise())
+        each = self.likelihood.log_prob(self.outputs, self.targets, self.state())
+        found = self.likelihood.log_prob(outputs, targets, self.state())
         close(found, each.reshape(2, 2).sum(1))
-        vectors = self.likelihood.fisher_vectors(outputs, self.noise())
+        vectors = self.likelihood.fisher_vectors(outputs, self.state())
         rows = torch.einsum("vni,vnj->nij", vectors, vectors)
         close(rows, torch.diag_embed(self.fisher().reshape(2, 2)))
 
@@ -101,7 +101,6 @@ class TestPoisson(OneOutputContract):
     outputs = randn(4, 1, seed=3) + 0.5
     targets = torch.tensor([[0.0], [3.0], [1.0], [7.0]], dtype=DTYPE)
     bad_targets = (torch.tensor([[0.0], [-1.0], [2.0], [0.0]]), torch.full((4, 1), 0.5))
-    closed_form = False
 
     def reference(self, outputs: Tensor) -> Distribution:
         return Poisson(outputs.exp())

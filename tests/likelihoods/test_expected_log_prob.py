@@ -27,6 +27,10 @@ def _case(kind: str) -> tuple[Likelihood, int, Tensor, Params]:
         "gaussian": (br.GaussianLikelihood(noise=0.7), 2, real, {}),
         "learned noise": (br.GaussianLikelihood(), 2, real, learned),
         "heteroscedastic": (br.HeteroscedasticLikelihood(), 4, real, {}),
+        "negative binomial": (
+            *(br.NegativeBinomialLikelihood(dispersion=0.7), 1),
+            *(whole.to(DTYPE).unsqueeze(1), {}),
+        ),
         "poisson": (br.PoissonLikelihood(), 1, whole.to(DTYPE).unsqueeze(1), {}),
         "bernoulli": (br.BernoulliLikelihood(), 2, (real > 0).to(DTYPE), {}),
         "categorical": (br.CategoricalLikelihood(), 4, whole % 4, {}),
@@ -34,7 +38,10 @@ def _case(kind: str) -> tuple[Likelihood, int, Tensor, Params]:
     return cases[kind]
 
 
-KINDS = ("gaussian", "learned noise", "heteroscedastic", "poisson", "bernoulli", "categorical")
+KINDS = (
+    *("gaussian", "learned noise", "heteroscedastic", "poisson", "negative binomial"),
+    *("bernoulli", "categorical"),
+)
 
 
 def _outputs(width: int) -> tuple[Tensor, Tensor]:
@@ -168,7 +175,7 @@ def test_a_class_that_there_is_not_is_refused() -> None:
 
 
 def test_a_likelihood_without_it_names_those_that_have_it() -> None:
-    with pytest.raises(TypeError, match=r"RemaxLikelihood does not know .* categorical, Bernoulli"):
+    with pytest.raises(TypeError, match=r"RemaxLikelihood does not know .* CategoricalLike"):
         br.RemaxLikelihood().expected_log_prob(
             torch.zeros(1, 3), torch.ones(1, 3), torch.tensor([1]), {}
         )

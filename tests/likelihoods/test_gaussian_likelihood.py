@@ -65,7 +65,7 @@ class TestLearnedNoise(LikelihoodContract):
     targets = randn(4, 1, seed=4)
     gradient = True
 
-    def noise(self) -> Params:
+    def state(self) -> Params:
         return {"a": torch.tensor(9.0, dtype=DTYPE), "b": torch.tensor([4.0], dtype=DTYPE)}
 
     def reference(self, outputs: Tensor) -> Distribution:
@@ -92,7 +92,7 @@ class TestLearnedNoise(LikelihoodContract):
         squares = (self.targets - self.outputs).square().sum(0)
         weight = 100.0 / 0.5  # N = 100 data at temperature T = ½
         scaled = {"squares": squares * weight / 4}
-        noise = self.noise()
+        noise = self.state()
         for _ in range(60):
             noise = likelihood.update(noise, scaled, weight)
         close(noise["a"], 6.0 + 0.5 * weight)
@@ -108,7 +108,7 @@ class TestLearnedNoise(LikelihoodContract):
 
     def test_each_step_is_an_average(self) -> None:
         likelihood = GaussianLikelihood(averaging=0.25)
-        found = likelihood.update(self.noise(), {"squares": torch.tensor([8.0], dtype=DTYPE)}, 40.0)
+        found = likelihood.update(self.state(), {"squares": torch.tensor([8.0], dtype=DTYPE)}, 40.0)
         close(found["a"], 0.75 * 9.0 + 0.25 * 26.0)
         close(found["b"], torch.tensor([0.75 * 4.0 + 0.25 * 10.0]))
 
@@ -132,7 +132,7 @@ class TestScheduledNoise(LikelihoodContract):
     targets = randn(4, 1, seed=2)
     gradient = True
 
-    def noise(self) -> Params:
+    def state(self) -> Params:
         noise = self.likelihood.init(self.outputs)
         for _ in range(3):
             noise = self.likelihood.update(noise, {}, 10.0)
@@ -145,7 +145,7 @@ class TestScheduledNoise(LikelihoodContract):
         return GRID
 
     def test_the_state_counts_the_steps(self) -> None:
-        first, third = self.likelihood.init(self.outputs), self.noise()
+        first, third = self.likelihood.init(self.outputs), self.state()
         assert (int(first["step"]), int(third["step"])) == (0, 3)
         close(first["std"], 1.4)
         assert third["std"].dtype == DTYPE

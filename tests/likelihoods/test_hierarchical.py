@@ -80,10 +80,10 @@ class TestFiveClasses(HierarchicalContract):
         variance = self.variance()
 
         def probs(m: Tensor) -> Tensor:
-            return self.likelihood.marginal(m, variance, self.noise()).mean.sum(0)
+            return self.likelihood.marginal(m, variance, self.state()).mean.sum(0)
 
         slopes = torch.func.jacrev(probs)(self.outputs)
-        found = self.likelihood.marginal(self.outputs, variance, self.noise())
+        found = self.likelihood.marginal(self.outputs, variance, self.state())
         close(found.epistemic, (slopes.square() * variance).sum(-1).mT, 1e-12)
 
 
@@ -104,14 +104,14 @@ class TestTree:
 
     def test_every_output_is_a_node(self, num_classes: int) -> None:
         nodes, _ = binary_tree(num_classes)
-        used = HierarchicalLikelihood(num_classes).num_outputs
+        used = HierarchicalLikelihood(num_classes).num_outputs()
         assert np.array_equal(np.unique(nodes), np.arange(used))
         levels = (set(column) for column in nodes.T)
         assert not any(a & b for a, b in itertools.combinations(levels, 2))
 
     def test_probabilities_add_up(self, num_classes: int) -> None:
         likelihood = HierarchicalLikelihood(num_classes)
-        f = 3.0 * randn(4, likelihood.num_outputs)
+        f = 3.0 * randn(4, likelihood.num_outputs())
         close(likelihood.log_probs(f).exp().sum(1), torch.ones(4, dtype=DTYPE), 1e-12)
         found = likelihood.marginal(f, f.square() + 0.1, {}).mean
         close(found.sum(1), torch.ones(4, dtype=DTYPE), 1e-12)

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Normal, Poisson
+from torch.distributions import Normal
 
+from bayesrule.likelihoods import ClassTargets, NormalTargets, PoissonTargets
 from bayesrule.predicting import metrics
 from bayesrule.predicting.evaluate import ECE_BINS, coverage_levels, scores
 from bayesrule.predicting.prediction import Prediction
@@ -18,7 +19,7 @@ def real(means: Tensor, stds: Tensor) -> Prediction:
     """A mixture of Gaussians, one row of (K, n, 1) for each weight draw."""
     mean = means.mean(0)
     return Prediction(
-        components=Normal(means, stds, validate_args=False),
+        components=NormalTargets(means, stds),
         mean=mean,
         epistemic=means.var(0, unbiased=False),
         aleatoric=stds.square().mean(0),
@@ -30,12 +31,11 @@ def classes(probs: Tensor) -> Prediction:
     """Class probabilities (K, n, C) for each weight draw."""
     mean = probs.mean(0)
     return Prediction(
-        components=Categorical(probs=probs),
+        components=ClassTargets(probs.log()),
         mean=mean,
         epistemic=probs.var(0, unbiased=False),
         aleatoric=(probs * (1 - probs)).mean(0),
         conditional_means=probs,
-        classification=True,
     )
 
 
@@ -96,7 +96,7 @@ def test_classes_equal_the_metrics() -> None:
 def test_counts_are_scored_by_samples() -> None:
     rates = torch.full((1, 6, 1), 4.0)
     prediction = Prediction(
-        components=Poisson(rates),
+        components=PoissonTargets(rates),
         mean=rates[0],
         epistemic=torch.zeros(6, 1),
         aleatoric=rates[0],

@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    MixtureSameFamily,
-    Normal,
-    Poisson,
-)
+from torch.distributions import Categorical, MixtureSameFamily, Normal
 
+from bayesrule.likelihoods import (
+    BinaryTargets,
+    ClassTargets,
+    NegativeBinomialTargets,
+    NormalTargets,
+    PoissonTargets,
+    TargetDistribution,
+)
 from bayesrule.predicting.prediction import Prediction
 
 stable = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -25,10 +27,9 @@ stable = settings(max_examples=40, deadline=None, derandomize=True, database=Non
 
 def normals(loc: Tensor, scale: Tensor) -> Prediction:
     """An equal mixture of Gaussians (K, n, *)."""
-    mean = loc.mean(0)
     return Prediction(
-        Normal(loc, scale, validate_args=False),
-        mean,
+        NormalTargets(loc, scale),
+        loc.mean(0),
         loc.var(0, correction=0),
         scale.square().mean(0),
         loc,
@@ -38,7 +39,7 @@ def normals(loc: Tensor, scale: Tensor) -> Prediction:
 def poissons(rate: Tensor) -> Prediction:
     """An equal mixture of counts (K, n, *)."""
     return Prediction(
-        Poisson(rate, validate_args=False),
+        PoissonTargets(rate),
         rate.mean(0),
         rate.var(0, correction=0),
         rate.mean(0),
@@ -49,10 +50,10 @@ def poissons(rate: Tensor) -> Prediction:
 def classes(p: Tensor) -> Prediction:
     """An equal mixture of class probabilities (K, n, C), or of yes-or-no ones (K, n), (K, n, 1)."""
     several = p.ndim == 3 and p.shape[-1] > 1
-    components = Categorical(probs=p) if several else Bernoulli(probs=p)
+    components = ClassTargets(p.log()) if several else BinaryTargets(p.logit())
     spread = p.var(0, correction=0)
     mean = p.mean(0)
-    return Prediction(components, mean, spread, mean * (1 - mean) - spread, p, classification=True)
+    return Prediction(components, mean, spread, mean * (1 - mean) - spread, p)
 
 
 LOC, SCALE = 2.0 * randn(3, 4, 1, seed=1), randn(3, 4, 1, seed=2).exp()
@@ -182,7 +183,7 @@ def test_agreeing_draws_hold_no_information_about_the_weights() -> None:
 
 def test_several_yes_or_no_targets_have_no_single_label() -> None:
     yes = randn(5, 4, 3, seed=6).sigmoid()
-    p = Prediction(Bernoulli(yes), yes.mean(0), yes.mean(0), yes.mean(0), yes, classification=True)
+    p = Prediction(BinaryTargets(yes.logit()), yes.mean(0), yes.mean(0), yes.mean(0), yes)
     for name in ("probs", "labels", "entropy", "mutual_information"):
         with pytest.raises(TypeError, match=r"3 yes-or-no targets"):
             getattr(p, name)
@@ -239,3 +240,49 @@ def test_levels_lie_between_zero_and_one(level: float) -> None:
         NUMBERS.quantile(level)
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         NUMBERS.interval(level)
+
+
+def test_every_way_to_a_mixture_is_the_same() -> None:
+    for p in (NUMBERS, classes(PROBS), poissons(LOC.exp())):
+        again = Prediction.mixture(p.components)
+        for name in ("mean", "epistemic", "aleatoric", "conditional_means"):
+            close(getattr(again, name), getattr(p, name))
+
+
+def test_counts_with_more_spread_are_sampled_as_such() -> None:
+    p = Prediction.mixture(NegativeBinomialTargets(0.3 * LOC, dispersion=0.8))
+    drawn = p.sample(6000)
+    z_close(drawn, p.mean)
+    z_close((drawn - p.mean).square(), p.variance)
+    assert drawn.max() > 1
+
+
+def test_one_component_of_yes_or_no_has_information_in_every_shape() -> None:
+    """To second order, `½ Var[p] (1/p + 1/(1 − p))`."""
+    yes, spread = torch.tensor([0.2, 0.5, 0.9], dtype=DTYPE), torch.full((3,), 0.01, dtype=DTYPE)
+    for shape in ((3,), (3, 1)):
+        mean, epistemic = yes.reshape(shape), spread.reshape(shape)
+        rest = mean * (1 - mean) - epistemic
+        p = Prediction(BinaryTargets(mean.logit()[None]), mean, epistemic, rest, mean[None])
+        close(p.mutual_information, 0.5 * spread / (yes * (1 - yes)))
+
+
+class Unordered(TargetDistribution):
+    """Targets of which only the mean is known."""
+
+    mean = LOC
+    variance = SCALE.square()
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        return -(y - self.mean).square()
+
+
+def test_what_a_distribution_lacks_is_said_by_name() -> None:
+    p = Prediction.mixture(Unordered())
+    for use in (lambda: p.cdf(Y), lambda: p.quantile(0.5), lambda: p.interval()):
+        with pytest.raises(TypeError, match=r"Unordered has no cumulative .* sample\(num\)"):
+            use()
+    with pytest.raises(TypeError, match="Unordered cannot draw targets"):
+        p.sample(3)
+    with pytest.raises(TypeError, match="Unordered has targets that cannot be shifted"):
+        p.rescaled(0.0, 1.0)

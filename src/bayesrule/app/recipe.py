@@ -5,21 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from bayesrule import likelihoods
 from bayesrule.learner import Learner
-from bayesrule.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    HeteroscedasticLikelihood,
-    Likelihood,
-    PoissonLikelihood,
-)
+from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.smooth import smooth
 from bayesrule.schedules import cosine
@@ -29,13 +24,26 @@ from bayesrule.types import State
 
 Method = Callable[..., Learner]
 
-_LIKELIHOODS: dict[str, type[Likelihood]] = {
-    "gaussian": GaussianLikelihood,
-    "heteroscedastic": HeteroscedasticLikelihood,
-    "categorical": CategoricalLikelihood,
-    "bernoulli": BernoulliLikelihood,
-    "poisson": PoissonLikelihood,
-}
+
+def _by_name() -> dict[str, type[Likelihood]]:
+    """The likelihoods that need no arguments: GaussianLikelihood is "gaussian", and so on."""
+    table = {}
+    for name in likelihoods.__all__:
+        stem, likelihood = name.removesuffix("Likelihood"), getattr(likelihoods, name)
+        if stem and stem != name and not any(map(_required, _parameters(likelihood))):
+            table[re.sub("(?<!^)(?=[A-Z])", "_", stem).lower()] = likelihood
+    return table
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+_LIKELIHOODS = _by_name()
 
 
 def refuse_unknown(method: Method, options: Mapping[str, Any]) -> None:
@@ -98,7 +106,7 @@ class Recipe:
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
-        outputs = 2 * targets if self.likelihood == "heteroscedastic" else targets
+        outputs = self._likelihood().num_outputs(targets)
         if not self.linear:
             model = mlp(inputs, outputs, self.hidden, seed=self.seed)
             differentiated_twice = Need.SMOOTH_ACTIVATIONS in record(self.method).needs

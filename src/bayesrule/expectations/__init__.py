@@ -13,5 +13,6 @@ __all__ = [
     "Flipout",
     "Layerwise",
     "LocalDraws",
+    "Look",
     "Moments",
 ]

@@ -11,7 +11,6 @@ from torch import Generator, Tensor
 
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.learner import Learner
-from bayesrule.likelihoods import BernoulliLikelihood
 from bayesrule.likelihoods._base import per_example
 from bayesrule.predicting.predict import How, Linearised, as_inputs, outputs_at, predict
 from bayesrule.predicting.prediction import Prediction
@@ -214,7 +213,7 @@ def _conditional(learner: Learner, state: State, outputs: Tensor) -> tuple[Tenso
 
 def _classes(learner: Learner, means: Tensor) -> Tensor:
     """Probabilities (K, n, C); two columns for a yes-or-no target."""
-    if not isinstance(learner.likelihood, BernoulliLikelihood):
+    if learner.likelihood.distribution_class.class_numbers:
         return means
     if means.shape[-1] > 1:
         raise TypeError(

@@ -12,7 +12,6 @@ from torch import Generator, Tensor
 
 from bayesrule.explore.acquisitions import Criterion, LargestVariance
 from bayesrule.learner import Learner
-from bayesrule.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
 from bayesrule.predicting.evaluate import scores
 from bayesrule.predicting.predict import How
 from bayesrule.predicting.prediction import Prediction
@@ -184,7 +183,7 @@ def _fit(
         raise TypeError(
             f"build(num_data) makes a learner, such as br.vogn(...), got {type(learner).__name__}."
         )
-    real = isinstance(learner.likelihood, GaussianLikelihood | HeteroscedasticLikelihood)
+    real = learner.likelihood.lacks("rescaled") is None
     standard = Standard.of(x, y if real else None) if standardise else Standard.none(x)
     train = standard.place(x), standard.place_targets(y)
     run = fit(learner, train, seed=seed, **{"progress": False, **options})

@@ -73,7 +73,6 @@ class Samples:
             epistemic=means.var(0, correction=0),
             aleatoric=variances.mean(0),
             conditional_means=means,
-            classification=likelihood.classification,
         )
 
     def _chosen(self, num: int | None) -> Tensor:

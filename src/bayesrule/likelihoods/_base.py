@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from inspect import isabstract
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import Distribution
 
+from bayesrule.likelihoods import _abilities
+from bayesrule.likelihoods._targets import TargetDistribution
 from bayesrule.types import Params
 
 
@@ -31,7 +35,7 @@ class Conditioned:
 class Marginal:
     """p(y) with Gaussian outputs integrated out, and the two parts of its variance."""
 
-    distribution: Distribution
+    distribution: TargetDistribution
     mean: Tensor
     epistemic: Tensor
     aleatoric: Tensor
@@ -40,13 +44,53 @@ class Marginal:
 class Likelihood(ABC):
     """How targets y come from the outputs f of a network, examples along the first axis.
 
-    `noise` holds what the likelihood itself learns (`init`, `update`); it is empty for most.
+    A likelihood must write `check`, `distribution` and `log_prob`, and name the
+    `distribution_class`. `fisher_vectors`, `condition`, `expected_log_prob` and `marginal` are
+    abilities: what is not written is lacking, and both `lacks` and a call of it say so.
     Log-probabilities are one number for each example; sums and scaling happen elsewhere, once.
+
+    `state` is what the likelihood itself learns or counts (`init`, `update`), such as a belief
+    about the noise; it is empty for most.
     """
 
-    classification: bool = False
-    normal_sampling: bool = False
-    learns: bool = False
+    distribution_class: ClassVar[type[TargetDistribution]]
+    """The class of what `distribution` returns; its abilities are the likelihood's."""
+    normal_sampling: ClassVar[bool] = False
+    """Whether `sample` takes all its randomness from `randomness.normal_like`."""
+    probit_marginal: ClassVar[bool] = False
+    """Whether `marginal` is MacKay's probit approximation, for which draws may be preferred."""
+
+    @property
+    def classification(self) -> bool:
+        """Whether targets are classes or yes-or-no answers."""
+        return self.distribution_class.classification
+
+    @property
+    def learns(self) -> bool:
+        """Whether the state depends on the data; a schedule's does not."""
+        return False
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the state follows a schedule, for which the step's number has to be looked at."""
+        return callable(getattr(self, "noise", None))
+
+    def lacks(self, ability: str) -> str | None:
+        """None where the likelihood has an ability, else a sentence that names what is missing.
+
+        `ability` is the name of a method: one of those above, or `sample`, `cdf` or `rescaled` of
+        the targets' distribution. The sentence says who needs it and the way out.
+        """
+        _abilities.refuse_unknown(ability)
+        if _has(type(self), ability):
+            return None
+        library = _library(Likelihood.__subclasses__())
+        able = sorted(kind.__name__ for kind in library if _has(kind, ability))
+        return _abilities.sentence(type(self).__name__, ability, able)
+
+    def num_outputs(self, targets: int) -> int:
+        """How many outputs a network needs for so many target columns, or so many classes."""
+        return targets
 
     def init(self, like: Tensor) -> Params:
         """The likelihood's own state before the first step, typed and placed as `like`."""
@@ -56,81 +100,82 @@ class Likelihood(ABC):
         """What the likelihood learns from, summed over the batch."""
         return {}
 
-    def update(self, noise: Params, statistics: Params, weight: float) -> Params:
+    def update(self, state: Params, statistics: Params, weight: float) -> Params:
         """The likelihood's own state after a batch.
 
         `statistics` are scaled to the whole data over the temperature, `weight` is that scale.
         """
-        return noise
+        return state
 
     @abstractmethod
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The targets in the shape of the outputs, or a ValueError that says what does not fit."""
 
     @abstractmethod
-    def distribution(self, outputs: Tensor, noise: Params) -> Distribution:
-        """p(y | f), independent over all but the event axes, for outputs (..., n, *)."""
+    def distribution(self, outputs: Tensor, state: Params) -> TargetDistribution:
+        """p(y | f) of each target, for outputs (..., n, *)."""
 
     @abstractmethod
-    def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
-        """`log p(y | f)` of each example, (n,), expected over what the noise is not sure of."""
+    def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
+        """`log p(y | f)` of each example, (n,), averaged over a state that is uncertain."""
 
-    @abstractmethod
-    def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
+    def sample(self, outputs: Tensor, state: Params, generator: Generator) -> Tensor:
         """Targets drawn from p(y | f)."""
+        return self.distribution(outputs, state).sample(generator)
 
-    @abstractmethod
-    def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
-        """`L` (V, n, *) with `Σ_v L_v L_vᵀ` the Fisher information of f (the Hessian for GLMs)."""
-
-    @abstractmethod
-    def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
+    def moments(self, outputs: Tensor, state: Params) -> tuple[Tensor, Tensor]:
         """Mean and variance of y given f (of the one-hot y for classes)."""
+        distribution = self.distribution(outputs, state)
+        return distribution.mean, distribution.variance
 
-    def lacks(self, ability: str) -> str | None:
-        """Why an ability (the name of a method) is not there, in words; None if it is."""
-        return None
+    def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
+        """`L` (V, n, *) with `Σ_v L_v L_vᵀ` the Fisher information of f (the Hessian for GLMs)."""
+        raise TypeError(self.lacks("fisher_vectors"))
 
     def condition(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        """What the targets say of outputs N(mean, variance), in closed form; NaN says nothing."""
-        raise TypeError(
-            f"{type(self).__name__} has no closed form for Gaussian outputs, which tagi needs. "
-            "Gaussian, heteroscedastic, categorical, hierarchical, Remax and Bernoulli ones have."
-        )
+        """What the targets say of outputs N(mean, variance), in closed form.
+
+        A missing target (NaN, or the class -1) says nothing.
+        """
+        raise TypeError(self.lacks("condition"))
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Tensor:
         """`E[log p(y | f)]` of each example, (n,), over independent outputs f ~ N(mean, variance).
 
         It can be differentiated once, in mean and variance.
         """
-        raise TypeError(
-            f"{type(self).__name__} does not know E[log p(y | f)] of Gaussian outputs, which "
-            "ExpectedLoss() needs. Gaussian, heteroscedastic, categorical, Bernoulli and Poisson "
-            "ones do; the others are learned with weight draws: Draws(1) and Price()."
-        )
+        raise TypeError(self.lacks("expected_log_prob"))
 
-    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
-        """What is believed of y where the outputs are N(mean, variance), in closed form."""
-        raise TypeError(
-            f"{type(self).__name__} has no closed form for Gaussian outputs; use Draws(num)."
-        )
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
+        """What is believed of y where the outputs are independent, f ~ N(mean, variance)."""
+        raise TypeError(self.lacks("marginal"))
+
+    def joint_marginal(self, mean: Tensor, covariance: Tensor, state: Params) -> Marginal:
+        """What is believed of y where the outputs of an example vary together, (n, C, C).
+
+        How they vary together matters only to likelihoods that mix the outputs, as softmax does.
+        """
+        variance = covariance.diagonal(dim1=-2, dim2=-1).reshape(mean.shape)
+        return self.marginal(mean, variance, state)
 
 
-def match(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
-    """Real-valued targets in the shape of the outputs; (n,) and (n, 1) are taken for each other."""
-    if targets.shape == outputs.shape:
-        return targets.to(outputs.dtype)
-    trailing = {tuple(outputs.shape), tuple(targets.shape)}
-    if trailing == {(len(outputs),), (len(outputs), 1)}:
-        return targets.reshape(outputs.shape).to(outputs.dtype)
-    raise ValueError(
-        f"{kind} needs targets of the shape of the network's outputs {tuple(outputs.shape)}, got "
-        f"{tuple(targets.shape)}."
+def _has(kind: type[Likelihood], ability: str) -> bool:
+    """Whether a likelihood or the distribution of its targets writes this method."""
+    return _abilities.gives(kind, Likelihood, ability) or _abilities.gives(
+        kind.distribution_class, TargetDistribution, ability
     )
+
+
+def _library(kinds: Iterable[type[Likelihood]]) -> Iterator[type[Likelihood]]:
+    """Those of some likelihoods and their subclasses that this library has and can build."""
+    for kind in kinds:
+        if not isabstract(kind) and kind.__module__.startswith("bayesrule."):
+            yield kind
+        yield from _library(kind.__subclasses__())
 
 
 def per_example(values: Tensor) -> Tensor:

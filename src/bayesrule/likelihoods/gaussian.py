@@ -6,19 +6,17 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
-from torch.distributions import Normal
+from torch import Tensor
 
 from bayesrule.likelihoods import _noise
 from bayesrule.likelihoods._base import (
     Conditioned,
     Likelihood,
     Marginal,
-    match,
     one_vector_per_output,
     per_example,
 )
-from bayesrule.tensors import randomness
+from bayesrule.likelihoods._targets import NormalTargets, match
 from bayesrule.types import Params
 
 
@@ -29,8 +27,7 @@ def log_normal(error: Tensor, precision: Tensor, log_precision: Tensor) -> Tenso
 
 def normal_marginal(mean: Tensor, epistemic: Tensor, aleatoric: Tensor) -> Marginal:
     """Gaussian outputs under Gaussian noise, whose variances add up."""
-    total = (epistemic + aleatoric).sqrt()
-    distribution = Normal(mean, total, validate_args=False)
+    distribution = NormalTargets(mean, (epistemic + aleatoric).sqrt())
     return Marginal(distribution, mean, epistemic, aleatoric.expand_as(mean))
 
 
@@ -46,10 +43,10 @@ class GaussianLikelihood(Likelihood):
     `b = rate + N E[(y − f)²]/2T`; the weights see `E[log N(y | f, 1/τ)]`. Predictions use the noise
     variance b / a.
 
-    In `condition` a target of NaN is missing and counts for nothing, in N neither. Until a has
-    grown to `shape + N/2T`, data are new: each batch adds its own number and squares, f as it is
-    given y (and no less than `averaging` of b / a is that of the last batch). From then on data
-    have been seen, f knows them already, and averages are taken.
+    In `condition` a target of NaN is missing: it teaches nothing and is not counted in N. During
+    the first pass over the data, until a has grown to `shape + N/2T`, each batch adds its number of
+    targets and its squares `E[(y − f)² | y]` to the belief, and has a say of at least `averaging`
+    in b / a. Later passes see data that f has learned from already, and average as above.
 
     >>> GaussianLikelihood(noise=0.1)
     GaussianLikelihood(noise=0.1, shape=6.0, rate=6.0, averaging=0.01)
@@ -60,17 +57,18 @@ class GaussianLikelihood(Likelihood):
     rate: float = 6.0
     averaging: float = 0.01
 
+    distribution_class = NormalTargets
     normal_sampling = True
-
-    @property
-    def learns(self) -> bool:  # type: ignore[override]
-        return self.noise is None
 
     def __post_init__(self) -> None:
         if self.noise is not None:
             _noise.checked(self.noise)
         if not (self.shape > 0 and self.rate > 0):
             raise ValueError(f"Gamma({self.shape}, {self.rate}) needs positive parameters.")
+
+    @property
+    def learns(self) -> bool:
+        return self.noise is None
 
     def init(self, like: Tensor) -> Params:
         if self.noise is not None:
@@ -82,22 +80,22 @@ class GaussianLikelihood(Likelihood):
             return {}
         return {"squares": (self.check(outputs, targets) - outputs).square().sum(0)}
 
-    def update(self, noise: Params, statistics: Params, weight: float) -> Params:
+    def update(self, state: Params, statistics: Params, weight: float) -> Params:
         if self.noise is not None:
-            return _noise.update(self.noise, noise)
+            return _noise.update(self.noise, state)
         if "again" in statistics:
-            return self._counted(noise, statistics)
+            return self._counted(state, statistics)
         b = self.rate + 0.5 * statistics["squares"]
-        old = noise["a"]
+        old = state["a"]
         a = torch.zeros_like(old) + (self.shape + 0.5 * weight)
         # At the prior there is nothing to average yet, so the conjugate answer is taken at once.
         rate = torch.full_like(old, self.averaging).masked_fill(old == self.shape, 1.0)
-        return {"a": old.lerp(a, rate), "b": noise["b"].expand_as(b).lerp(b, rate)}
+        return {"a": old.lerp(a, rate), "b": state["b"].expand_as(b).lerp(b, rate)}
 
-    def _counted(self, noise: Params, statistics: Params) -> Params:
+    def _counted(self, state: Params, statistics: Params) -> Params:
         """After a batch whose targets were counted: each output has its own number."""
         count = statistics["count"]
-        a, b = noise["a"].expand_as(count), noise["b"].expand_as(count)
+        a, b = state["a"].expand_as(count), state["b"].expand_as(count)
         whole = self.shape + 0.5 * count
         # How many such batches make up the data; none where all targets are missing.
         batches = torch.where(statistics["batches"] > 0, statistics["batches"], 1.0)
@@ -114,72 +112,69 @@ class GaussianLikelihood(Likelihood):
             "b": torch.where(new, added, mixed),
         }
 
-    def _precision(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
+    def _precision(self, outputs: Tensor, state: Params) -> tuple[Tensor, Tensor]:
         """`E[τ]` and `E[log τ]`."""
         if self.noise is not None:
-            precision = 1.0 / _noise.variance(self.noise, noise)
+            precision = 1.0 / _noise.variance(self.noise, state)
             if not isinstance(precision, Tensor):
                 # Written on the device itself: a copy to it cannot be part of a CUDA graph.
                 precision = torch.full((), precision, dtype=outputs.dtype, device=outputs.device)
             return precision, precision.log()
-        a, b = noise["a"], noise["b"]
+        a, b = state["a"], state["b"]
         return a / b, torch.digamma(a) - b.log()
 
-    def _variance(self, noise: Params) -> Tensor | float:
+    def _variance(self, state: Params) -> Tensor | float:
         """The noise variance of predictions."""
         if self.noise is not None:
-            return _noise.variance(self.noise, noise)
-        return noise["b"] / noise["a"]
+            return _noise.variance(self.noise, state)
+        return state["b"] / state["a"]
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return match(outputs, targets, "GaussianLikelihood")
 
-    def distribution(self, outputs: Tensor, noise: Params) -> Normal:
-        precision, _ = self._precision(outputs, noise)
-        return Normal(outputs, precision.rsqrt().expand_as(outputs), validate_args=False)
+    def distribution(self, outputs: Tensor, state: Params) -> NormalTargets:
+        precision, _ = self._precision(outputs, state)
+        return NormalTargets(outputs, precision.rsqrt().expand_as(outputs))
 
-    def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
+    def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
         error = self.check(outputs, targets) - outputs
-        return per_example(log_normal(error, *self._precision(outputs, noise)))
+        return per_example(log_normal(error, *self._precision(outputs, state)))
 
-    def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
-        scale = self.distribution(outputs, noise).scale
-        return outputs + scale * randomness.normal_like(outputs, generator)
-
-    def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
-        precision, _ = self._precision(outputs, noise)
+    def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
+        precision, _ = self._precision(outputs, state)
         return one_vector_per_output(precision.sqrt().expand_as(outputs))
 
-    def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
-        return outputs, self.distribution(outputs, noise).scale.square()
-
     def condition(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        targets, around = self.check(mean, targets), self._variance(noise)
+        targets, around = self.check(mean, targets), self._variance(state)
         seen = ~targets.isnan()
         error, weight = torch.where(seen, targets - mean, 0.0), seen / (variance + around)
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
         statistics = {}
-        if self.noise is None:
+        if self.learns:
             statistics = _squares(error, variance, around, seen.to(mean.dtype))
         return Conditioned(error * weight, -weight, per_example(log_prob), statistics)
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Tensor:
         # E[(y − f)²] = (y − m)² + s
-        precision, log_precision = self._precision(mean, noise)
+        precision, log_precision = self._precision(mean, state)
         error = self.check(mean, targets) - mean
         values = log_normal(error, precision, log_precision) - 0.5 * precision * variance
         return per_example(values)
 
-    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
-        return normal_marginal(mean, variance, self.moments(mean, noise)[1])
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
+        return normal_marginal(mean, variance, self.distribution(mean, state).variance)
 
 
 def _squares(error: Tensor, variance: Tensor, around: Tensor | float, seen: Tensor) -> Params:
-    """Sums over the batch of `E[(y − f)²]` for targets that f does not know yet, and again."""
+    """Sums over the batch of `E[(y − f)²]`, for new targets and for those seen before.
+
+    `squares` is given y, for an f that has not learned from y yet; `again` is for one that has.
+    `count` is the number of targets, `batches` 1 where there are any.
+    """
     share = around * seen / (variance + around)
     first = (share * error).square() + around * (seen - share)
     count = seen.sum(0)

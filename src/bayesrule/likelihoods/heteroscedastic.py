@@ -6,19 +6,17 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
-from torch.distributions import Normal
+from torch import Tensor
 
 from bayesrule.likelihoods._base import (
     Conditioned,
     Likelihood,
     Marginal,
-    match,
     one_vector_per_output,
     per_example,
 )
+from bayesrule.likelihoods._targets import NormalTargets, match
 from bayesrule.likelihoods.gaussian import log_normal, normal_marginal
-from bayesrule.tensors import randomness
 from bayesrule.types import Params
 
 
@@ -34,7 +32,12 @@ class HeteroscedasticLikelihood(Likelihood):
 
     limit: float = 20.0
 
+    distribution_class = NormalTargets
     normal_sampling = True
+
+    def num_outputs(self, targets: int) -> int:
+        """A mean and a log-variance for each target."""
+        return 2 * targets
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_variance = outputs.chunk(2, dim=-1)
@@ -48,32 +51,23 @@ class HeteroscedasticLikelihood(Likelihood):
             )
         return match(outputs.chunk(2, dim=-1)[0], targets, "HeteroscedasticLikelihood")
 
-    def distribution(self, outputs: Tensor, noise: Params) -> Normal:
+    def distribution(self, outputs: Tensor, state: Params) -> NormalTargets:
         mean, log_variance = self._split(outputs)
-        return Normal(mean, torch.exp(0.5 * log_variance), validate_args=False)
+        return NormalTargets(mean, torch.exp(0.5 * log_variance))
 
-    def log_prob(self, outputs: Tensor, targets: Tensor, noise: Params) -> Tensor:
+    def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
         mean, log_variance = self._split(outputs)
         error = self.check(outputs, targets) - mean
         return per_example(log_normal(error, torch.exp(-log_variance), -log_variance))
 
-    def sample(self, outputs: Tensor, noise: Params, generator: Generator) -> Tensor:
-        mean, log_variance = self._split(outputs)
-        white = randomness.normal_like(mean, generator)
-        return mean + torch.exp(0.5 * log_variance) * white
-
-    def fisher_vectors(self, outputs: Tensor, noise: Params) -> Tensor:
+    def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
         _, log_variance = self._split(outputs)
         # Fisher of (mean, log-variance): diag(1/σ², ½).
         inner = torch.exp(-0.5 * log_variance)
         return one_vector_per_output(torch.cat([inner, torch.full_like(inner, 0.5**0.5)], dim=-1))
 
-    def moments(self, outputs: Tensor, noise: Params) -> tuple[Tensor, Tensor]:
-        mean, log_variance = self._split(outputs)
-        return mean, log_variance.exp()
-
     def condition(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
         """Approximate Gaussian variance inference; Deka, Nguyen & Goulet (2024).
 
@@ -92,16 +86,16 @@ class HeteroscedasticLikelihood(Likelihood):
         error = torch.where(seen, targets - centre, 0.0)
         share = seen / (1.0 + spread / around)
         left, square, scale = 1.0 - share, share * weight * error.square(), 3.0 * s2.expm1() + 2.0
-        known = (2.0 * left.square() + 4.0 * left * square) / scale.square() - 1.0 / scale
+        eta2 = (2.0 * left.square() + 4.0 * left * square) / scale.square() - 1.0 / scale
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
         return Conditioned(
             torch.cat([error * weight, (square - share) / scale], dim=-1),
-            torch.cat([-weight, torch.where(seen, known, 0.0)], dim=-1),
+            torch.cat([-weight, torch.where(seen, eta2, 0.0)], dim=-1),
             per_example(log_prob),
         )
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Tensor:
         """`−½ [log 2π + m₂ + ((y − m₁)² + s₁) exp(s₂/2 − m₂)]`."""
         targets = self.check(mean, targets)
@@ -110,7 +104,7 @@ class HeteroscedasticLikelihood(Likelihood):
         shrunk = squares * torch.exp(0.5 * s2 - log_noise)
         return -0.5 * per_example(math.log(2.0 * math.pi) + log_noise + shrunk)
 
-    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
         # E[exp f₂] of the Gaussian log-variance is that of a log-normal.
         (centre, log_noise), (spread, s2) = mean.chunk(2, -1), variance.chunk(2, -1)
         return normal_marginal(centre, spread, torch.exp(log_noise + 0.5 * s2))

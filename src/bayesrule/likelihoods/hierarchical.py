@@ -9,25 +9,19 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Categorical
 
 from bayesrule.likelihoods import _noise
 from bayesrule.likelihoods._base import Conditioned, Marginal
-from bayesrule.likelihoods._probabilities import (
-    ClassProbabilities,
-    choice,
-    hazard,
-    log_cdf,
-    pick,
-    present,
-)
+from bayesrule.likelihoods._classes import choice_marginal
+from bayesrule.likelihoods._probabilities import ClassProbabilities, hazard, log_cdf
+from bayesrule.likelihoods._targets import ClassTargets
 from bayesrule.types import Params
 
 
 def binary_tree(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """The nodes (K, L) that each class passes and its turns ±1 there, L = ⌈log₂ K⌉.
 
-    The turns are the class number in binary, +1 for 0 and −1 for 1. The node of a turn is told by
+    The turns are the class number in binary, +1 for 0 and −1 for 1. The node of a turn is given by
     the turns before it; nodes are numbered level by level.
 
     >>> nodes, turns = binary_tree(3)
@@ -40,6 +34,11 @@ def binary_tree(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     before = classes >> heights
     first = np.concatenate([[0], np.cumsum(before.max(0) + 1)[:-1]])
     return before + first, 1 - 2 * (classes >> (heights - 1) & 1)
+
+
+@lru_cache(maxsize=64)
+def _num_nodes(num_classes: int) -> int:
+    return int(binary_tree(num_classes)[0].max()) + 1
 
 
 @lru_cache(maxsize=64)
@@ -58,11 +57,11 @@ def _tables(num_classes: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
 class HierarchicalLikelihood(ClassProbabilities):
     """Classes told apart by binary decisions: each class is a path through a tree.
 
-    At each of its `num_outputs` nodes a network's output f turns to + with the probability
+    At each node of the tree one output f of the network turns to + with the probability
     `Φ(f / scale)`; a class has the product along its path of ⌈log₂ K⌉ nodes, normalised over the K
     classes. 10 classes need 11 outputs:
 
-    >>> HierarchicalLikelihood(num_classes=10).num_outputs
+    >>> HierarchicalLikelihood(num_classes=10).num_outputs()
     11
 
     The likelihood of classes to try first with `tagi`: a label says that the outputs on its path
@@ -83,17 +82,22 @@ class HierarchicalLikelihood(ClassProbabilities):
         if not (self.scale > 0 and math.isfinite(self.scale)):
             raise ValueError(f"scale must be positive, got {self.scale}.")
 
-    @property
-    def num_outputs(self) -> int:
+    def num_outputs(self, targets: int | None = None) -> int:
         """How many outputs the network must have: one for each node of the tree."""
-        return int(binary_tree(self.num_classes)[0].max()) + 1
+        if targets not in (None, self.num_classes):
+            raise ValueError(
+                f"HierarchicalLikelihood was built for {self.num_classes} classes, got {targets}: "
+                f"write HierarchicalLikelihood(num_classes={targets})."
+            )
+        return _num_nodes(self.num_classes)
 
     def _classes(self, outputs: Tensor) -> tuple[int, str]:
-        if outputs.ndim != 2 or outputs.shape[1] != self.num_outputs:
+        num_nodes = _num_nodes(self.num_classes)
+        if outputs.ndim != 2 or outputs.shape[1] != num_nodes:
             raise ValueError(
                 f"HierarchicalLikelihood tells {self.num_classes} classes apart by decisions at "
-                f"the {self.num_outputs} nodes of a tree: it needs {self.num_outputs} outputs "
-                f"(likelihood.num_outputs), the network gives {tuple(outputs.shape)}."
+                f"the {num_nodes} nodes of a tree: it needs {num_nodes} outputs "
+                f"(likelihood.num_outputs()), the network gives {tuple(outputs.shape)}."
             )
         return self.num_classes, f"there are {self.num_classes}"
 
@@ -106,25 +110,24 @@ class HierarchicalLikelihood(ClassProbabilities):
         return log_cdf(z[..., nodes] * turns).sum(-1).log_softmax(-1)
 
     def condition(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        labels, there = self._labels(mean, targets)
-        index, seen = present(labels)
-        log_prob = pick(self._paths(mean / self._width(variance)), index, there)
-        code = _tables(self.num_classes, mean.device)[2][index] * seen.unsqueeze(-1)
-        weight = code.abs() / (variance + _noise.variance(self.noise, noise))
+        labels, seen = self._observed(mean, targets)
+        log_prob = self._picked(self._paths(mean / self._width(variance)), labels, mean)
+        code = _tables(self.num_classes, mean.device)[2][labels] * seen.unsqueeze(-1)
+        weight = code.abs() / (variance + _noise.variance(self.noise, state))
         return Conditioned((code - mean) * weight, -weight, torch.where(seen, log_prob, 0.0))
 
     def _width(self, variance: Tensor) -> Tensor:
         return (self.scale**2 + variance).sqrt()
 
-    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
         # E[Φ(f / c)] = Φ(m / √(c² + s)) is exact; that the normaliser varies too is left out.
         width = self._width(variance)
         log_probs = self._paths(mean / width)
         p = log_probs.exp()
-        found = Categorical(logits=log_probs, validate_args=False)
-        return choice(found, p, p.square() * self._spread(mean / width, p, variance / width**2))
+        epistemic = p.square() * self._spread(mean / width, p, variance / width**2)
+        return choice_marginal(ClassTargets(log_probs), p, epistemic)
 
     def _spread(self, z: Tensor, p: Tensor, share: Tensor) -> Tensor:
         """`Σ_j (∂ log p_k / ∂z_j)² share_j`, (n, K): how sure the outputs are of each class.

@@ -7,19 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical
 
 from bayesrule.likelihoods import _noise
 from bayesrule.likelihoods._base import Conditioned, Marginal
-from bayesrule.likelihoods._probabilities import (
-    ClassProbabilities,
-    choice,
-    hazard,
-    log_cdf,
-    one_output_each,
-    pick,
-    present,
-)
+from bayesrule.likelihoods._classes import choice_marginal, one_hot
+from bayesrule.likelihoods._probabilities import ClassProbabilities, hazard, log_cdf
+from bayesrule.likelihoods._targets import ClassTargets
 from bayesrule.types import Params
 
 
@@ -41,29 +34,24 @@ class OneHotLikelihood(ClassProbabilities):
         if not (self.scale > 0 and math.isfinite(self.scale)):
             raise ValueError(f"scale must be positive, got {self.scale}.")
 
-    def _classes(self, outputs: Tensor) -> tuple[int, str]:
-        num = one_output_each(outputs, "OneHotLikelihood")
-        return num, f"the network has {num} outputs"
-
     def log_probs(self, outputs: Tensor) -> Tensor:
         return log_cdf((outputs - 0.5) / self.scale).log_softmax(-1)
 
     def condition(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        labels, there = self._labels(mean, targets)
-        index, seen = present(labels)
-        log_prob = pick(log_cdf(self._scores(mean, variance)).log_softmax(-1), index, there)
-        code = labels.unsqueeze(-1) == torch.arange(mean.shape[-1], device=mean.device)
-        weight = seen.unsqueeze(-1) / (variance + _noise.variance(self.noise, noise))
-        delta = (code.to(mean.dtype) - mean) * weight
+        labels, seen = self._observed(mean, targets)
+        log_probs = log_cdf(self._scores(mean, variance)).log_softmax(-1)
+        log_prob = self._picked(log_probs, labels, mean)
+        weight = seen.unsqueeze(-1) / (variance + _noise.variance(self.noise, state))
+        delta = (one_hot(labels, mean) - mean) * weight
         return Conditioned(delta, -weight, torch.where(seen, log_prob, 0.0))
 
     def _scores(self, mean: Tensor, variance: Tensor) -> Tensor:
         # E[Φ(f / c)] = Φ(m / √(c² + s)) is exact; that the normaliser varies too is left out.
         return (mean - 0.5) / (self.scale**2 + variance).sqrt()
 
-    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
         z = self._scores(mean, variance)
         log_probs = log_cdf(z).log_softmax(-1)
         p = log_probs.exp()
@@ -71,4 +59,4 @@ class OneHotLikelihood(ClassProbabilities):
         share = hazard(z).square() * variance / (self.scale**2 + variance)
         spread = (p.square() * share).sum(-1, keepdim=True)
         epistemic = p.square() * (share * (1.0 - 2.0 * p) + spread)
-        return choice(Categorical(logits=log_probs, validate_args=False), p, epistemic)
+        return choice_marginal(ClassTargets(log_probs), p, epistemic)

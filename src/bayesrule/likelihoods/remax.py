@@ -7,17 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical
 
 from bayesrule.likelihoods import _noise
 from bayesrule.likelihoods._base import Conditioned, Marginal
-from bayesrule.likelihoods._probabilities import (
-    ClassProbabilities,
-    choice,
-    one_output_each,
-    pick,
-    present,
-)
+from bayesrule.likelihoods._classes import choice_marginal, one_hot
+from bayesrule.likelihoods._probabilities import ClassProbabilities
+from bayesrule.likelihoods._targets import ClassTargets
 from bayesrule.moments.softmax import remax_moments, softmax_moments
 from bayesrule.types import Params
 
@@ -32,26 +27,23 @@ class _OneHot(ClassProbabilities):
     def _probabilities(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance and slope `Cov(p, f) / s` of p(f), (n, C) each."""
 
-    def _classes(self, outputs: Tensor) -> tuple[int, str]:
-        num = one_output_each(outputs, type(self).__name__)
-        return num, f"the network has {num} outputs"
-
     def condition(
-        self, mean: Tensor, variance: Tensor, targets: Tensor, noise: Params
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        labels, there = self._labels(mean, targets)
-        index, seen = present(labels)
+        labels, seen = self._observed(mean, targets)
         p, spread, slope = self._probabilities(mean, variance)
-        # However sure and wrong, a label has some probability.
-        log_probs = p.clamp_min(torch.finfo(p.dtype).tiny).log()
-        log_prob = torch.where(seen, pick(log_probs, index, there), 0.0)
-        code = labels.unsqueeze(-1) == torch.arange(p.shape[-1], device=p.device)
-        weight = seen.unsqueeze(-1) * slope / (spread + _noise.variance(self.noise, noise))
-        return Conditioned((code.to(p.dtype) - p) * weight, -slope * weight, log_prob)
+        log_prob = torch.where(seen, self._picked(_log(p), labels, mean), 0.0)
+        weight = seen.unsqueeze(-1) * slope / (spread + _noise.variance(self.noise, state))
+        return Conditioned((one_hot(labels, p) - p) * weight, -slope * weight, log_prob)
 
-    def marginal(self, mean: Tensor, variance: Tensor, noise: Params) -> Marginal:
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
         p, spread, _ = self._probabilities(mean, variance)
-        return choice(Categorical(probs=p, validate_args=False), p, spread)
+        return choice_marginal(ClassTargets(_log(p)), p, spread)
+
+
+def _log(p: Tensor) -> Tensor:
+    """`log p`, finite: however sure and wrong, a label has some probability."""
+    return p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from bayesrule.predicting import metrics
 from bayesrule.predicting.prediction import Prediction
@@ -55,11 +54,11 @@ def _real_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
 
 
 def _crps(prediction: Prediction, y: Tensor) -> Tensor:
-    if isinstance(prediction.components, Normal):
-        flat = len(prediction.conditional_means), -1
-        normal = prediction.components
+    if prediction.components.gaussian:
+        means, variances = prediction.components.mean, prediction.components.variance
+        flat = len(means), -1
         return metrics.crps_mixture_of_gaussians(
-            normal.loc.reshape(flat), normal.scale.reshape(flat), y.reshape(-1)
+            means.reshape(flat), variances.sqrt().reshape(flat), y.reshape(-1)
         )
     samples = prediction.sample(200).flatten(start_dim=1)
     return metrics.crps_samples(samples, y.reshape(-1))

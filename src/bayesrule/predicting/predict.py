@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,12 +12,7 @@ from torch import Tensor
 from bayesrule.curvature import Problem, Recording
 from bayesrule.expectations import AtMean, Expectation, Moments
 from bayesrule.learner import Learner
-from bayesrule.likelihoods import (
-    CategoricalLikelihood,
-    ClassProbabilities,
-    GaussianLikelihood,
-    HeteroscedasticLikelihood,
-)
+from bayesrule.likelihoods import Likelihood, Marginal
 from bayesrule.likelihoods._base import one_vector_per_output
 from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
 from bayesrule.matrices.subset import SubsetMatrix
@@ -32,14 +26,30 @@ from bayesrule.types import Batch, Params, State
 
 @dataclass(frozen=True)
 class Probit:
-    """The closed-form link `softmax(m / √(1 + π v / 8))`; MacKay (1992)."""
+    """The closed-form link `softmax(m / √(1 + π v / 8))`; MacKay (1992).
+
+    Likelihoods that have no closed form take draws instead, as `MonteCarlo()` does.
+    """
+
+    num: ClassVar[int] = 100
+
+    def draws(self, likelihood: Likelihood) -> bool:
+        """Whether the outputs are drawn, and not integrated out."""
+        return likelihood.lacks("marginal") is not None
 
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """The link by `num` draws of the outputs."""
+    """The link by `num` draws of the outputs.
+
+    Likelihoods whose closed form is not the probit link (Gaussian ones, for example) keep theirs.
+    """
 
     num: int = 100
+
+    def draws(self, likelihood: Likelihood) -> bool:
+        """Whether the outputs are drawn, and not integrated out."""
+        return likelihood.probit_marginal or likelihood.lacks("marginal") is not None
 
 
 @dataclass(frozen=True)
@@ -53,9 +63,6 @@ class Linearised:
     link: Probit | MonteCarlo = Probit()
     chunk: int = 128
 
-
-# Likelihoods that integrate Gaussian outputs out one by one, without asking how they vary together.
-_CLOSED = GaussianLikelihood | HeteroscedasticLikelihood | ClassProbabilities
 
 How = Expectation | Linearised
 
@@ -94,7 +101,7 @@ def predict(
     if not isinstance(how, Expectation):
         raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
     outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
-    return _mixture(learner, state, outputs)
+    return Prediction.mixture(learner.likelihood.distribution(outputs, state.noise))
 
 
 def as_inputs(x: Any, state: State) -> Inputs:
@@ -150,21 +157,6 @@ def elbo(
     outputs = outputs_at(learner, state, as_inputs(x, state), how or AtMean(), seed=seed)
     log_probs = torch.stack([learner.likelihood.log_prob(f, y, state.noise).sum() for f in outputs])
     return log_probs.mean() - learner.temperature * state.posterior.kl(learner.prior_precision)
-
-
-def _mixture(learner: Learner, state: State, outputs: Tensor) -> Prediction:
-    """The prediction from outputs (K, n, *) at K points."""
-    likelihood = learner.likelihood
-    means, variances = zip(*(likelihood.moments(f, state.noise) for f in outputs), strict=True)
-    conditional = torch.stack(means)
-    return Prediction(
-        components=likelihood.distribution(outputs, state.noise),
-        mean=conditional.mean(0),
-        epistemic=conditional.var(0, correction=0),
-        aleatoric=torch.stack(variances).mean(0),
-        conditional_means=conditional,
-        classification=likelihood.classification,
-    )
 
 
 def linearised_outputs(
@@ -251,14 +243,17 @@ def _moments(
 
 def closed_form(learner: Learner, state: State, mean: Tensor, variance: Tensor) -> Prediction:
     """The prediction where the outputs are Gaussian and the likelihood can integrate them out."""
-    found = learner.likelihood.marginal(mean, variance, state.noise)
+    return _of_marginal(learner.likelihood.marginal(mean, variance, state.noise))
+
+
+def _of_marginal(marginal: Marginal) -> Prediction:
+    """A prediction of one component, with both parts of its variance."""
     return Prediction(
-        found.distribution.expand((1, *found.distribution.batch_shape)),
-        found.mean,
-        found.epistemic,
-        found.aleatoric,
-        found.mean[None],
-        learner.likelihood.classification,
+        components=marginal.distribution[None],
+        mean=marginal.mean,
+        epistemic=marginal.epistemic,
+        aleatoric=marginal.aleatoric,
+        conditional_means=marginal.mean[None],
     )
 
 
@@ -266,13 +261,15 @@ def _linearised(
     learner: Learner, state: State, x: Inputs, how: Linearised, seed: int
 ) -> Prediction:
     mean, covariance = linearised_outputs(learner, state, x, how.chunk)
-    spread = covariance.diagonal(dim1=-2, dim2=-1).reshape(mean.shape)
     likelihood = learner.likelihood
-    if isinstance(likelihood, _CLOSED):
-        return closed_form(learner, state, mean, spread)
-    if isinstance(how.link, Probit) and likelihood.classification:
-        return _probit(learner, state, mean, covariance, spread)
-    num = how.link.num if isinstance(how.link, MonteCarlo) else MonteCarlo().num
+    if not how.link.draws(likelihood):
+        return _of_marginal(likelihood.joint_marginal(mean, covariance, state.noise))
+    outputs = _gaussian_draws(mean, covariance, how.link.num, seed)
+    return Prediction.mixture(likelihood.distribution(outputs, state.noise))
+
+
+def _gaussian_draws(mean: Tensor, covariance: Tensor, num: int, seed: int) -> Tensor:
+    """`num` draws (num, n, *) of outputs N(mean, covariance)."""
     flat = mean.reshape(len(mean), -1)
     jitter = 1e-6 * covariance.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-12)
     eye = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)
@@ -280,21 +277,4 @@ def _linearised(
     generator = seeds.generator(mean.device, seed, 0)
     white = torch.empty(num, *flat.shape, dtype=flat.dtype, device=flat.device)
     draws = flat + (root @ white.normal_(generator=generator).unsqueeze(-1)).squeeze(-1)
-    return _mixture(learner, state, draws.reshape(num, *mean.shape))
-
-
-def _probit(
-    learner: Learner, state: State, mean: Tensor, covariance: Tensor, spread: Tensor
-) -> Prediction:
-    shrunk = mean / (1.0 + math.pi / 8.0 * spread).sqrt()
-    found = _mixture(learner, state, shrunk[None])
-    p = learner.likelihood.moments(mean, state.noise)[0]
-    if isinstance(learner.likelihood, CategoricalLikelihood):
-        # The delta method for the spread of softmax: (diag p − p pᵀ) V (diag p − p pᵀ).
-        slope = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
-        epistemic = (slope @ covariance @ slope).diagonal(dim1=-2, dim2=-1)
-    else:
-        epistemic = (p * (1.0 - p)).square() * spread
-    total = found.mean * (1.0 - found.mean)
-    epistemic = torch.minimum(epistemic, total)
-    return replace(found, epistemic=epistemic, aleatoric=total - epistemic)
+    return draws.reshape(num, *mean.shape)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from bayesrule.moments import GaussianTensor, Innovation
 from bayesrule.predicting.prediction import Prediction
@@ -59,7 +58,7 @@ def apart(x: GaussianTensor) -> GaussianTensor:
 
 def expected(prediction: Prediction, y: Tensor | None = None) -> GaussianTensor | None:
     """What is known of a target: itself where it is given, else its prediction."""
-    if not isinstance(prediction.components, Normal):
+    if not prediction.components.gaussian:
         return None
     mean, variance = prediction.mean, prediction.variance
     if y is None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
+from bayesrule.likelihoods import NormalTargets
 from bayesrule.moments import GaussianTensor, Innovation
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.sequences.carried import innovation, kept, leaves, mapped, moved
@@ -123,7 +123,7 @@ def _with_noise(p: Prediction, variance: Tensor, on_output: Innovation) -> Predi
     mean = p.mean + noise * delta
     left = noise + (2.0 * variance + noise) * noise * eta
     total = (p.epistemic + left).clamp_min(1e-6 * noise)
-    parts = Normal(mean[None], total.sqrt()[None], validate_args=False)
+    parts = NormalTargets(mean[None], total.sqrt()[None])
     aleatoric = total - p.epistemic
     return replace(
         p, components=parts, mean=mean, aleatoric=aleatoric, conditional_means=mean[None]

@@ -1,0 +1,95 @@
+"""Class numbers: which there are, which are missing, and likelihoods whose targets they are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from bayesrule.likelihoods._base import Likelihood, Marginal
+from bayesrule.likelihoods._targets import ClassTargets, TargetDistribution
+from bayesrule.types import Params
+
+MISSING = -1
+"""The class number of an example without a label, which `condition` learns nothing from."""
+
+
+class ClassLikelihood(Likelihood):
+    """Targets (n,) are class numbers, by default with one output for each class: (n, C)."""
+
+    distribution_class = ClassTargets
+
+    @abstractmethod
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """`log p(f)` of each class, (..., n, C)."""
+
+    def _classes(self, outputs: Tensor) -> tuple[int, str]:
+        """How many classes there are, and that in words; outputs of a wrong shape are refused."""
+        if outputs.ndim != 2 or outputs.shape[1] < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs one output for each class: (n, C) with C ≥ 2. The "
+                f"network gives {tuple(outputs.shape)}; for yes or no from one output use "
+                "BernoulliLikelihood."
+            )
+        return outputs.shape[1], f"the network has {outputs.shape[1]} outputs"
+
+    def _labels(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The targets as class numbers of the right shape, whether or not there are such classes.
+
+        Whether there are is seen by torch itself where they are used, without a wait for a GPU.
+        """
+        self._classes(outputs)
+        if targets.shape != outputs.shape[:1] or targets.is_floating_point():
+            raise ValueError(
+                f"{type(self).__name__} needs integer class numbers of shape ({len(outputs)},), "
+                f"got {targets.dtype} of shape {tuple(targets.shape)}."
+            )
+        return targets.long()
+
+    def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        labels = self._labels(outputs, targets)
+        num_classes, in_words = self._classes(outputs)
+        # On a GPU torch itself refuses them, without making the device wait.
+        if labels.device.type == "cpu" and labels.numel():
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= num_classes:
+                raise ValueError(
+                    f"The targets hold class {low if low < 0 else high}, but {in_words}: classes "
+                    f"0 to {num_classes - 1}."
+                )
+        return labels
+
+    def distribution(self, outputs: Tensor, state: Params) -> ClassTargets:
+        return ClassTargets(self.log_probs(outputs))
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
+        labels = self._labels(outputs, targets)
+        return self._picked(self.log_probs(outputs), labels, outputs)
+
+    def _picked(self, values: Tensor, labels: Tensor, outputs: Tensor) -> Tensor:
+        """The value of each label's class, (n,), from those of all classes (n, C)."""
+        try:
+            return values.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        except (IndexError, RuntimeError):
+            self.check(outputs, labels)
+            raise
+
+    def _observed(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Class numbers with 0 for `MISSING` ones, and which are not missing."""
+        labels = self._labels(outputs, targets)
+        seen = labels != MISSING
+        return labels.masked_fill(~seen, 0), seen
+
+
+def one_hot(labels: Tensor, like: Tensor) -> Tensor:
+    """The one-hot code (n, C) of class numbers (n,), shaped and typed as `like`."""
+    classes = torch.arange(like.shape[-1], device=like.device)
+    return (labels.unsqueeze(-1) == classes).to(like.dtype)
+
+
+def choice_marginal(distribution: TargetDistribution, mean: Tensor, epistemic: Tensor) -> Marginal:
+    """p(y) of classes and yes-or-no answers, whose whole variance is `p (1 − p)`."""
+    total = mean * (1.0 - mean)
+    epistemic = torch.minimum(epistemic, total)
+    return Marginal(distribution, mean, epistemic, total - epistemic)

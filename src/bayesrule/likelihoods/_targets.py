@@ -1,0 +1,228 @@
+"""What is believed of targets: one distribution for each of them, independent of the others.
+
+A likelihood makes these objects, for given outputs (`distribution`) and for Gaussian outputs that
+are integrated out (`marginal`). Predictions are mixtures of them and ask them for everything.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from bayesrule.likelihoods import _abilities
+from bayesrule.tensors import randomness
+
+
+@dataclass(frozen=True, eq=False)
+class TargetDistribution(ABC):
+    """p(y) of targets (..., n, *); a first axis of K holds the components of a mixture.
+
+    A subclass is a frozen dataclass whose tensors all have that shape (with one more axis for the
+    classes). What it does not write of `sample`, `cdf` and `rescaled` it lacks, and says so.
+    """
+
+    classification: ClassVar[bool] = False
+    """Whether y is a class or a yes-or-no answer, and its mean a probability."""
+    class_numbers: ClassVar[bool] = False
+    """Whether y is one number for one of C classes: means have an axis of C more than targets."""
+    whole_numbers: ClassVar[bool] = False
+    """Whether y is a count, so that quantiles are whole numbers."""
+    gaussian: ClassVar[bool] = False
+    """Whether mean and variance say everything of y."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """The mean of y, (..., n, *); the probabilities (..., n, C) for class numbers."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """The variance of y (of the one-hot y for class numbers), shaped as the mean."""
+
+    @abstractmethod
+    def log_prob(self, y: Tensor) -> Tensor:
+        """`log p(y)` of each target, (..., n, *); y may have fewer leading axes."""
+
+    def sample(self, generator: Generator) -> Tensor:
+        """One draw of each target, (..., n, *)."""
+        raise TypeError(self.lacks("sample"))
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """`P(Y ≤ y)` of each target, (..., n, *); y may have fewer leading axes."""
+        raise TypeError(self.lacks("cdf"))
+
+    def quantile(self, level: float) -> Tensor:
+        """The smallest y with `P(Y ≤ y) ≥ level`, (..., n, *)."""
+        return quantile(self.cdf, self.mean, self.variance.sqrt(), level, self.whole_numbers)
+
+    def rescaled(self, shift: Tensor, scale: Tensor) -> Self:
+        """The distribution of `shift + scale · y`, scale > 0."""
+        raise TypeError(self.lacks("rescaled"))
+
+    @classmethod
+    def lacks(cls, ability: str) -> str | None:
+        """None where the method `ability` is there, else a sentence that says what is missing."""
+        _abilities.refuse_unknown(ability)
+        if _abilities.gives(cls, TargetDistribution, ability):
+            return None
+        return _abilities.sentence(cls.__name__, ability)
+
+    def matched(self, y: Tensor) -> Tensor:
+        """y in the shape (n, *) of one component's targets, or a ValueError."""
+        return match(self.mean[0], y, "This prediction")
+
+    def __getitem__(self, index: Any) -> Self:
+        """The same for chosen components: all tensors indexed along their first axis."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: x[index] for name, x in parts.items() if isinstance(x, Tensor)}
+        return replace(self, **tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class NormalTargets(TargetDistribution):
+    """`y ~ N(loc, scale²)`."""
+
+    loc: Tensor
+    scale: Tensor
+    gaussian: ClassVar[bool] = True
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square()
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        z = (y - self.loc) / self.scale
+        return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log()
+
+    def sample(self, generator: Generator) -> Tensor:
+        return self.loc + self.scale * randomness.normal_like(self.loc, generator)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        return torch.special.ndtr((y - self.loc) / self.scale)
+
+    def rescaled(self, shift: Tensor, scale: Tensor) -> Self:
+        return replace(self, loc=shift + scale * self.loc, scale=scale * self.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTargets(TargetDistribution):
+    """`y ~ Categorical(softmax logits)`, logits (..., n, C), class numbers y (..., n)."""
+
+    logits: Tensor
+    classification: ClassVar[bool] = True
+    class_numbers: ClassVar[bool] = True
+
+    @property
+    def mean(self) -> Tensor:
+        return self.logits.softmax(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        p = self.mean
+        return p * (1.0 - p)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        index = y.long().expand(self.logits.shape[:-1]).unsqueeze(-1)
+        return self.logits.log_softmax(-1).gather(-1, index).squeeze(-1)
+
+    def sample(self, generator: Generator) -> Tensor:
+        return drawn_class(self.mean, generator)
+
+    def matched(self, y: Tensor) -> Tensor:
+        num = self.logits.shape[-2]
+        if y.shape != (num,):
+            raise ValueError(
+                f"This prediction needs class numbers of shape ({num},), got {tuple(y.shape)}."
+            )
+        return y
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryTargets(TargetDistribution):
+    """`y ~ Bernoulli(sigmoid logits)`: a yes-or-no answer, 1 or 0, for each logit."""
+
+    logits: Tensor
+    classification: ClassVar[bool] = True
+
+    @property
+    def mean(self) -> Tensor:
+        return self.logits.sigmoid()
+
+    @property
+    def variance(self) -> Tensor:
+        p = self.mean
+        return p * (1.0 - p)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        answers, logits = torch.broadcast_tensors(y.to(self.logits.dtype), self.logits)
+        return -functional.binary_cross_entropy_with_logits(logits, answers, reduction="none")
+
+    def sample(self, generator: Generator) -> Tensor:
+        return torch.bernoulli(self.mean, generator=generator)
+
+
+def match(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
+    """Real-valued targets in the shape of the outputs; (n,) and (n, 1) are taken for each other."""
+    if targets.shape == outputs.shape:
+        return targets.to(outputs.dtype)
+    shapes = {tuple(outputs.shape), tuple(targets.shape)}
+    if shapes == {(len(outputs),), (len(outputs), 1)}:
+        return targets.reshape(outputs.shape).to(outputs.dtype)
+    raise ValueError(
+        f"{kind} needs targets of the shape of the network's outputs {tuple(outputs.shape)}, got "
+        f"{tuple(targets.shape)}."
+    )
+
+
+def drawn_class(p: Tensor, generator: Generator) -> Tensor:
+    """A class for each row of probabilities (..., C): the first of C exponential clocks to ring.
+
+    As torch.multinomial does it, but without looking at the numbers, which makes a GPU wait.
+    """
+    clocks = torch.empty_like(p).exponential_(generator=generator)
+    return (p / clocks).argmax(-1)
+
+
+def quantile(
+    cdf: Callable[[Tensor], Tensor], mean: Tensor, std: Tensor, level: float, whole_numbers: bool
+) -> Tensor:
+    """The smallest y with `cdf(y) ≥ level`, shaped as the mean, by bisection.
+
+    It lies within `std / √min(level, 1 − level)` of the mean (Chebyshev's inequality).
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"A quantile's level lies strictly between 0 and 1, got {level}.")
+    reach = (std * max(10.0, min(level, 1.0 - level) ** -0.5)).clamp_min(1e-30)
+    low, high = mean - reach, mean + reach
+    if whole_numbers:
+        return _whole_quantile(cdf, low.floor(), high.ceil(), level)
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        below = cdf(middle) < level
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+def _whole_quantile(
+    cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, level: float
+) -> Tensor:
+    """The smallest whole number with `cdf ≥ level`, which is above `low` and at most `high`."""
+    for _ in range(100):
+        if not (high - low > 1.0).any():
+            break
+        middle = (0.5 * (low + high)).floor()
+        below = cdf(middle) < level
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return high
