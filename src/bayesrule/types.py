@@ -101,10 +101,10 @@ class State:
     seed: int
 
     def __repr__(self) -> str:
-        kept = ", ".join(self.rule) or "nothing"
+        rule, likelihood = (", ".join(kept) or "nothing" for kept in (self.rule, self.likelihood))
         return (
-            f"State(step={self.step}, seed={self.seed},\n  posterior={self.posterior!r},\n"
-            f"  the rule keeps {kept}; the likelihood keeps {', '.join(self.likelihood) or 'nothing'})"
+            f"State(step={self.step}, seed={self.seed}, posterior={self.posterior!r}, the rule "
+            f"keeps: {rule}; the likelihood keeps: {likelihood})"
         )
 
 

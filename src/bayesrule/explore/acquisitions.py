@@ -205,7 +205,7 @@ def _linearised_draws(learner: Learner, state: State, x: Inputs, num: int, seed:
 
 def _conditional(learner: Learner, state: State, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """The mean (K, n, D) of y given each draw, and its expected variance (n, D)."""
-    found = [learner.likelihood.moments(f, state.noise) for f in outputs]
+    found = [learner.likelihood.moments(f, state.likelihood) for f in outputs]
     means = torch.stack([mean for mean, _ in found])
     variance = torch.stack([spread for _, spread in found]).mean(0)
     return means.reshape(*outputs.shape[:2], -1), variance.reshape(outputs.shape[1], -1)

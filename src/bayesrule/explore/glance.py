@@ -82,7 +82,7 @@ class Glance:
             # What is left of the variance after what was seen, s⁺ / s, passes the next on.
             kept = 1.0 + s * eta
             found = self.learner.likelihood.condition(
-                outputs.centre + s * delta, s * kept, y, self.state.noise
+                outputs.centre + s * delta, s * kept, y, self.state.likelihood
             )
             scale = k / (1.0 - (k - 1) * s * kept * found.eta)
             delta = delta + kept * scale * found.delta

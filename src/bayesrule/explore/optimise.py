@@ -76,7 +76,7 @@ def optimise_inputs(
 def _predicted(glance: Glance, x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and epistemic standard deviation of one output for each example, (n,)."""
     _, outputs = glance.forward(x)
-    found = glance.learner.likelihood.marginal(outputs.centre, outputs.variance, glance.state.noise)
+    found = glance.learner.likelihood.marginal(outputs.centre, outputs.variance, glance.state.likelihood)
     if found.mean.numel() != len(x) or glance.learner.likelihood.classification:
         raise ValueError(
             "What is optimised is one real-valued output for each example, got "
@@ -88,7 +88,7 @@ def _predicted(glance: Glance, x: Tensor) -> tuple[Tensor, Tensor]:
 def _better(glance: Glance, x: Tensor, variance: Tensor, ambition: float) -> Tensor:
     """The inputs that an output better by `ambition` standard deviations would have come from."""
     way, outputs = glance.forward(GaussianTensor(x, variance))
-    found = glance.learner.likelihood.marginal(outputs.centre, outputs.variance, glance.state.noise)
+    found = glance.learner.likelihood.marginal(outputs.centre, outputs.variance, glance.state.likelihood)
     glance.back(way, outputs, found.mean - ambition * found.epistemic.sqrt())
     # A step that goes too far is not taken, so it is not held back as in infer_inputs.
     return learned(way.inputs[0])[0]

@@ -19,6 +19,9 @@ class Matrix(ABC):
     `S = F + δI` are both such matrices. Operations return new matrices; nothing changes in place.
     """
 
+    independent: bool = False
+    """Whether it is diagonal: each parameter has a number of its own."""
+
     @abstractmethod
     def matmul(self, vector: Params) -> Params:
         """`S v`."""
@@ -109,7 +112,7 @@ class Matrix(ABC):
         """What steps use of this matrix besides its own tensors, to be carried along with them."""
         return {}
 
-    def restore(self, derived: Params) -> None:
+    def restore(self, derived: Params) -> None:  # noqa: B027
         """Takes what `derived` gave of the same matrix, instead of working it out."""
 
     def refreshed(self) -> Self:

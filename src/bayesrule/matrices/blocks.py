@@ -19,20 +19,25 @@ Groups = Mapping[str, Names]
 
 
 def grouped(patterns: Iterable[str], names: Collection[str]) -> dict[str, Names]:
-    """The names that fit each pattern; of several patterns the first counts.
+    """The names that fit each pattern; of several patterns the first counts, and `|` means or.
 
-    >>> grouped(["*.bias", "*"], ["a.weight", "a.bias", "b.weight"])
-    {'*.bias': ('a.bias',), '*': ('a.weight', 'b.weight')}
+    >>> grouped(["*.bias|head.*", "*"], ["a.weight", "a.bias", "head.weight"])
+    {'*.bias|head.*': ('a.bias', 'head.weight'), '*': ('a.weight',)}
     """
     left, groups = list(names), {}
     for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
-            raise ValueError(f"No parameter is named {pattern!r}. There are: {', '.join(names)}.")
-        groups[pattern] = tuple(name for name in left if fnmatch.fnmatchcase(name, pattern))
+        for part in pattern.split("|"):
+            if not fnmatch.filter(names, part):
+                raise ValueError(f"No parameter is named {part!r}. There are: {', '.join(names)}.")
+        groups[pattern] = tuple(name for name in left if _fits(name, pattern))
         left = [name for name in left if name not in groups[pattern]]
     if left:
         raise ValueError(f"{left[0]!r} fits no pattern; add one for all others: '*'.")
     return {pattern: members for pattern, members in groups.items() if members}
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, part) for part in pattern.split("|"))
 
 
 def pick(params: Params, names: Iterable[str]) -> Params:
@@ -46,6 +51,11 @@ class BlockMatrix(Matrix):
 
     blocks: dict[str, Matrix]
     groups: dict[str, Names]
+
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether all blocks are diagonal."""
+        return all(block.independent for block in self.blocks.values())
 
     def _vector(self, function: Callable[[Matrix, Params], Params], vector: Params) -> Params:
         parts: Params = {}

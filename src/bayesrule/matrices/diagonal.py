@@ -20,6 +20,8 @@ class DiagonalMatrix(Matrix):
 
     values: Params
 
+    independent = True
+
     def matmul(self, vector: Params) -> Params:
         return vectors.mul(vector, self.values)
 
@@ -157,6 +159,8 @@ class IsotropicMatrix(Matrix):
 
     value: Tensor
     shapes: dict[str, tuple[int, ...]]
+
+    independent = True
 
     @property
     def size(self) -> int:

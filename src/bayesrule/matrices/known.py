@@ -16,6 +16,8 @@ from bayesrule.types import Params, Rows
 class KnownMatrix(Matrix):
     """A precision without end: every product with it or its inverse is taken as zero."""
 
+    independent = True
+
     def matmul(self, vector: Params) -> Params:
         return vectors.zeros_like(vector)
 

@@ -81,8 +81,10 @@ def _family(
         )
     if online or last_layer is False or (last_layer is None and structure is not None):
         return GaussianFamily(structure or Diagonal())
-    last = dict.fromkeys(last_layer_names(model), GaussianFamily(structure or Dense()))
-    return PerGroup({**last, "*": PointEstimate()})
+    last, names = GaussianFamily(structure or Dense()), last_layer_names(model)
+    if len(names) == len([v for v in model.parameters() if v.requires_grad]):
+        return last
+    return PerGroup({"|".join(names): last, "*": PointEstimate()})
 
 
 def last_layer_names(model: nn.Module) -> tuple[str, ...]:

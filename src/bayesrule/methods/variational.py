@@ -138,7 +138,7 @@ def _family(family: Family, known: tuple[str, ...]) -> Family:
     """The family, with some weights as point estimates."""
     if not known:
         return family
-    return PerGroup({**dict.fromkeys(known, PointEstimate(with_prior=False)), "*": family})
+    return PerGroup({"|".join(known): PointEstimate(with_prior=False), "*": family})
 
 
 def _rule(options: ElboOptions) -> Elbo:

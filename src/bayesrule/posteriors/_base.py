@@ -32,6 +32,10 @@ class Posterior(ABC):
     """
 
     mean: Params
+    independent: bool = False
+    """Whether all weights are independent Gaussians, each with a variance of its own or none."""
+    linearisable: bool = False
+    """Whether it is a Gaussian with a `precision` that can be multiplied with Jacobians."""
 
     @property
     @abstractmethod

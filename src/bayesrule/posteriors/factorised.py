@@ -121,6 +121,7 @@ class Factorised(Normal):
     """`q(θ) = Π N(mean, std²)` with `log std` a function of the free parameters `scales`."""
 
     scales: Params
+    independent = True
 
     __repr__ = Posterior.__repr__
 

@@ -30,6 +30,12 @@ class Normal(Posterior):
     """`q(θ) = N(mean, precision⁻¹)`, however the precision is kept."""
 
     precision: Matrix
+    linearisable = True
+
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether the precision is diagonal."""
+        return self.precision.independent
 
     def variance(self) -> Params:
         known = self.precision.inverse_diagonal()

@@ -133,6 +133,16 @@ class Product(Posterior):
         return self._each(lambda part: part.mean)
 
     @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether the weights of all groups are."""
+        return all(part.independent for part in self.parts.values())
+
+    @property
+    def linearisable(self) -> bool:  # type: ignore[override]
+        """Whether all groups are Gaussian."""
+        return all(part.linearisable for part in self.parts.values())
+
+    @property
     def num_parameters(self) -> int:
         return sum(part.num_parameters for part in self.parts.values())
 
@@ -241,6 +251,8 @@ def _sum(values: Iterable[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class PerGroup(Family):
     """A family for each group of weights, by name or pattern; the first pattern that fits counts.
+
+    A pattern may name several, `"head.weight|head.bias"`, which then share one belief.
 
     `PerGroup({"*.bias": MeanFieldFamily(), "*": BernoulliFamily()})` has binary weights with real
     biases; `PerGroup({"2.*": GaussianFamily(Dense()), "*": PointEstimate()})` is a belief over the

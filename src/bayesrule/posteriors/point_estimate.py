@@ -33,6 +33,9 @@ class PointBelief(Posterior):
 
     mean: Params
 
+    independent = True
+    linearisable = True
+
     __repr__ = Posterior.__repr__
 
     @property

@@ -14,10 +14,8 @@ from bayesrule.expectations import AtMean, Expectation, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood, Marginal
 from bayesrule.likelihoods._base import one_vector_per_output
-from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
-from bayesrule.matrices.subset import SubsetMatrix
 from bayesrule.moments import Propagation
-from bayesrule.posteriors import Normal
+from bayesrule.posteriors import Family, Point
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.network import Inputs, num_examples, take
@@ -63,6 +61,14 @@ class Linearised:
     link: Probit | MonteCarlo = Probit()
     chunk: int = 128
 
+    def obstacle(self, family: Family) -> str | None:
+        """Why the beliefs of a family cannot be linearised, in words; None if they can."""
+        return None if family.linearisable else _not_linearisable(repr(family))
+
+
+def _not_linearisable(what: str) -> str:
+    return f"A linearised prediction needs a Gaussian, got {what}; use Draws(num)."
+
 
 How = Expectation | Linearised
 
@@ -101,7 +107,7 @@ def predict(
     if not isinstance(how, Expectation):
         raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
     outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
-    return Prediction.mixture(learner.likelihood.distribution(outputs, state.noise))
+    return Prediction.mixture(learner.likelihood.distribution(outputs, state.likelihood))
 
 
 def as_inputs(x: Any, state: State) -> Inputs:
@@ -112,7 +118,7 @@ def as_inputs(x: Any, state: State) -> Inputs:
 
 
 def _as_tensor(x: Any, state: State) -> Tensor:
-    like = state.posterior.witness
+    like = state.posterior.any_tensor
     if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
         x = x.copy()  # torch can only share memory that it may write to, in increasing order
     tensor = torch.as_tensor(x, device=like.device)
@@ -133,7 +139,7 @@ def outputs_at(
     generator = seeds.generator(state.posterior.device, seed, 0)
     starts = range(0, num_examples(x), batch_size)
     outputs = []
-    for point in how.points(state.posterior, generator, offsets=False):
+    for point in how.points(state.posterior, generator, tracked=False):
         parts = [
             learner.network(
                 point.params, state.buffers, take(x, slice(i, i + batch_size)), training=False
@@ -155,19 +161,17 @@ def elbo(
     """`E_q[log p(y | f)] − T · KL(q ‖ prior)` of the whole data set given as one batch."""
     x, y = batch
     outputs = outputs_at(learner, state, as_inputs(x, state), how or AtMean(), seed=seed)
-    log_probs = torch.stack([learner.likelihood.log_prob(f, y, state.noise).sum() for f in outputs])
-    return log_probs.mean() - learner.temperature * state.posterior.kl(learner.prior_precision)
+    likelihood = learner.likelihood
+    each = [likelihood.log_prob(f, y, state.likelihood).sum() for f in outputs]
+    return torch.stack(each).mean() - learner.temperature * learner.divergence(state)
 
 
 def linearised_outputs(
     learner: Learner, state: State, x: Inputs, chunk: int = 128
 ) -> tuple[Tensor, Tensor]:
     """Mean (n, C) and covariance (n, C, C) of the outputs of the linearised network."""
-    if not isinstance(state.posterior, Normal):
-        raise TypeError(
-            f"A linearised prediction needs a Gaussian, got {type(state.posterior).__name__}; "
-            "use Draws(num)."
-        )
+    if not state.posterior.linearisable:
+        raise TypeError(_not_linearisable(type(state.posterior).__name__))
     # A caller's no_grad would leave no slopes, and so no variance at all.
     with torch.inference_mode(False), torch.enable_grad():
         parts = [
@@ -186,36 +190,31 @@ def _recordable(x: Inputs) -> Inputs:
 
 
 def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor, Tensor]:
-    assert isinstance(state.posterior, Normal)
     generator = torch.Generator()
     problem = Problem(
         learner.network,
         learner.likelihood,
-        state.noise,
+        state.likelihood,
         state.buffers,
         x,
         torch.empty(0),
         generator,
         training=False,
     )
-    recording = Recording(problem, state.posterior.mean)
+    recording = Recording(problem, Point(state.posterior.mean))
     outputs = recording.outputs.detach()
     rows, _ = recording.backward(one_vector_per_output(torch.ones_like(outputs)), gradient=False)
-    return outputs, state.posterior.precision.output_covariance(rows)
+    return outputs, state.posterior.precision.output_covariance(rows)  # type: ignore[attr-defined]
 
 
 def independent_variances(state: State) -> Params:
     """The variances of weights that are independent Gaussians, which moment propagation needs."""
-    posterior = state.posterior
-    precision = getattr(posterior, "precision", None)
-    known = precision.inner if isinstance(precision, SubsetMatrix) else precision
-    if isinstance(posterior, Normal) and isinstance(known, DiagonalMatrix | IsotropicMatrix):
-        return posterior.precision.inverse_diagonal()
-    kind = type(known if known is not None else posterior).__name__
+    if state.posterior.independent:
+        return state.posterior.uncertain_variance()
     raise TypeError(
         "Moment propagation is for independent Gaussian weights; it would lose what "
-        f"{kind} knows of how they vary together. Use Linearised() or Draws(num) to predict; "
-        "inputs and hidden units can be inferred from tagi or another diagonal belief."
+        f"{state.posterior!r} knows of how they vary together. Use Linearised() or Draws(num) to "
+        "predict; inputs and hidden units can be inferred from tagi or another diagonal belief."
     )
 
 
@@ -227,10 +226,10 @@ def moment_outputs(
     variance = independent_variances(state)
     found = []
     for start in range(0, num_examples(x), batch_size):
-        way = Propagation(learner.network, how.activations, record=False)
+        propagation = Propagation(learner.network, how.activations, record=False)
         part, buffers = take(x, slice(start, start + batch_size)), dict(state.buffers)
         mean = state.posterior.mean
-        found.append(way.forward(mean, variance, buffers, part, training=False))
+        found.append(propagation.forward(mean, variance, buffers, part, training=False))
     return torch.cat([f.centre for f in found]), torch.cat([f.variance for f in found])
 
 
@@ -243,7 +242,7 @@ def _moments(
 
 def closed_form(learner: Learner, state: State, mean: Tensor, variance: Tensor) -> Prediction:
     """The prediction where the outputs are Gaussian and the likelihood can integrate them out."""
-    return _of_marginal(learner.likelihood.marginal(mean, variance, state.noise))
+    return _of_marginal(learner.likelihood.marginal(mean, variance, state.likelihood))
 
 
 def _of_marginal(marginal: Marginal) -> Prediction:
@@ -263,9 +262,9 @@ def _linearised(
     mean, covariance = linearised_outputs(learner, state, x, how.chunk)
     likelihood = learner.likelihood
     if not how.link.draws(likelihood):
-        return _of_marginal(likelihood.joint_marginal(mean, covariance, state.noise))
+        return _of_marginal(likelihood.joint_marginal(mean, covariance, state.likelihood))
     outputs = _gaussian_draws(mean, covariance, how.link.num, seed)
-    return Prediction.mixture(likelihood.distribution(outputs, state.noise))
+    return Prediction.mixture(likelihood.distribution(outputs, state.likelihood))
 
 
 def _gaussian_draws(mean: Tensor, covariance: Tensor, num: int, seed: int) -> Tensor:

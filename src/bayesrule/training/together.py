@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
-from bayesrule.execution.stacked.replay import stepper
+from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
-from bayesrule.posteriors import Factorised
 from bayesrule.predicting.predict import as_inputs, predict
 from bayesrule.tensors.network import Inputs, take
 from bayesrule.training.batches import TensorBatches
@@ -76,7 +75,7 @@ class Net:
 
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
         """The state with the statistics of normalising layers as they are at its weights."""
-        return self.learner.settle(
+        return self.learner.renew_averages(
             state, _placed(self.batches.epoch(epoch, self.seed), state), most
         )
 
@@ -108,7 +107,8 @@ class Together:
         num_data = [net.learner.num_data for net in nets]
         self.stack = Stacked(nets[0].learner, len(nets), num_data=num_data)
         self.state = self.stack.stack([net.learner.init(net.seed) for net in nets])
-        self.steps = stepper(self.stack, self.state)
+        replayed = self.state.posterior.device.type == "cuda" and _replays(self.stack.learner)
+        self.step = Replayed(self.stack).step if replayed else self.stack.step
         like = next(iter(self.state.posterior.mean.values()))
         self.x = as_inputs(_joined([net.batches.x for net in nets]), self.state)
         self.y = torch.cat([net.batches.y for net in nets]).to(like.device)
@@ -124,10 +124,9 @@ class Together:
     def _epoch(self, epoch: int) -> None:
         begun, total, count = time.perf_counter(), torch.zeros(()), len(self.nets[0].batches)
         for batch, sizes in self._batches(epoch):
-            loss = self.steps.step(batch, sizes)
-            total = total.to(loss) + loss
+            self.state, info = self.step(self.state, batch, sizes=sizes, donate=True)
+            total = total.to(info.loss) + info.loss
             self.bar.advance(len(self.nets))
-        self.state = self.steps.state
         pairs = zip(total.tolist(), self.stack.num_data, strict=True)
         losses = [loss / count / num_data for loss, num_data in pairs]
         self._check(losses, epoch)
@@ -165,13 +164,12 @@ class Together:
                     "smaller learning_rate, standardised inputs or a larger prior_precision "
                     "usually help."
                 )
-        belief = self.state.posterior
-        if isinstance(belief, Factorised) and belief.fault() is not None:
+        if self.state.posterior.fault() is not None:
             self._explain_scales(epoch)
 
     def _explain_scales(self, epoch: int) -> None:
         for net, state in zip(self.nets, self.stack.unstack(self.state), strict=True):
-            fault = state.posterior.fault()  # type: ignore[attr-defined]
+            fault = state.posterior.fault()
             if fault is not None:
                 raise TrainingError(
                     f"Set {net.number}: {fault} in epoch {epoch + 1}, so training stops here. A "
@@ -184,6 +182,10 @@ class Together:
         states = self.stack.unstack(self.state)
         pairs = zip(self.nets, states, strict=True)
         return [net.score(net.settled(state, epoch)) for net, state in pairs]
+
+
+def _replays(learner: Learner) -> bool:
+    return replay_obstacle(learner) is None
 
 
 def _order(length: int, epoch: int, seed: int) -> Tensor:

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from bayesrule.execution.compiled import Fused
-from bayesrule.execution.replayed import Replayed, replayable
+from bayesrule.execution.compiled import Compiled
+from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.expectations import AtMean
 from bayesrule.learner import Learner
-from bayesrule.posteriors import Factorised
 from bayesrule.predicting.predict import How, as_inputs, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import tree
@@ -70,7 +69,7 @@ def fit(
       training stops after so many epochs without a better one, and goes back to the best.
     - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
       from the last checkpoint and ends bit for bit as if it had not been.
-    - `fused`: steps are compiled (`Fused`), for `tagi` on large nets or for many steps; learners
+    - `fused`: steps are compiled (`Compiled`), for `tagi` on large nets or for many steps; learners
       whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
     - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
       each step, with a state that the next step changes.
@@ -229,8 +228,7 @@ class _Loop:
         )
 
     def _check_scales(self, epoch: int) -> None:
-        belief = self.state.posterior
-        fault = belief.fault() if isinstance(belief, Factorised) else None
+        fault = self.state.posterior.fault()
         if fault is not None:
             raise TrainingError(
                 f"{fault} in epoch {epoch + 1} (step {self.state.step}), so training stops here. A "
@@ -239,7 +237,7 @@ class _Loop:
 
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
         """The state with the statistics of normalising layers as they are at its weights."""
-        return self.learner.settle(state, self.placed(self.batches.epoch(epoch, self.seed)), most)
+        return self.learner.renew_averages(state, self.placed(self.batches.epoch(epoch, self.seed)), most)
 
     def _score(self, state: State) -> float | None:
         """The mean log-likelihood of the validation data, per example."""
@@ -260,9 +258,9 @@ class _Loop:
 
 def _fast(learner: Learner) -> Callable[..., tuple[State, Info]]:
     """The step without what it costs to start its many small parts."""
-    if replayable(learner):
+    if replay_obstacle(learner) is None:
         return Replayed(learner).step
-    return Fused(learner).step
+    return Compiled(learner).step
 
 
 def _copy(state: State) -> State:
