@@ -74,6 +74,11 @@ _TABLE = (
 METRICS: dict[str, Metric] = {metric.key: metric for metric in _TABLE}
 
 
+def label(key: str) -> str:
+    """The name of a metric in a table, or its key where the metric is not a known one."""
+    return METRICS[key].label if key in METRICS else key
+
+
 def decimals(values: Iterable[float]) -> int:
     """Decimals that give the typical value of a column three digits.
 
