@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, numbers, options, text
-from bayesrule.app.compare import Outcome, applicable, compare
+from bayesrule.app.compare import applicable, compare
 from bayesrule.app.data import Encoder
 from bayesrule.app.report import METRICS, Comparison, MethodResult, Statistic, write_report
 from bayesrule.app.report.columns import order, primary
+from bayesrule.training.progress import Progress
 
 _KEYS = {
     "regression": ("log_likelihood", "rmse", "crps", "coverage_90", "seconds"),
@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     with faults.of_the_call():
         names = applicable(args.methods, task)
     folder = options.writable(Path(args.out))
-    with _Bar(quiet=args.json) as bar:
+    show = False if args.json else None
+    with Progress(len(names) * args.splits, 0, "compare", show) as bar:
         comparison = compare(
             table,
             args.target,
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             jobs=args.jobs or _cores(),
             command=options.command(args),
-            progress=bar,
+            progress=lambda *_: bar.advance(),
         )
     return _conclude(args, comparison, folder / "report.html")
 
@@ -133,28 +134,3 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         for method in _ranked(comparison)
     ]
     return {**{name: getattr(comparison, name) for name in _FIELDS}, "methods": methods}
-
-
-class _Bar:
-    """A bar over the runs on a terminal; silent elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._show = sys.stderr.isatty() and not quiet
-        self._bar: Any = None
-
-    def __call__(self, done: int, total: int, outcome: Outcome) -> None:
-        if not self._show:
-            return
-        if self._bar is None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=total, unit="run", leave=False, dynamic_ncols=True)
-        self._bar.update(1)
-        self._bar.set_postfix_str(outcome.method)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -145,12 +145,15 @@ class Plot:
                 self._add(f'<path d="{at}l6 6m0 -6l-6 6"', tip)
         self.end()
 
+    def _spans(self, xs: ArrayLike, low: ArrayLike, high: ArrayLike) -> Iterator[Floats]:
+        """Coordinates of x, low and high where all three are finite."""
+        (px, lower), (_, upper) = self.spot(xs, low), self.spot(xs, high)
+        keep = np.isfinite(px) & np.isfinite(lower) & np.isfinite(upper)
+        return (values[keep] for values in (px, lower, upper))
+
     def band(self, xs: ArrayLike, low: ArrayLike, high: ArrayLike, *, kind: str = "band") -> None:
         """The area between two curves, without the points that are not finite."""
-        px, lower = self.spot(xs, low)
-        _, upper = self.spot(xs, high)
-        keep = np.isfinite(px) & np.isfinite(lower) & np.isfinite(upper)
-        px, lower, upper = px[keep], lower[keep], upper[keep]
+        px, lower, upper = self._spans(xs, low, high)
         edge = [*zip(px, upper, strict=True), *zip(px[::-1], lower[::-1], strict=True)]
         if edge:
             path = "L".join(f"{number(x)} {number(y)}" for x, y in edge)
@@ -160,10 +163,7 @@ class Plot:
         self, xs: ArrayLike, low: ArrayLike, high: ArrayLike, *, kind: str, wide: float
     ) -> None:
         """A vertical bar from `low` to `high` at each x, `wide` units wide, as one path."""
-        px, lower = self.spot(xs, low)
-        _, upper = self.spot(xs, high)
-        keep = np.isfinite(px) & np.isfinite(lower) & np.isfinite(upper)
-        bars = zip(px[keep], lower[keep], upper[keep], strict=True)
+        bars = zip(*self._spans(xs, low, high), strict=True)
         path = "".join(f"M{number(x)} {number(a)}V{number(b)}" for x, a, b in bars)
         if path:
             self._add(f'<path class="{kind}" d="{path}" stroke-width="{number(wide)}"')
