@@ -115,7 +115,7 @@ def _footer(c: Comparison) -> str:
     listed = f"<h3>Notes</h3><ul>{notes}</ul>" if notes else ""
     return (
         f"<footer><h2>How this was made</h2>{listed}"
-        f"<pre><code>{escape(c.command)}</code></pre>{facts(made, 'provenance')}</footer>"
+        f"<pre><code>{escape(c.command)}</code></pre>{facts(origin, 'provenance')}</footer>"
     )
 
 
