@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -27,26 +27,28 @@ class CallError(ValueError):
     """Options that cannot be taken, alone or together."""
 
 
-@contextmanager
-def of_the_call() -> Iterator[None]:
+def of_the_call() -> AbstractContextManager[None]:
     """Around code that checks what the caller chose: its errors become `CallError`."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (ValueError, TypeError) as problem:
-        raise CallError(str(problem)) from problem
+    return _raised_as(CallError, (ValueError, TypeError))
+
+
+def of_the_training() -> AbstractContextManager[None]:
+    """Around training: numerical errors there become `TrainingError`, a failed run, not a bug."""
+    kinds = (ValueError, FloatingPointError, torch.linalg.LinAlgError)
+    return _raised_as(TrainingError, kinds, f" ({DEBUG}=1 shows where.)")
 
 
 @contextmanager
-def of_the_training() -> Iterator[None]:
-    """Around training: numerical errors there become `TrainingError`, a failed run, not a bug."""
+def _raised_as(
+    error: type[Exception], kinds: tuple[type[Exception], ...], more: str = ""
+) -> Iterator[None]:
+    """Raises errors of these kinds as another one; a `DataError` stays what it is."""
     try:
         yield
     except DataError:
         raise
-    except (ValueError, FloatingPointError, torch.linalg.LinAlgError) as problem:
-        raise TrainingError(f"{problem} ({DEBUG}=1 shows where.)") from problem
+    except kinds as problem:
+        raise error(f"{problem}{more}") from problem
 
 
 def exit_code(problem: Exception) -> int | None:

@@ -46,6 +46,9 @@ def marker(shape: Shape, x: float, y: float, r: float) -> str:
     """The outline of a marker, to be closed by the caller: `<circle ...` or `<path d=...`."""
     if shape == "circle":
         return f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(r)}"'
+    if shape == "cross":
+        start, s = f"M{number(x - r)} {number(y - r)}", number(2 * r)
+        return f'<path d="{start}l{s} {s}m0 -{s}l-{s} {s}"'
     start, s = f"M{number(x)} ", number(1.8 * r)
     if shape == "square":
         half = number(0.9 * r)
@@ -138,12 +141,7 @@ class Plot:
 
     def crosses(self, xs: ArrayLike, ys: ArrayLike, titles: Sequence[str]) -> None:
         """A cross at each point, in the colour of the text."""
-        self.begin(kind="cross")
-        for x, y, tip in zip(*self.spot(xs, ys), titles, strict=True):
-            if np.isfinite(x) and np.isfinite(y):
-                at = f"M{number(x - 3)} {number(y - 3)}"
-                self._add(f'<path d="{at}l6 6m0 -6l-6 6"', tip)
-        self.end()
+        self.points(xs, ys, titles, shape="cross", kind="cross")
 
     def _spans(self, xs: ArrayLike, low: ArrayLike, high: ArrayLike) -> Iterator[Floats]:
         """Coordinates of x, low and high where all three are finite."""
