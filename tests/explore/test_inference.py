@@ -11,7 +11,7 @@ from torch import nn
 import bayesrule as br
 from bayesrule.explore.inference import (
     FixedNetwork,
-    clamped,
+    clamp,
     input_posterior_moments,
     posterior_moments,
 )
@@ -28,8 +28,8 @@ def gone_back(noise: float, times: int) -> tuple[Propagation, GaussianTensor, to
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     learner = br.tagi(model, br.GaussianLikelihood(noise=noise), num_data=1)
     network = FixedNetwork(learner, learner.init())
-    way, outputs = network.forward(br.uncertain(torch.randn(5, 3), 0.1))
-    return way, outputs, network.back(way, outputs, torch.randn(5, 2), times=times)
+    propagation, outputs = network.forward(br.uncertain(torch.randn(5, 3), 0.1))
+    return propagation, outputs, network.back(outputs, torch.randn(5, 2), times=times)
 
 
 @pytest.mark.parametrize("times", [2, 3, 7, 1000])
@@ -51,8 +51,8 @@ def test_classes_seen_more_often_are_surer() -> None:
     network, x, y = FixedNetwork(learner, learner.init()), torch.randn(5, 3), torch.arange(5) % 3
     before = -math.inf
     for times in (1, 10, 1000):
-        way, outputs = network.forward(br.uncertain(x, 1.0))
-        network.back(way, outputs, y, times=times)
+        _, outputs = network.forward(br.uncertain(x, 1.0))
+        network.back(outputs, y, times=times)
         mean, variance = posterior_moments(outputs, reach=1e9)
         sure = learner.likelihood.condition(mean, variance, y, {}).log_prob
         assert float(sure.min()) > before
@@ -61,9 +61,9 @@ def test_classes_seen_more_often_are_surer() -> None:
 
 
 def test_weights_are_not_on_the_tape() -> None:
-    way, _, _ = gone_back(0.5, 1)
-    assert way.weights == {}
-    assert way.inputs[0].node.delta is not None
+    propagation, _, _ = gone_back(0.5, 1)
+    assert propagation.weights == {}
+    assert propagation.inputs[0].node.delta is not None
 
 
 def test_a_step_is_shortened_and_keeps_its_direction() -> None:
@@ -82,7 +82,7 @@ def test_a_step_is_shortened_and_keeps_its_direction() -> None:
 
 def test_bounds_are_checked() -> None:
     x = torch.tensor([-2.0, 0.0, 2.0])
-    assert clamped(x, None) is x
-    assert clamped(x, (-1.0, 1.0)).tolist() == [-1.0, 0.0, 1.0]
+    assert clamp(x, None) is x
+    assert clamp(x, (-1.0, 1.0)).tolist() == [-1.0, 0.0, 1.0]
     with pytest.raises(ValueError, match="least, largest"):
-        clamped(x, (1.0, 1.0))
+        clamp(x, (1.0, 1.0))

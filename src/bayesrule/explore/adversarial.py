@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.explore.inference import (
-    Bounds,
-    FixedNetwork,
-    clamped,
-    input_prior,
-    posterior_moments,
-)
+from bayesrule.explore.inference import Bounds, FixedNetwork, clamp, input_prior, posterior_moments
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
@@ -113,10 +107,10 @@ def attack(
     def step(images: Tensor, variance: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         propagation, outputs = network.forward(GaussianTensor(images, variance))
         caused = _caused_variance(network, outputs, images) if only_inputs else None
-        network.back(propagation, outputs, wanted, caused, times=times)
+        network.back(outputs, wanted, caused, times=times)
         # Overshooting does no harm here, so the step is not shortened as in infer_inputs.
         mean, posterior = posterior_moments(propagation.inputs[0], reach=reach)
-        return clamped(mean, bounds), posterior if carry else variance
+        return clamp(mean, bounds), posterior if carry else variance
 
     parts = []
     for start in range(0, len(centre), batch_size):

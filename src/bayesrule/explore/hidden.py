@@ -46,8 +46,8 @@ def infer_hidden(
     targets = torch.as_tensor(y, device=inputs[0].device)
     modules = _submodules(learner.model, names)
     with _recorded(modules) as recorded:
-        propagation, outputs = network.forward(inputs)
-    network.back(propagation, outputs, targets)
+        _, outputs = network.forward(inputs)
+    network.back(outputs, targets)
     return _hidden(recorded, modules, strict=names is not None)
 
 

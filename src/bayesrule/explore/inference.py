@@ -68,14 +68,13 @@ class FixedNetwork:
     @torch.no_grad()
     def back(
         self,
-        propagation: Propagation,
         outputs: GaussianTensor,
         y: Tensor,
         variance: Tensor | None = None,
         *,
         times: int = 1,
     ) -> Tensor:
-        """Carries the innovations by targets y back through a recorded pass; `log p(y)`, (n,).
+        """Carries the innovations by targets y back from the outputs of a pass; `log p(y)`, (n,).
 
         `variance` is that part of the outputs' variance which y informs, by default all of it. With
         `times` y counts as observed so many times, which reduces the noise: first once, then twice
@@ -98,7 +97,7 @@ class FixedNetwork:
             eta = eta + share.square() * scale * conditioned.eta
             log_probs.append(conditioned.log_prob)
             observed += k
-        propagation.way.back(outputs, delta, eta)
+        outputs.way.back(outputs, delta, eta)
         return log_probs[0]
 
 
@@ -168,7 +167,7 @@ def input_prior(
     return tensors, index, uncertain(tensors[index], variance)
 
 
-def clamped(x: Tensor, bounds: Bounds | None) -> Tensor:
+def clamp(x: Tensor, bounds: Bounds | None) -> Tensor:
     """x moved into the bounds."""
     if bounds is None:
         return x

@@ -13,7 +13,7 @@ from bayesrule.explore.inference import (
     Bounds,
     FixedNetwork,
     Inferred,
-    clamped,
+    clamp,
     input_posterior_moments,
     input_prior,
 )
@@ -85,9 +85,9 @@ def infer_inputs(
             uncertain = GaussianTensor(mean, variance)
             given = (*batch[:index], uncertain, *batch[index + 1 :])
             propagation, outputs = network.forward(given)
-            log_prob = network.back(propagation, outputs, targets[rows])
+            log_prob = network.back(outputs, targets[rows])
             moved, posterior = input_posterior_moments(propagation.inputs[index], outputs)
-            mean, variance = clamped(moved, bounds), posterior if carry else variance
+            mean, variance = clamp(moved, bounds), posterior if carry else variance
             outputs_by_step.append((outputs.centre, outputs.variance, log_prob))
         return mean, posterior, *(torch.stack(kind) for kind in zip(*outputs_by_step, strict=True))
 

@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.expectations import Moments
-from bayesrule.explore.inference import (
-    Bounds,
-    FixedNetwork,
-    clamped,
-    input_prior,
-    posterior_moments,
-)
+from bayesrule.explore.inference import Bounds, FixedNetwork, clamp, input_prior, posterior_moments
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.types import State
@@ -60,12 +54,12 @@ def optimise_inputs(
     sign = -1.0 if maximise else 1.0
     network = FixedNetwork(learner, state, how)
     (x,), _, prior = input_prior((start,), variance, state)
-    x, spread = clamped(x, bounds), prior.variance
+    x, spread = clamp(x, bounds), prior.variance
     mean, std = _predicted(network, x)
     score = sign * mean - exploration * std
     path, values = [x], [sign * score]
     for _ in range(steps):
-        trial = clamped(_better(network, x, spread, sign * ambition), bounds)
+        trial = clamp(_better(network, x, spread, sign * ambition), bounds)
         new_mean, new_std = _predicted(network, trial)
         new_score = sign * new_mean - exploration * new_std
         accepted = new_score < score
@@ -96,6 +90,6 @@ def _better(network: FixedNetwork, x: Tensor, variance: Tensor, ambition: float)
     propagation, outputs = network.forward(GaussianTensor(x, variance))
     prediction = network.marginal(outputs)
     wanted = prediction.mean - ambition * prediction.epistemic.sqrt()
-    network.back(propagation, outputs, wanted)
+    network.back(outputs, wanted)
     # A step that goes too far is rejected, so it is not shortened as in infer_inputs.
     return posterior_moments(propagation.inputs[0])[0]

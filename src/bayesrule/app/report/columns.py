@@ -70,7 +70,8 @@ _TABLE = (
            "Mean squared distance between the predicted probabilities and the truth (one for the "
            "true class, zero for the others)."),
     Metric("ece", "ECE", "lower",
-           "Expected calibration error: mean gap between confidence and accuracy over the bins."),
+           "Expected calibration error: the mean gap between confidence and accuracy over the "
+           "bins of confidence."),
     Metric("auroc", "AUROC", "higher",
            "Area under the ROC curve: 0.5 is guessing, 1 ranks every pair rightly."),
     Metric("seconds", "Seconds", "lower", "Wall-clock time to train and predict."),
