@@ -150,9 +150,7 @@ def test_a_bug_keeps_its_traceback(
     monkeypatch.setattr(fit_command.Recipe, "fit", fail)
     with pytest.raises(type(bug)) as caught:
         call("fit", table(tmp_path), "--target", "price", "--out", tmp_path / "run")
-    assert caught.value.__notes__ == [
-        "This is a fault in bayesrule itself; please report these lines."
-    ]
+    assert caught.value.__notes__ == ["This is a bug in bayesrule; please report these lines."]
 
 
 def test_debugging_shows_the_traceback_of_a_fault(
@@ -190,5 +188,5 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fit_command.options, "table", interrupt)
-    assert "goes on from the last checkpoint" in only_line(call("fit"), code=130)
+    assert "continues from the last checkpoint" in only_line(call("fit"), code=130)
     assert "No report was written" in only_line(call("compare"), code=130)

@@ -160,7 +160,7 @@ def test_a_killed_run_goes_on_bit_for_bit(how: signal.Signals, tmp_path: Path) -
     line = only_line(call("predict", tmp_path / "killed", table(tmp_path)))
     assert "holds no finished run" in line
     said = call(*words, "--out", tmp_path / "killed")
-    assert "training goes on from there" in said.out
+    assert "training continues there" in said.out
     assert call(*words, "--out", tmp_path / "whole").code == 0
     ends = [load_file(tmp_path / name / "final.safetensors") for name in ("killed", "whole")]
     assert ends[0].keys() == ends[1].keys()

@@ -61,7 +61,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
 
     def record(trial: Trial) -> Outcome:
         seen.append(trial)
-        return Outcome(trial.method, metrics={"rmse": float(trial.recipe.seed)}, seconds=1.0)
+        return Outcome(trial.method, metrics={"rmse": float(trial.recipe.seed), "seconds": 1.0})
 
     monkeypatch.setattr(compare, "run_trial", record)
     return seen
@@ -170,7 +170,7 @@ def test_options_that_a_method_does_not_have_are_left_out_and_said(table: Table)
     recipe = replace(QUICK, options={"learning_rate": 0.2, "temperature": 0.5})
     found = run(table, ["vogn", "tagi"], splits=1, recipe=recipe)
     assert [method.error for method in found.methods] == [None, None]
-    assert "learning_rate is not for tagi, which trained without it." in found.notes
+    assert "learning_rate is not an option of tagi, which trained without it." in found.notes
     assert not any("temperature" in note for note in found.notes)
     without = run(table, ["tagi"], splits=1, recipe=replace(QUICK, options={"temperature": 0.5}))
     assert scores(without)["tagi"] == scores(found)["tagi"]
@@ -186,7 +186,7 @@ def test_an_interruption_is_not_a_failed_method(
     train, test = split_rows(ROWS, (0.8, 0.2))
     threads = torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
-        run_trial(Trial(table, {}, "map", QUICK, train, test, False))
+        run_trial(Trial(table, {}, replace(QUICK, method="map"), train, test, False))
     assert torch.get_num_threads() == threads
 
 

@@ -14,7 +14,7 @@ import torch
 
 from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.recipe import Recipe
-from bayesrule.app.saved import SavedModel, claim_folder, fingerprint, num_outputs, read_model
+from bayesrule.app.saved import SavedModel, claim_folder, fingerprint, read_model
 from bayesrule.training.checkpoint import CheckpointError
 
 pandas = pytest.importorskip("pandas")
@@ -38,7 +38,7 @@ def encoder() -> Encoder:
 def train(folder: Path, encoder: Encoder, recipe: Recipe = RECIPE, **options: Any) -> SavedModel:
     x, y = encoder.transform(table()), encoder.targets(table())
     claim_folder(folder, recipe, encoder, ROWS, fingerprint(x, y), **options)
-    run = recipe.fit(x, y, num_outputs(encoder), out=folder, progress=False)
+    run = recipe.fit(x, y, encoder.num_outputs, out=folder, progress=False)
     return SavedModel(encoder, run)
 
 
@@ -66,8 +66,8 @@ def test_predictions_are_in_the_targets_units(tmp_path: Path, encoder: Encoder) 
 
 
 def test_outputs_by_target() -> None:
-    assert num_outputs(Encoder.fit(table(), "y")) == 1
-    assert num_outputs(Encoder.fit(table(), "colour")) == 3
+    assert Encoder.fit(table(), "y").num_outputs == 1
+    assert Encoder.fit(table(), "colour").num_outputs == 3
 
 
 def test_fingerprints_differ_with_values_order_and_shape() -> None:

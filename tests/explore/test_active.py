@@ -187,7 +187,7 @@ def test_one_of_the_best_is_drawn() -> None:
 def test_targets_of_epig_are_moved_with_the_inputs() -> None:
     x, _ = numbers()
     standard = Standard.of(x, None)
-    moved = br.EPIG(x[:3]).placed(standard.place)
+    moved = br.EPIG(x[:3]).standardised(standard.standardise)
     assert isinstance(moved.targets, Tensor)
     torch.testing.assert_close(moved.targets, (x[:3] - x.mean(0)) / x.std(0, correction=0))
     # In units of their own the targets would be far from everything that is known.
@@ -206,12 +206,12 @@ class TestStandard:
 
     def test_columns_that_never_change_are_only_shifted(self) -> None:
         x = torch.tensor([[0.1, 1.0], [0.1, 3.0], [0.1, 2.0]])
-        placed = Standard.of(x, None).place(torch.tensor([[0.6, 2.0]]))
+        placed = Standard.of(x, None).standardise(torch.tensor([[0.6, 2.0]]))
         torch.testing.assert_close(placed, torch.tensor([[0.5, 0.0]]))
 
     def test_whole_numbers_are_names_and_stay(self) -> None:
         tokens, x = torch.tensor([[4, 5], [6, 7]]), torch.tensor([[1.0], [3.0]])
-        placed = Standard.of((tokens, x), None).place((tokens, x))
+        placed = Standard.of((tokens, x), None).standardise((tokens, x))
         assert placed[0] is tokens
         torch.testing.assert_close(placed[1], torch.tensor([[-1.0], [1.0]]))
 
@@ -274,7 +274,7 @@ def test_a_method_that_is_sure_of_everything_cannot_choose() -> None:
     def build(num_data: int) -> br.Learner:
         return br.map(linear(1), br.GaussianLikelihood(noise=0.2), num_data=num_data)
 
-    with pytest.raises(ValueError, match=r"have weights drawn \(how=Draws\(32\)\)"):
+    with pytest.raises(ValueError, match=r"predict with weight draws \(how=Draws\(32\)\)"):
         learn(build)
     assert len(learn(build, criterion=br.Random()).chosen) == 3
 

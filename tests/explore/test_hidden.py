@@ -86,9 +86,9 @@ def test_submodules_that_cannot_be_read_are_named() -> None:
     learner = br.tagi(Twice(), br.GaussianLikelihood(noise=NOISE), num_data=1)
     state, x, y = learner.init(), torch.randn(5, 2), torch.randn(5, 2)
     assert br.infer_hidden(learner, state, x, y) == {}
-    with pytest.raises(ValueError, match=r"'layer' \(Linear\) gave out GaussianTensor, Gauss"):
+    with pytest.raises(ValueError, match=r"'layer' \(Linear\) returned GaussianTensor, Gauss"):
         br.infer_hidden(learner, state, x, y, ["layer"])
-    with pytest.raises(ValueError, match=r"'unused' \(Linear\) gave out nothing"):
+    with pytest.raises(ValueError, match=r"'unused' \(Linear\) returned nothing"):
         br.infer_hidden(learner, state, x, y, ["unused"])
     with pytest.raises(ValueError, match="no submodule 'lair'; it has layer, unused"):
         br.infer_hidden(learner, state, x, y, ["lair"])

@@ -20,24 +20,24 @@ examples:
   bayesrule compare house.csv --target price         the same on your own table
   bayesrule fit house.csv --target price --method vogn --out run/
   bayesrule predict run/ new.csv --out predictions.csv
-  bayesrule methods                                  what there is, and of which parts it is made
+  bayesrule methods                                  all methods and the parts they are made of
 
 exit codes:
-  0  done        1  a run failed        2  the call or the data has a fault        130  interrupted
+  0  done        1  a run failed        2  an error in the call or the data        130  interrupted
 
-Faults are told in one line; with BAYESRULE_DEBUG=1 in the environment the traceback is shown too.
+Errors are one line; with BAYESRULE_DEBUG=1 in the environment the traceback is shown too.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells a fault of the call in one line."""
+    """Prints an error in the call as one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"bayesrule: {message}. All options: {self.prog} --help\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole grammar of the command line."""
+    """The commands and their options."""
     top = Parser(
         prog="bayesrule",
         description="Neural networks that know what they do not know.",
@@ -57,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(grammar: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
-    """Runs what the words ask for in a grammar and returns the exit code.
+    """Runs the command that the arguments name and returns the exit code.
 
-    What a person can put right is one line on stderr; a bug keeps its traceback.
+    An error that a person can fix is one line on stderr; a bug keeps its traceback.
     """
     args = _parse(grammar, list(sys.argv[1:] if argv is None else argv))
     keep_memory()
@@ -76,11 +76,11 @@ def run(grammar: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> 
     except Exception as problem:
         if isinstance(problem, BrokenPipeError) and _reader_left():
             return 0
-        known = faults.exit_code(problem)
-        if known is None:
-            problem.add_note("This is a fault in bayesrule itself; please report these lines.")
+        exit_code = faults.exit_code(problem)
+        if exit_code is None:
+            problem.add_note("This is a bug in bayesrule; please report these lines.")
             raise
-        return faults.tell(problem, known, vars(args))
+        return faults.report(problem, exit_code, vars(args))
 
 
 def _parse(grammar: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
@@ -96,13 +96,13 @@ def _parse(grammar: argparse.ArgumentParser, words: list[str]) -> argparse.Names
 
 
 def _reader_left() -> bool:
-    """Whether whoever read standard output has gone; then nothing more can be said to it."""
+    """Whether the reader of standard output has closed it; then nothing more can be printed."""
     try:
         output = sys.stdout.fileno()
     except (OSError, ValueError):  # standard output is not a file
         return False
     if hasattr(select, "poll"):
-        # Pipes to worker processes break too, and that is no reason to be silent.
+        # Pipes to worker processes break too; only standard output ends the program silently.
         watch = select.poll()
         watch.register(output, select.POLLOUT)
         if not any(event & select.POLLERR for _, event in watch.poll(0)):

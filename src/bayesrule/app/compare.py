@@ -16,24 +16,12 @@ import torch
 from bayesrule.app.data import DataError, Encoder, Table, split_rows
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
-from bayesrule.app.report import (
-    CalibrationBins,
-    ClassificationPredictions,
-    Comparison,
-    CoverageCurve,
-    Curve,
-    MethodResult,
-    Predictions,
-    RegressionPredictions,
-    Statistic,
-)
-from bayesrule.app.report.contents import Floats
+from bayesrule.app.report import Comparison, Curve, MethodResult, Predictions, Statistic
+from bayesrule.app.report.contents import predictions_of
 from bayesrule.learner import Learner
 from bayesrule.methods import METHODS, Need, find, option_names, record
-from bayesrule.predicting import metrics
-from bayesrule.predicting.evaluate import ECE_BINS, coverage_levels, scores
+from bayesrule.predicting.evaluate import ECE_BINS, scores
 from bayesrule.predicting.predict import predict
-from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.train import Epoch, predictive_on_the_way
 from bayesrule.types import State
 
@@ -47,21 +35,27 @@ class Trial:
 
     table: Table
     encoder_options: dict[str, Any]
-    method: str
     recipe: Recipe
     train: torch.Tensor
     test: torch.Tensor
     keep_predictions: bool
 
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.recipe.method
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial found; `error` where it failed."""
+    """The parts, scores, learning curve and predictions of a trial, or the `error` it ended with.
+
+    `metrics` hold the training time too, as "seconds".
+    """
 
     method: str
     parts: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    seconds: float = math.nan
     curve: Curve | None = None
     predictions: Predictions | None = None
     error: str | None = None
@@ -91,7 +85,8 @@ def compare(
     encoder = Encoder.fit(table, target, **options)
     names = applicable(methods, encoder.task.kind)
     base = recipe or Recipe()
-    trials = _trials(table, encoder, options, names, splits, test_fraction, base, seed)
+    recipes = [_recipe(name, base, encoder) for name in names]
+    trials = _trials(table, encoder, options, recipes, splits, test_fraction, seed)
     outcomes = _run(trials, jobs, progress)
     return Comparison(
         title=f"{table.name}: {len(names)} methods side by side",
@@ -110,7 +105,7 @@ def compare(
             *table.notes,
             *encoder.notes,
             *_notes(splits, test_fraction, encoder.task.kind),
-            *_left_out(names, base.options),
+            *_ignored_options(names, base.options),
         ),
         methods=[_gather(name, outcomes) for name in names],
         validation_label="test log-likelihood (only shown, never used to choose)",
@@ -118,7 +113,7 @@ def compare(
 
 
 def applicable(methods: Sequence[str] | None, task: str) -> list[str]:
-    """The methods by name, all that fit the task where none are named."""
+    """The names of the methods; where none are named, of all that fit the task."""
     unfit = [name for name in METHODS if Need.REAL_TARGETS in record(name).needs]
     unfit = unfit if task == "classification" else []
     if methods is None:
@@ -140,7 +135,7 @@ def run_trial(trial: Trial) -> Outcome:
 
 
 class _OneCore:
-    """torch on one core while anybody is inside; trials may run in threads of one process."""
+    """Keeps torch on one core while any trial runs; trials may be threads of one process."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, 1
@@ -164,41 +159,42 @@ class _OneCore:
 _one_core = _OneCore()
 
 
+def _recipe(method: str, base: Recipe, encoder: Encoder) -> Recipe:
+    """The common recipe for one method, with those of its options that the method has."""
+    likelihood = "categorical" if encoder.task.classification else "gaussian"
+    names = option_names(find(method))
+    options = {name: value for name, value in base.options.items() if name in names}
+    return replace(base, method=method, likelihood=likelihood, options=options)
+
+
 def _trials(
     table: Table,
     encoder: Encoder,
     options: dict[str, Any],
-    names: Iterable[str],
+    recipes: Sequence[Recipe],
     splits: int,
     test_fraction: float,
-    base: Recipe,
     seed: int,
 ) -> list[Trial]:
+    """Every recipe on every split; a split that cannot be encoded is refused before training."""
     if splits < 1:
         raise ValueError(f"splits must be at least 1, got {splits}.")
     if not 0.0 < test_fraction < 1.0:
         raise ValueError(f"test_fraction lies strictly between 0 and 1, got {test_fraction}.")
-    classes = encoder.task.classification
-    labels = encoder.targets(table) if classes else None
+    labels = encoder.targets(table) if encoder.task.classification else None
     fractions = (1.0 - test_fraction, test_fraction)
     fixed = {**options, "target": encoder.target, "task": encoder.task.kind}
     trials = []
-    for number in range(splits):
-        train, test = split_rows(len(table), fractions, seed=seed + number, stratify=labels)
+    for split in range(splits):
+        train, test = split_rows(len(table), fractions, seed=seed + split, stratify=labels)
         if len(train) < 2:
             raise DataError(
                 f"'{table.name}' has {len(table)} rows, and test_fraction {test_fraction:g} leaves "
                 f"{len(train)} of them to learn from; at least 2 are needed."
             )
-        # What is wrong with the rows of a split is said before any training, not by each method.
         Encoder.fit(table.rows(train), **fixed)
-        for name in names:
-            likelihood = "categorical" if classes else "gaussian"
-            own = {k: v for k, v in base.options.items() if k in option_names(find(name))}
-            chosen = replace(
-                base, method=name, likelihood=likelihood, seed=seed + number, options=own
-            )
-            trials.append(Trial(table, fixed, name, chosen, train, test, number == 0))
+        seeded = [replace(recipe, seed=seed + split) for recipe in recipes]
+        trials += [Trial(table, fixed, recipe, train, test, split == 0) for recipe in seeded]
     return trials
 
 
@@ -219,32 +215,26 @@ def _run(
 def _train_and_score(trial: Trial) -> Outcome:
     rows = trial.table.rows(trial.train)
     fitted = Encoder.fit(rows, **trial.encoder_options)
-    # A level that only the test rows have is no fault of the data: it is encoded as none.
+    # A category that occurs in the test rows only is encoded as none of the known ones.
     encoder = replace(fitted, unseen="ignore")
     test = trial.table.rows(trial.test)
-    x, y = encoder.transform(rows), encoder.targets(rows)
-    x_test, y_test = encoder.transform(test), encoder.targets(test)
-    outputs = len(encoder.classes) if encoder.task.classification else 1
-    recorder = _CurveRecorder(trial.recipe, x_test, y_test, len(y))
+    x, y, x_test = encoder.transform(rows), encoder.targets(rows), encoder.transform(test)
+    recorder = _CurveRecorder(trial.recipe, x_test, encoder.targets(test), len(y))
     begun = time.perf_counter()
-    run = trial.recipe.fit(x, y, outputs, progress=False, callback=recorder)
+    run = trial.recipe.fit(x, y, encoder.num_outputs, progress=False, callback=recorder)
     seconds = time.perf_counter() - begun - recorder.seconds
-    found = run.predict(x_test)
-    if not encoder.task.classification:
-        found = found.rescaled(encoder.target_mean, encoder.target_std)
-        y_test = encoder.target_mean + encoder.target_std * y_test
+    prediction, truth = encoder.original(run.predict(x_test)), encoder.original_targets(test)
     return Outcome(
         trial.method,
         run.learner.parts(),
-        {**scores(found, y_test), "seconds": seconds},
-        seconds,
+        {**scores(prediction, truth), "seconds": seconds},
         recorder.curve(),
-        _predictions(found, y_test, encoder) if trial.keep_predictions else None,
+        predictions_of(prediction, truth, encoder.classes) if trial.keep_predictions else None,
     )
 
 
 class _CurveRecorder:
-    """Notes training loss and the test log-likelihood at a few epochs, and the time that takes."""
+    """Records training loss and test log-likelihood at a few epochs, and how long that took."""
 
     def __init__(self, recipe: Recipe, x: torch.Tensor, y: torch.Tensor, num_data: int) -> None:
         epochs = recipe.for_data(num_data).epochs or 1
@@ -258,71 +248,40 @@ class _CurveRecorder:
         if epoch % self._every and epoch != self._last:
             return
         begun = time.perf_counter()
-        found = predict(learner, state, self._x, predictive_on_the_way(learner))
-        score = float(found.log_prob(self._y).mean())
+        prediction = predict(learner, state, self._x, predictive_on_the_way(learner))
+        score = float(prediction.log_prob(self._y).mean())
         self._points.append((epoch, figures["loss"], score))
         self.seconds += time.perf_counter() - begun
 
     def curve(self) -> Curve:
         """The curve so far."""
-        epochs, losses, found = zip(*self._points, strict=True)
-        return Curve(np.array(epochs), np.array(losses), np.array(found))
-
-
-def _predictions(found: Prediction, y: torch.Tensor, encoder: Encoder) -> Predictions:
-    if encoder.task.classification:
-        bins = metrics.reliability(found.probs, y, bins=ECE_BINS)
-        return ClassificationPredictions(
-            y=y.numpy(),
-            probabilities=found.probs.numpy(),
-            classes=tuple(str(label) for label in encoder.classes),
-            epistemic=found.epistemic.sum(-1).numpy(),
-            aleatoric=found.aleatoric.sum(-1).numpy(),
-            calibration=CalibrationBins(
-                bins.confidence.numpy(), bins.accuracy.numpy(), bins.count.numpy()
-            ),
-        )
-    lower, upper = found.interval(0.9)
-    levels = coverage_levels()
-    observed = metrics.coverage_curve(found.cdf(y).reshape(-1), levels)
-
-    def column(values: torch.Tensor) -> Floats:
-        return values.reshape(-1).numpy()
-
-    return RegressionPredictions(
-        y=column(y),
-        mean=column(found.mean),
-        epistemic_std=column(found.epistemic.sqrt()),
-        aleatoric_std=column(found.aleatoric.sqrt()),
-        lower=column(lower),
-        upper=column(upper),
-        coverage=CoverageCurve(column(levels), column(observed)),
-    )
+        return Curve(*np.transpose(self._points))
 
 
 def _gather(name: str, outcomes: list[Outcome]) -> MethodResult:
     """The outcomes of one method over the splits."""
-    mine = [outcome for outcome in outcomes if outcome.method == name]
-    good = [outcome for outcome in mine if outcome.error is None]
-    failed = [outcome.error for outcome in mine if outcome.error is not None]
+    trials = [outcome for outcome in outcomes if outcome.method == name]
+    good = [outcome for outcome in trials if outcome.error is None]
+    failed = [outcome.error for outcome in trials if outcome.error is not None]
     keys = list(good[0].metrics) if good else []
+    metrics = {key: Statistic.of([o.metrics[key] for o in good]) for key in keys}
     return MethodResult(
         name=name,
         parts=good[0].parts if good else {},
-        metrics={key: Statistic.of([o.metrics[key] for o in good]) for key in keys},
-        seconds=sum(o.seconds for o in good) / len(good) if good else math.nan,
+        metrics=metrics,
+        seconds=metrics["seconds"].mean if good else math.nan,
         curves=[o.curve for o in good if o.curve is not None],
         predictions=next((o.predictions for o in good if o.predictions is not None), None),
-        error=f"in {len(failed)} of {len(mine)} splits: {failed[0]}" if failed else None,
+        error=f"in {len(failed)} of {len(trials)} splits: {failed[0]}" if failed else None,
     )
 
 
-def _left_out(names: Iterable[str], options: dict[str, Any]) -> Iterator[str]:
-    """What is asked of all methods but not every one has."""
+def _ignored_options(names: Iterable[str], options: dict[str, Any]) -> Iterator[str]:
+    """A note for each option that some of the methods do not have."""
     for option in options:
         without = [name for name in names if option not in option_names(find(name))]
         if without:
-            yield f"{option} is not for {', '.join(without)}, which trained without it."
+            yield f"{option} is not an option of {', '.join(without)}, which trained without it."
 
 
 def _notes(splits: int, test_fraction: float, task: str) -> tuple[str, ...]:

@@ -30,24 +30,17 @@ class SavedModel:
 
     def predict(self, table: Table, how: How | None = None, *, seed: int = 0) -> Prediction:
         """The prediction for a table's rows, in the target's own units."""
-        found = self.run.predict(self.encoder.transform(table), how, seed=seed)
-        if self.encoder.task.classification:
-            return found
-        return found.rescaled(self.encoder.target_mean, self.encoder.target_std)
-
-
-def num_outputs(encoder: Encoder) -> int:
-    """How many outputs a network for this target needs."""
-    return len(encoder.classes) if encoder.task.classification else 1
+        x = self.encoder.transform(table)
+        return self.encoder.original(self.run.predict(x, how, seed=seed))
 
 
 def fingerprint(*tensors: Tensor) -> str:
-    """A short mark that other data would not have."""
-    mark = hashlib.sha256()
+    """A short hash of the shapes and values, to recognise the same data."""
+    digest = hashlib.sha256()
     for tensor in tensors:
-        mark.update(str(tuple(tensor.shape)).encode())
-        mark.update(tensor.contiguous().numpy().tobytes())
-    return mark.hexdigest()[:16]
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def claim_folder(
@@ -59,11 +52,11 @@ def claim_folder(
     *,
     start_over: bool = False,
 ) -> int:
-    """Readies a folder for a run, and says how many epochs of that very run it holds already.
+    """Prepares a folder for a run and returns how many epochs of the same run it already holds.
 
-    `model.json` holds what the state alone does not tell, so it is written before training. A
-    folder with another run is refused before anything in it is touched; with `start_over` the old
-    run goes, once the new `model.json` is safely on the disk. `data` is the fingerprint of the
+    `model.json` describes the recipe, the encoder and the data, and is written before training. A
+    folder with another run is refused before anything in it is changed; with `start_over` the old
+    run is deleted once the new `model.json` is on the disk. `data` is the fingerprint of the
     training data.
     """
     document = {
@@ -78,7 +71,7 @@ def claim_folder(
         return _epochs_done(folder)
     staged = folder / "model.json.next"
     write_atomically(staged, json.dumps(document, indent=2).encode())
-    # Old weights must never stand beside a new model.json: they could be read as its own.
+    # Old weights next to a new model.json would be read as weights of the new model.
     for old in (*_run_files(folder), folder / "run.json"):
         old.unlink(missing_ok=True)
     os.replace(staged, folder / "model.json")
@@ -86,26 +79,26 @@ def claim_folder(
 
 
 def _run_files(folder: Path) -> list[Path]:
-    """The weights that a run keeps; other files in the folder are none of its business."""
+    """The files of weights that a run writes; other files in the folder are left alone."""
     names = ("checkpoint", "best-*", "final")
     return [file for name in names for file in folder.glob(f"{name}.safetensors")]
 
 
 def _refuse_another(folder: Path, document: dict[str, Any]) -> None:
     """Raises where the run in a folder is not the one that `document` describes."""
-    ways = "Use another folder, or resume=False to start over; nothing was changed."
+    advice = "Use another folder, or resume=False to start over; nothing was changed."
     if not (folder / "model.json").is_file():
-        raise CheckpointError(f"{folder} holds weights of a run without a model.json. {ways}")
-    old, new = _document(folder), document
-    for name, mine in new["recipe"].items():
-        theirs = old["recipe"].get(name)
-        if theirs != mine:
+        raise CheckpointError(f"{folder} holds weights of a run without a model.json. {advice}")
+    saved = _document(folder)
+    for name, wanted in document["recipe"].items():
+        there = saved["recipe"].get(name)
+        if there != wanted:
             raise CheckpointError(
-                f"{folder} holds a run with {name} {theirs}, this one has {name} {mine}. {ways}"
+                f"{folder} holds a run with {name} {there}, this one has {name} {wanted}. {advice}"
             )
-    if any(old.get(name) != new[name] for name in ("encoder", "num_data", "data")):
+    if any(saved.get(name) != document[name] for name in ("encoder", "num_data", "data")):
         raise CheckpointError(
-            f"{folder} holds a run on other data, or on another target or other columns. {ways}"
+            f"{folder} holds a run on other data, or on another target or other columns. {advice}"
         )
 
 
@@ -121,13 +114,13 @@ def read_model(folder: Path) -> SavedModel:
         recipe = Recipe.from_json(json.dumps(document["recipe"]))
         encoder = Encoder.from_json(json.dumps(document["encoder"]))
         num_data = int(document["num_data"])
-        learner = recipe.learner(len(encoder.feature_names), num_outputs(encoder), num_data)
+        learner = recipe.learner(len(encoder.feature_names), encoder.num_outputs, num_data)
     except (KeyError, TypeError, ValueError) as problem:
         raise _damaged(folder / "model.json", problem) from problem
     if not (folder / "final.safetensors").is_file():
         raise CheckpointError(
             f"{folder} holds no finished run. If training was interrupted, the same fit command "
-            "goes on where it stopped."
+            "continues where it stopped."
         )
     return SavedModel(encoder, load_run(learner, folder))
 
@@ -140,9 +133,9 @@ def _document(folder: Path) -> dict[str, Any]:
             "Make one with: bayesrule fit DATA --target COLUMN --out FOLDER"
         )
     try:
-        found = json.loads(file.read_text())
-        version = found["format"]
-        if not isinstance(found["recipe"], dict):
+        document = json.loads(file.read_text())
+        version = document["format"]
+        if not isinstance(document["recipe"], dict):
             raise TypeError("its recipe is not a table of names and values")
     except (ValueError, TypeError, KeyError) as problem:
         raise _damaged(file, problem) from problem
@@ -151,7 +144,7 @@ def _document(folder: Path) -> dict[str, Any]:
             f"{file} has format {version}, and this version of bayesrule reads format {FORMAT}. "
             "Use the version that wrote it, or fit again."
         )
-    return found
+    return document
 
 
 def _damaged(file: Path, problem: Exception) -> CheckpointError:

@@ -171,7 +171,8 @@ class Curvature(ABC):
     - `may_be_negative`: an estimate may be negative.
     - `additive`: `local` alone gives it, summed over examples, so batches can be added up.
     - `needs_rows`: it looks at the gradients of single examples.
-    - `takes_coordinates`: it works where weights are made from other coordinates, such as other bases.
+    - `takes_coordinates`: it works where weights are made from other coordinates or bases.
+    - `from_gradient`: the gradient of a batch is all that it needs of the loss.
     - `diagonal_only`: it gives one number for each weight, whatever structure is asked for.
     - `slopes_only`: what it gives are slopes in standard deviations, for rules that move those.
     - `whole_data`: it is scaled to the whole data set; False where a batch stands for itself.
@@ -188,6 +189,7 @@ class Curvature(ABC):
     additive: bool = True
     needs_rows: bool = False
     takes_coordinates: bool = False
+    from_gradient: bool = False
     diagonal_only: bool = False
     slopes_only: bool = False
     whole_data: bool = True

@@ -23,6 +23,7 @@ class NoCurvature(Curvature):
     gives_curvature = False
     takes_coordinates = True
     of_weights = True
+    from_gradient = True
     stack_obstacle = None
 
     def local(
@@ -78,6 +79,7 @@ class SquaredGradient(Curvature):
 
     additive = False
     of_weights = True
+    from_gradient = True
     stack_obstacle = None
 
     def local(
@@ -125,6 +127,7 @@ class Price(Curvature):
 
     needs_draws = True
     may_be_negative = True
+    from_gradient = True
     stack_obstacle = None
 
     def local(

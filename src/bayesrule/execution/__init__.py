@@ -1,1 +1,13 @@
 """How a step runs: eagerly, for many nets at once, compiled, or replayed as a CUDA graph."""
+
+from bayesrule.execution.compiled import Compiled
+from bayesrule.execution.memory import keep_memory
+from bayesrule.execution.replayed import Replayed
+from bayesrule.execution.stacked.stack import Stacked
+
+__all__ = [
+    "Compiled",
+    "Replayed",
+    "Stacked",
+    "keep_memory",
+]

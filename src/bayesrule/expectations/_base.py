@@ -49,7 +49,7 @@ class Expectation(ABC):
         """
 
     def obstacle(self, family: Family) -> str | None:
-        """Why the beliefs of a family cannot be looked at in this way, in words; None if they can."""
+        """Why beliefs of a family cannot be looked at in this way, in words; None if they can."""
         return None
 
     @property

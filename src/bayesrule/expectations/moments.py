@@ -15,7 +15,7 @@ from bayesrule.types import Params
 
 @dataclass(frozen=True)
 class MomentPoint(Point):
-    """The whole belief: the coordinates are its means, `variance` has those of uncertain weights."""
+    """The whole belief: its means are the coordinates, `variance` is that of uncertain weights."""
 
     variance: Params
     activations: Activations

@@ -1,4 +1,4 @@
-"""What to have labelled next: how much each unlabelled input would tell."""
+"""Which input to label next: how informative the label of each unlabelled input would be."""
 
 from __future__ import annotations
 
@@ -27,24 +27,20 @@ class Criterion(ABC):
     """Scores unlabelled inputs; the one with the largest score is labelled next."""
 
     @abstractmethod
-    def scores(
-        self, learner: Learner, state: State, x_pool: Inputs, generator: Generator
-    ) -> Tensor:
-        """How much the label of each input of x_pool (n, *) is worth, (n,)."""
+    def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
+        """How informative the label of each unlabelled input of x (n, *) would be, (n,)."""
 
-    def placed(self, place: Callable[[Inputs], Inputs]) -> Criterion:
-        """The same criterion where the learner sees inputs as `place` gives them."""
+    def standardised(self, standardise: Callable[[Inputs], Inputs]) -> Criterion:
+        """The same criterion for a learner of standardised inputs."""
         return self
 
 
 @dataclass(frozen=True)
 class Random(Criterion):
-    """Any input is as good as another: what the other criteria are to be held against."""
+    """Inputs in random order: the baseline for the other criteria."""
 
-    def scores(
-        self, learner: Learner, state: State, x_pool: Inputs, generator: Generator
-    ) -> Tensor:
-        return torch.rand(num_examples(x_pool), generator=generator, device=generator.device)
+    def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
+        return torch.rand(num_examples(x), generator=generator, device=generator.device)
 
 
 @dataclass(frozen=True)
@@ -57,10 +53,8 @@ class LargestVariance(Criterion):
 
     how: How | None = None
 
-    def scores(
-        self, learner: Learner, state: State, x_pool: Inputs, generator: Generator
-    ) -> Tensor:
-        return per_example(_believed(learner, state, x_pool, self.how, generator).epistemic)
+    def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
+        return per_example(_prediction(learner, state, x, self.how, generator).epistemic)
 
 
 @dataclass(frozen=True)
@@ -74,23 +68,21 @@ class BALD(Criterion):
 
     how: How | None = None
 
-    def scores(
-        self, learner: Learner, state: State, x_pool: Inputs, generator: Generator
-    ) -> Tensor:
-        found = _believed(learner, state, x_pool, self.how, generator)
-        if found.classification:
-            return found.mutual_information
-        return 0.5 * per_example(torch.log1p(found.epistemic / found.aleatoric))
+    def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
+        prediction = _prediction(learner, state, x, self.how, generator)
+        if prediction.classification:
+            return prediction.mutual_information
+        return 0.5 * per_example(torch.log1p(prediction.epistemic / prediction.aleatoric))
 
 
 @dataclass(frozen=True, eq=False)
 class EPIG(Criterion):
     """The information that y would give about y* at other inputs, `E_x* I(y; y*)`, in nats.
 
-    Unlike BALD it asks what helps to predict at the `targets` x* (m, *), without which the pool
-    stands for them; at most `num_targets` of them are drawn each time. It is taken from `draws` of
-    the outputs under the same weights: of `f(m) + J (θ − m)` if `linearised`, else of `f(θ)`, by
-    default as the learner predicts. Classes: from the joint probabilities `E[p p*ᵀ]`. Numbers:
+    Unlike BALD it measures what helps to predict at the `targets` x* (m, *), by default the pool;
+    at most `num_targets` of them are drawn each time. It is estimated from `draws` of the outputs
+    under the same weights: of `f(m) + J (θ − m)` if `linearised`, else of `f(θ)`; by default as the
+    learner predicts. Classes: from the joint probabilities `E[p p*ᵀ]`. Numbers:
     `−½ Σ log(1 − ρ²)` over the outputs, ρ the predictive correlation of y and y*.
     Bickford Smith et al. (2023).
     """
@@ -112,35 +104,33 @@ class EPIG(Criterion):
                 f"{type(self.targets).__name__}; use torch.as_tensor."
             )
 
-    def placed(self, place: Callable[[Inputs], Inputs]) -> EPIG:
-        return self if self.targets is None else replace(self, targets=place(self.targets))
+    def standardised(self, standardise: Callable[[Inputs], Inputs]) -> EPIG:
+        return self if self.targets is None else replace(self, targets=standardise(self.targets))
 
-    def scores(
-        self, learner: Learner, state: State, x_pool: Inputs, generator: Generator
-    ) -> Tensor:
-        targets, seed = self._some(x_pool, generator), _seed(generator)
-        way = self._linearised(learner)
+    def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
+        targets, seed = self._drawn_targets(x, generator), _seed(generator)
+        linear = self._linearised(learner)
 
-        def drawn(x: Inputs) -> tuple[Tensor, Tensor]:
-            outputs = joint_outputs(learner, state, x, self.draws, linearised=way, seed=seed)
+        def conditional(x: Inputs) -> tuple[Tensor, Tensor]:
+            outputs = joint_outputs(learner, state, x, self.draws, linearised=linear, seed=seed)
             return _conditional(learner, state, outputs)
 
-        (here, noise), (there, noise_there) = drawn(x_pool), drawn(targets)
+        (means, noise), (target_means, target_noise) = conditional(x), conditional(targets)
         if learner.likelihood.classification:
-            return class_information(_classes(learner, here), _classes(learner, there))
-        return gaussian_information(here, noise, there, noise_there)
+            return class_information(means, target_means)
+        return gaussian_information(means, noise, target_means, target_noise)
 
     def _linearised(self, learner: Learner) -> bool:
         if self.linearised is not None:
             return self.linearised
-        _refuse_no_belief(learner.predictive, "linearised=False")
+        _refuse_mean_only(learner.predictive, "linearised=False")
         return isinstance(learner.predictive, Linearised)
 
-    def _some(self, x_pool: Inputs, generator: Generator) -> Inputs:
-        known = x_pool if self.targets is None else self.targets
-        order = torch.randperm(num_examples(known), generator=generator, device=generator.device)
-        like = known if isinstance(known, Tensor) else known[0]
-        return take(known, order[: self.num_targets].to(like.device))
+    def _drawn_targets(self, x: Inputs, generator: Generator) -> Inputs:
+        targets = x if self.targets is None else self.targets
+        order = torch.randperm(num_examples(targets), generator=generator, device=generator.device)
+        like = targets if isinstance(targets, Tensor) else targets[0]
+        return take(targets, order[: self.num_targets].to(like.device))
 
 
 def class_information(p: Tensor, q: Tensor) -> Tensor:
@@ -149,28 +139,28 @@ def class_information(p: Tensor, q: Tensor) -> Tensor:
     joint_rows = q.flatten(1) / len(q)
     parts = []
     for rows in _pieces(p.shape[1], means.numel() * p.shape[2]):
-        own = p[:, rows]
-        joint = (own.flatten(1).mT @ joint_rows).reshape(*own.shape[1:], *means.shape)
-        apart = own.mean(0)[..., None, None] * means
-        gain = torch.xlogy(joint, joint) - torch.xlogy(joint, apart)
+        some = p[:, rows]
+        joint = (some.flatten(1).mT @ joint_rows).reshape(*some.shape[1:], *means.shape)
+        independent = some.mean(0)[..., None, None] * means
+        gain = torch.xlogy(joint, joint) - torch.xlogy(joint, independent)
         parts.append(gain.sum((1, 3)).mean(1))
     return torch.cat(parts).clamp_min(0.0)  # draws that agree may round below 0
 
 
-def gaussian_information(f: Tensor, noise: Tensor, g: Tensor, noise_there: Tensor) -> Tensor:
+def gaussian_information(f: Tensor, noise: Tensor, g: Tensor, target_noise: Tensor) -> Tensor:
     """The mean over m of `−½ Σ_d log(1 − ρ²)`, (n,).
 
     From means f (K, n, D) and g (K, m, D) of y given the weights, and the noise variances (n, D)
     and (m, D).
     """
     f, g = f - f.mean(0), g - g.mean(0)
-    own, other = f.square().mean(0) + noise, g.square().mean(0) + noise_there
+    variance, target_variance = f.square().mean(0) + noise, g.square().mean(0) + target_noise
     parts = []
-    for rows in _pieces(f.shape[1], other.numel()):
-        shared = torch.einsum("knd,kmd->nmd", f[:, rows], g) / len(f)
-        share = shared.square() / (own[rows, None] * other)
-        most = 1.0 - torch.finfo(share.dtype).eps
-        parts.append(-0.5 * torch.log1p(-share.clamp_max(most)).sum(-1).mean(-1))
+    for rows in _pieces(f.shape[1], target_variance.numel()):
+        covariance = torch.einsum("knd,kmd->nmd", f[:, rows], g) / len(f)
+        squared_correlation = covariance.square() / (variance[rows, None] * target_variance)
+        most = 1.0 - torch.finfo(covariance.dtype).eps
+        parts.append(-0.5 * torch.log1p(-squared_correlation.clamp_max(most)).sum(-1).mean(-1))
     return torch.cat(parts)
 
 
@@ -191,58 +181,57 @@ def _linearised_draws(learner: Learner, state: State, x: Inputs, num: int, seed:
     mean = {name: value.detach().requires_grad_() for name, value in state.posterior.mean.items()}
     outputs = learner.network(mean, dict(state.buffers), x, training=False)
     dual = torch.zeros_like(outputs, requires_grad=True)
-    given = list(mean.values())
-    slopes = torch.autograd.grad(outputs, given, dual, create_graph=True, allow_unused=True)
+    weights = list(mean.values())
+    slopes = torch.autograd.grad(outputs, weights, dual, create_graph=True, allow_unused=True)
     used = {name: slope for name, slope in zip(mean, slopes, strict=True) if slope is not None}
     generator = seeds.generator(outputs.device, seed, 0)
-    drawn: list[Tensor] = []
+    changes: list[Tensor] = []
     for _ in range(num):
         offset = state.posterior.offset(generator)
         along = [offset[name] for name in used]
-        drawn += torch.autograd.grad(list(used.values()), dual, along, retain_graph=True)
-    return outputs.detach() + torch.stack(drawn)
+        changes += torch.autograd.grad(list(used.values()), dual, along, retain_graph=True)
+    return outputs.detach() + torch.stack(changes)
 
 
 def _conditional(learner: Learner, state: State, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean (K, n, D) of y given each draw, and its expected variance (n, D)."""
-    found = [learner.likelihood.moments(f, state.likelihood) for f in outputs]
-    means = torch.stack([mean for mean, _ in found])
-    variance = torch.stack([spread for _, spread in found]).mean(0)
-    return means.reshape(*outputs.shape[:2], -1), variance.reshape(outputs.shape[1], -1)
+    """The mean (K, n, D) of y given each draw, and its expected variance (n, D).
 
-
-def _classes(learner: Learner, means: Tensor) -> Tensor:
-    """Probabilities (K, n, C); two columns for a yes-or-no target."""
-    if learner.likelihood.distribution_class.class_numbers:
-        return means
+    For classes the means are their probabilities, in two columns for a yes-or-no target.
+    """
+    likelihood, (draws, num) = learner.likelihood, outputs.shape[:2]
+    moments = [likelihood.moments(f, state.likelihood) for f in outputs]
+    means, variances = (torch.stack(part) for part in zip(*moments, strict=True))
+    means, variance = means.reshape(draws, num, -1), variances.mean(0).reshape(num, -1)
+    if not likelihood.classification or likelihood.distribution_class.class_numbers:
+        return means, variance
     if means.shape[-1] > 1:
         raise TypeError(
             "EPIG is for one choice for each input, got "
             f"{means.shape[-1]} yes-or-no targets; LargestVariance() takes them together."
         )
-    return torch.cat([1.0 - means, means], dim=-1)
+    return torch.cat([1.0 - means, means], dim=-1), variance
 
 
 def _pieces(num: int, each: int) -> Iterator[slice]:
-    """So many rows at a time that there is room for `each` numbers for every one."""
+    """Slices of rows for which there is room for `each` numbers per row."""
     step = max(1, _ROOM // each)
     for start in range(0, num, step):
         yield slice(start, start + step)
 
 
-def _believed(
+def _prediction(
     learner: Learner, state: State, x: Inputs, how: How | None, generator: Generator
 ) -> Prediction:
-    _refuse_no_belief(how or learner.predictive, "how=Draws(32)")
+    _refuse_mean_only(how or learner.predictive, "how=Draws(32)")
     return predict(learner, state, x, how, seed=_seed(generator))
 
 
-def _refuse_no_belief(how: object, instead: str) -> None:
+def _refuse_mean_only(how: object, instead: str) -> None:
     if isinstance(how, AtMean):
         raise ValueError(
-            "This learner predicts at the mean of its weights, where it is sure of everything, so "
-            "no label would tell more than another. Use a method with a belief (vogn, laplace, "
-            f"tagi, ...), have weights drawn ({instead}), or take Random()."
+            "This learner predicts with the mean of its weights, without epistemic uncertainty, so "
+            "no label is more informative than another. Use a method with a belief (vogn, laplace, "
+            f"tagi, ...), predict with weight draws ({instead}), or take Random()."
         )
 
 

@@ -1,4 +1,4 @@
-"""Pool-based active learning: a network says which label it wants next."""
+"""Pool-based active learning: the network chooses which input to label next."""
 
 from __future__ import annotations
 
@@ -20,50 +20,48 @@ from bayesrule.tensors.network import Inputs, num_examples, take
 from bayesrule.training.train import Run, fit
 
 _FIT_OPTIONS = ("epochs", "batch_size", "fused", "progress", "callback")
-# Streams of randomness: of the first rows, of the criterion, of ties between the best.
+# Streams of randomness: of the first rows, of the criterion, of ties between the best rows.
 _START, _CRITERION, _TIES = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    """Shifts and scales of labelled data: one for each floating input, and that of the targets."""
+    """Means and standard deviations of labelled data: of each floating input, and of the targets.
+
+    None stands for an input, or for targets, that are not standardised.
+    """
 
     inputs: tuple[tuple[Tensor, Tensor] | None, ...]
     targets: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, x: Inputs, y: Tensor | None) -> Standard:
-        """Of labelled inputs, and of targets where they are real numbers."""
-        parts = (x,) if isinstance(x, Tensor) else x
-        found = tuple(_spread(part) if part.is_floating_point() else None for part in parts)
-        return cls(found, None if y is None else _spread(y))
+        """The moments of labelled inputs, and of targets where they are real numbers."""
+        moments = (_moments(part) if part.is_floating_point() else None for part in _parts(x))
+        return cls(tuple(moments), None if y is None else _moments(y))
 
     @classmethod
     def none(cls, x: Inputs) -> Standard:
-        """All as it is."""
-        return cls((None,) * (1 if isinstance(x, Tensor) else len(x)))
+        """Nothing is standardised."""
+        return cls((None,) * len(_parts(x)))
 
-    def place(self, x: Inputs) -> Inputs:
-        """Inputs as the network sees them."""
-        parts = (x,) if isinstance(x, Tensor) else x
-        placed = tuple(
-            part if known is None else (part - known[0]) / known[1]
-            for part, known in zip(parts, self.inputs, strict=True)
-        )
-        return placed[0] if isinstance(x, Tensor) else placed
+    def standardise(self, x: Inputs) -> Inputs:
+        """Inputs as the network takes them."""
+        parts = tuple(map(_scaled, _parts(x), self.inputs))
+        return parts[0] if isinstance(x, Tensor) else parts
 
-    def place_targets(self, y: Tensor) -> Tensor:
-        """Targets as the network sees them."""
-        return y if self.targets is None else (y - self.targets[0]) / self.targets[1]
+    def standardise_targets(self, y: Tensor) -> Tensor:
+        """Targets as the network takes them."""
+        return _scaled(y, self.targets)
 
-    def restore(self, found: Prediction) -> Prediction:
+    def restore(self, prediction: Prediction) -> Prediction:
         """A prediction in the units of the targets."""
-        return found if self.targets is None else found.rescaled(*self.targets)
+        return prediction if self.targets is None else prediction.rescaled(*self.targets)
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveRun:
-    """What was labelled in which order, and how good the network was after each label.
+    """The rows in the order in which they were labelled, and the test scores after each label.
 
     `start` (s,) and `chosen` (steps,) are rows of the pool; `history` has the scores on the test
     data (`evaluate.scores`) of the first fit and of one after each choice; `final` is the last fit.
@@ -102,9 +100,9 @@ class ActiveRun:
         return -self._curve("nll") if classes else self._curve("log_likelihood")
 
     def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
-        """What the last fit believes of inputs in the units of the pool."""
-        placed = self.standard.place(_tensors(x))
-        return self.standard.restore(self.final.predict(placed, how, seed=seed))
+        """The prediction of the last fit for inputs in the units of the pool."""
+        inputs = self.standard.standardise(_tensors(x))
+        return self.standard.restore(self.final.predict(inputs, how, seed=seed))
 
     def _curve(self, name: str, other: str = "") -> Tensor:
         if name not in self.history[0]:
@@ -124,19 +122,19 @@ def active_learning(
     seed: int = 0,
     **options: Any,
 ) -> ActiveRun:
-    """Learns, has the row of the pool labelled that tells most, and learns again from scratch.
+    """Trains, labels the most informative row of the pool, and trains again from scratch.
 
     - `build(num_data)` makes the learner for so many labelled rows.
-    - `pool`, `test`: pairs (x, y); a label of the pool is looked at only once it was chosen.
+    - `pool`, `test`: pairs (x, y); a label of the pool is used only once its row was chosen.
     - `start`: how many rows are labelled at first, drawn at random, or which.
     - `criterion`: `LargestVariance()` (default), `BALD()`, `EPIG()` or `Random()`; where several
       rows are best, one of them is drawn.
-    - `steps`: how many labels are asked for; there are `steps + 1` fits, each scored on `test`.
+    - `steps`: how many rows are labelled; there are `steps + 1` fits, each scored on `test`.
     - `standardise`: columns of x, and y where it is real, get mean 0 and variance 1 on the labelled
-      rows; columns that do not change there are only shifted. Scores are in original units.
+      rows; columns that are constant there are only shifted. Scores are in original units.
     - `options` go to `br.fit`: `epochs`, `batch_size`, `fused`, `progress`, `callback`.
 
-    Who labels by hand calls `criterion.scores(run.learner, run.state, x, generator)` after `br.fit`
+    To label by hand, call `criterion.scores(run.learner, run.state, x, generator)` after `br.fit`
     instead.
 
     >>> from torch import nn
@@ -157,16 +155,18 @@ def active_learning(
     while True:
         num = len(labelled) - len(first)
         run, standard = _fit(build, take(x, labelled), y[labelled], standardise, seed, options)
-        found = run.predict(standard.place(x_test), seed=seed)
-        history.append(scores(standard.restore(found), y_test.to(found.mean.device)))
+        predicted = standard.restore(run.predict(standard.standardise(x_test), seed=seed))
+        history.append(scores(predicted, y_test.to(predicted.mean.device)))
         if num == steps:
             return ActiveRun(first, labelled[len(first) :], history, run, standard)
-        left = _others(labelled, len(y))
+        unlabelled = _others(labelled, len(y))
         generator = seeds.generator("cpu", seed, num, _CRITERION)
-        placed = standard.place(take(x, left))
-        values = criterion.placed(standard.place).scores(run.learner, run.state, placed, generator)
-        best = _best(values, len(left), criterion, seeds.generator("cpu", seed, num, _TIES))
-        labelled = torch.cat([labelled, left[best, None]])
+        inputs = standard.standardise(take(x, unlabelled))
+        scored = criterion.standardised(standard.standardise)
+        values = scored.scores(run.learner, run.state, inputs, generator)
+        ties = seeds.generator("cpu", seed, num, _TIES)
+        best = _best(values, len(unlabelled), criterion, ties)
+        labelled = torch.cat([labelled, unlabelled[best, None]])
 
 
 def _fit(
@@ -177,7 +177,7 @@ def _fit(
     seed: int,
     options: dict[str, Any],
 ) -> tuple[Run, Standard]:
-    """One training from scratch on what is labelled."""
+    """One training from scratch on the labelled rows."""
     learner = build(len(y))
     if not isinstance(learner, Learner):
         raise TypeError(
@@ -185,9 +185,8 @@ def _fit(
         )
     real = learner.likelihood.lacks("rescaled") is None
     standard = Standard.of(x, y if real else None) if standardise else Standard.none(x)
-    train = standard.place(x), standard.place_targets(y)
-    run = fit(learner, train, seed=seed, **{"progress": False, **options})
-    return run, standard
+    train = standard.standardise(x), standard.standardise_targets(y)
+    return fit(learner, train, seed=seed, **{"progress": False, **options}), standard
 
 
 def _best(values: Tensor, num: int, criterion: Criterion, generator: Generator) -> int:
@@ -203,17 +202,25 @@ def _best(values: Tensor, num: int, criterion: Criterion, generator: Generator) 
 
 
 def _others(rows: Tensor, num: int) -> Tensor:
-    """The rows of 0..num−1 that are not among the given ones, in order."""
+    """All other rows of 0..num−1, in order."""
     free = torch.ones(num, dtype=torch.bool)
     free[rows] = False
     return free.nonzero().squeeze(1)
 
 
-def _spread(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column; 1 where nothing changes."""
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column; 1 where the column is constant."""
     values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
-    changes = values.amax(0) > values.amin(0)
-    return values.mean(0), torch.where(changes, values.std(0, correction=0), 1.0)
+    varies = values.amax(0) > values.amin(0)
+    return values.mean(0), torch.where(varies, values.std(0, correction=0), 1.0)
+
+
+def _scaled(values: Tensor, moments: tuple[Tensor, Tensor] | None) -> Tensor:
+    return values if moments is None else (values - moments[0]) / moments[1]
+
+
+def _parts(x: Inputs) -> tuple[Tensor, ...]:
+    return (x,) if isinstance(x, Tensor) else x
 
 
 def _tensors(x: Any) -> Inputs:

@@ -1,14 +1,15 @@
-"""Images that a network takes for something else, found without gradients."""
+"""Small changes of images after which a network gives another class, without gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesrule.explore.glance import Bounds, Glance, learned, place, within
+from bayesrule.explore.inference import Bounds, FixedNetwork, clamp, input_prior, posterior_moments
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
@@ -17,12 +18,11 @@ from bayesrule.types import State
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """What became of n images.
+    """The result of an attack on n images.
 
-    `images` (n, *) are the changed ones and `change` what was added; `target` (n,) is the class
-    that was wanted and `labels` (n,) what the network now says; `iterations` (n,) counts the steps
-    until it said so: none for an image that was taken for the target from the start, all of them
-    where the attack failed.
+    `images` (n, *) are the changed images and `change` what was added; `target` (n,) is the wanted
+    class and `labels` (n,) the class that the network now predicts; `iterations` (n,) counts the
+    steps until it predicted the target: 0 where it did from the start, all steps where it failed.
     """
 
     images: Tensor
@@ -33,12 +33,12 @@ class Attack:
 
     @property
     def success(self) -> Tensor:
-        """Whether the network is deceived, (n,)."""
+        """Whether the network predicts the target, (n,)."""
         return self.labels == self.target
 
     @property
     def rate(self) -> float:
-        """The share of images that deceive the network."""
+        """The share of images for which the attack succeeded."""
         return float(self.success.double().mean())
 
     @property
@@ -68,18 +68,17 @@ def attack(
     bounds: Bounds | None = None,
     batch_size: int = 256,
 ) -> Attack:
-    """Changes images x (n, *) until the network takes them for another class.
+    """Changes images x (n, *) until the network predicts another class for them.
 
-    The images are believed to be `N(x, variance)` and are inferred, as in `infer_inputs`, from the
-    class that they are to be taken for: one number or one for each image. An image is left alone
-    as soon as `predict` gives that class. The class is a demand and not a datum, so the image alone
-    is to blame: the class is taken as seen `times` times at once, which leaves little of the
-    likelihood's noise, and only that part of the outputs' variance counts which the images make
-    (with `only_inputs=False` the weights share the blame, and many more steps are needed). No pixel
-    moves by more than `reach` standard deviations in a step; a shorter reach makes smaller changes
-    in more steps. The variance starts again at each step, or is the posterior one with `carry`.
-    `bounds` are the least and the largest value of a pixel; they and `variance` are in the units of
-    training.
+    The images have the prior `N(x, variance)` and are inferred, as in `infer_inputs`, from the
+    wanted class: one number, or one for each image. An image is finished as soon as `predict` gives
+    that class. The class counts as observed `times` times at once, which removes most of the
+    likelihood's noise, and explains only that part of the outputs' variance that the images cause
+    (with `only_inputs=False` also the part that the weights cause, and many more steps are needed).
+    No pixel moves by more than `reach` standard deviations in a step; a smaller reach makes smaller
+    changes in more steps. The variance starts again at each step; with `carry` it is the posterior
+    one. `bounds` are the least and the largest value of a pixel; they and `variance` are in the
+    units of training.
 
     >>> from torch import nn
     >>> from bayesrule import CategoricalLikelihood, tagi
@@ -98,63 +97,56 @@ def attack(
         )
     if steps < 1 or times < 1:
         raise ValueError(f"steps and times are at least 1, got {steps} and {times}.")
-    glance = Glance(learner, state)
-    (centre,), _, prior = place((x,), variance, state)
+    network = FixedNetwork(learner, state)
+    (centre,), _, prior = input_prior((x,), variance, state)
     target = torch.as_tensor(target_class, device=centre.device)
     if target.ndim and target.shape != centre.shape[:1]:
         raise ValueError(f"There are {len(centre)} images but {len(target)} target classes.")
     target = target.expand(len(centre))
-    plan = _Plan(steps, carry, times, reach, only_inputs, bounds)
-    parts = [
-        _batch(glance, centre[at], prior.variance[at], target[at], plan)
-        for start in range(0, len(centre), batch_size)
-        for at in [slice(start, start + batch_size)]
-    ]
+
+    def step(images: Tensor, variance: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        propagation, outputs = network.forward(GaussianTensor(images, variance))
+        caused = _caused_variance(network, outputs, images) if only_inputs else None
+        network.back(outputs, wanted, caused, times=times)
+        # Overshooting does no harm here, so the step is not shortened as in infer_inputs.
+        mean, posterior = posterior_moments(propagation.inputs[0], reach=reach)
+        return clamp(mean, bounds), posterior if carry else variance
+
+    parts = []
+    for start in range(0, len(centre), batch_size):
+        rows = slice(start, start + batch_size)
+        batch = centre[rows].clone(), prior.variance[rows].clone(), target[rows]
+        parts.append(_attack_batch(network, *batch, step, steps))
     images, labels, iterations = (torch.cat(part) for part in zip(*parts, strict=True))
     return Attack(images, images - centre, target, labels, iterations)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """How an attack goes about it."""
-
-    steps: int
-    carry: bool
-    times: int
-    reach: float
-    only_inputs: bool
-    bounds: Bounds | None
-
-
-def _batch(
-    glance: Glance, x: Tensor, variance: Tensor, target: Tensor, plan: _Plan
+def _attack_batch(
+    network: FixedNetwork,
+    x: Tensor,
+    variance: Tensor,
+    target: Tensor,
+    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    steps: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, labels and iterations of one batch."""
-    x, variance = x.clone(), variance.clone()
-    labels, iterations = _labels(glance, x), torch.zeros_like(target)
-    for _ in range(plan.steps):
+    """Images, labels and iterations of one batch; x and variance are changed in place."""
+    labels, iterations = _labels(network, x), torch.zeros_like(target)
+    for _ in range(steps):
         left = (labels != target).nonzero().squeeze(1)
         if not len(left):
             break
-        way, outputs = glance.forward(GaussianTensor(x[left], variance[left]))
-        own = _own(glance, outputs, x[left]) if plan.only_inputs else None
-        glance.back(way, outputs, target[left], variance=own, times=plan.times)
-        # Overshooting does no harm here, so the step is not held back as in infer_inputs.
-        mean, spread = learned(way.inputs[0], reach=plan.reach)
-        x[left] = within(mean, plan.bounds)
-        if plan.carry:
-            variance[left] = spread
-        labels[left] = _labels(glance, x[left])
+        x[left], variance[left] = step(x[left], variance[left], target[left])
+        labels[left] = _labels(network, x[left])
         iterations[left] += 1
     return x, labels, iterations
 
 
-def _own(glance: Glance, outputs: GaussianTensor, x: Tensor) -> Tensor:
-    """The variance of the outputs that the inputs make: all but what is left with sure inputs."""
-    _, sure = glance.forward(x)
+def _caused_variance(network: FixedNetwork, outputs: GaussianTensor, x: Tensor) -> Tensor:
+    """That part of the outputs' variance that uncertain inputs cause: all but that at sure x."""
+    _, sure = network.forward(x)
     return (outputs.variance - sure.variance).clamp_min(1e-6 * outputs.variance)
 
 
-def _labels(glance: Glance, x: Tensor) -> Tensor:
-    """What the network says of images that are known for sure."""
-    return predict(glance.learner, glance.state, x).labels
+def _labels(network: FixedNetwork, x: Tensor) -> Tensor:
+    """The predicted classes of images that are known for sure."""
+    return predict(network.learner, network.state, x).labels

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.expectations import Moments
-from bayesrule.explore.glance import Glance, Inferred, learned, place
+from bayesrule.explore.inference import FixedNetwork, Inferred, input_prior, posterior_moments
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import as_inputs
@@ -29,9 +29,9 @@ def infer_hidden(
 ) -> dict[str, Inferred]:
     """What targets y say of the outputs of submodules, by their names, for inputs x (n, *).
 
-    `names` are those of `model.named_modules()`; without them all submodules are looked at whose
-    output is one Gaussian tensor. The prior is what the network predicts, the posterior what it
-    would have had to be. The weights stay as they are; inputs may be plain or `uncertain`.
+    `names` are those of `model.named_modules()`; without them, all submodules whose output is one
+    Gaussian tensor. The prior is what the network predicts for a hidden unit, the posterior is that
+    given y. The weights stay as they are; inputs may be plain or `uncertain`.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -41,61 +41,61 @@ def infer_hidden(
     >>> {name: tuple(h.mean.shape) for name, h in found.items()}
     {'0': (5, 3), '1': (5, 3), '2': (5, 1)}
     """
-    glance = Glance(learner, state, how)
-    given = tuple(_one_input(part, state) for part in (x if isinstance(x, tuple) else (x,)))
-    targets = torch.as_tensor(y, device=given[0].device)
+    network = FixedNetwork(learner, state, how)
+    inputs = tuple(_one_input(part, state) for part in (x if isinstance(x, tuple) else (x,)))
+    targets = torch.as_tensor(y, device=inputs[0].device)
     modules = _submodules(learner.model, names)
-    with _watched(modules) as seen:
-        way, outputs = glance.forward(given)
-    glance.back(way, outputs, targets)
-    return _hidden(seen, modules, strict=names is not None)
+    with _recorded(modules) as recorded:
+        _, outputs = network.forward(inputs)
+    network.back(outputs, targets)
+    return _hidden(recorded, modules, strict=names is not None)
 
 
 def _one_input(x: Any, state: State) -> Tensor:
     if isinstance(x, GaussianTensor):
-        return place(x, None, state)[2]
+        return input_prior(x, None, state)[2]
     plain = as_inputs(x, state)
     assert isinstance(plain, Tensor)
     return plain
 
 
 def _submodules(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
-    known = {name: module for name, module in model.named_modules() if name}
-    wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
-    strange = [name for name in wanted if name not in known]
-    if strange:
-        raise ValueError(f"The model has no submodule {strange[0]!r}; it has {', '.join(known)}.")
-    return {name: known[name] for name in wanted}
+    modules = {name: module for name, module in model.named_modules() if name}
+    wanted = [names] if isinstance(names, str) else modules if names is None else names
+    for name in wanted:
+        if name not in modules:
+            raise ValueError(f"The model has no submodule {name!r}; it has {', '.join(modules)}.")
+    return {name: modules[name] for name in wanted}
 
 
 @contextmanager
-def _watched(modules: dict[str, nn.Module]) -> Iterator[dict[str, list[Any]]]:
-    """What each of the modules gives out, call by call."""
-    seen: dict[str, list[Any]] = {name: [] for name in modules}
+def _recorded(modules: dict[str, nn.Module]) -> Iterator[dict[str, list[Any]]]:
+    """The outputs of each of the modules, call by call."""
+    recorded: dict[str, list[Any]] = {name: [] for name in modules}
 
     def keep(name: str) -> Any:
-        return lambda module, args, output: seen[name].append(output)
+        return lambda module, args, output: recorded[name].append(output)
 
     handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
     try:
-        yield seen
+        yield recorded
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _hidden(
-    seen: dict[str, list[Any]], modules: dict[str, nn.Module], *, strict: bool
+    recorded: dict[str, list[Any]], modules: dict[str, nn.Module], *, strict: bool
 ) -> dict[str, Inferred]:
-    found = {}
-    for name, outputs in seen.items():
+    inferred = {}
+    for name, outputs in recorded.items():
         if len(outputs) == 1 and isinstance(outputs[0], GaussianTensor):
-            one = outputs[0]
-            found[name] = Inferred(one.centre, one.variance, *learned(one))
+            unit = outputs[0]
+            inferred[name] = Inferred(unit.centre, unit.variance, *posterior_moments(unit))
         elif strict:
             kinds = ", ".join(type(output).__name__ for output in outputs) or "nothing"
             raise ValueError(
-                f"Hidden units are read off a submodule that is called once and gives out one "
-                f"Gaussian tensor; {name!r} ({type(modules[name]).__name__}) gave out {kinds}."
+                f"Hidden units are those of a submodule that is called once and returns one "
+                f"Gaussian tensor; {name!r} ({type(modules[name]).__name__}) returned {kinds}."
             )
-    return found
+    return inferred

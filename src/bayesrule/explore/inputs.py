@@ -1,4 +1,4 @@
-"""The inputs that a wanted output would have come from, the weights being left as they are."""
+"""The inputs that would give a wanted output; the weights stay as they are."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ import torch
 from torch import Tensor
 
 from bayesrule.expectations import Moments
-from bayesrule.explore.glance import Bounds, Glance, Inferred, learned_inputs, place, within
+from bayesrule.explore.inference import (
+    Bounds,
+    FixedNetwork,
+    Inferred,
+    clamp,
+    input_posterior_moments,
+    input_prior,
+)
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
-from bayesrule.tensors.network import Inputs, num_examples, take
+from bayesrule.tensors.network import num_examples, take
 from bayesrule.types import State
 
 
 @dataclass(frozen=True, eq=False)
 class InferredInputs(Inferred):
-    """Inputs before and after, and what the network said on the way.
+    """Inputs before and after inference, and the outputs at each step.
 
     `output_mean` and `output_variance` (steps, n, *) are its outputs and `log_prob` (steps, n) is
     `log p(y)` of the wanted outputs, before each step.
@@ -43,13 +50,13 @@ def infer_inputs(
     how: Moments | None = None,
     batch_size: int = 1024,
 ) -> InferredInputs:
-    """The inputs (n, *) that a wanted output y would have come from: `x̄ + s δ` and `s + s² η`.
+    """Infers the inputs (n, *) that would give a wanted output y: `x̄ + s δ` and `s + s² η`.
 
     Goulet, Nguyen & Amiri (2021). The prior of the inputs is `N(x, variance)`, or x is made by
     `uncertain`; of several inputs, given as a tuple, the uncertain one is inferred. With more
     `steps` each posterior is the next prior; without `carry` only its mean is, and the variance
-    starts again, so that the inputs may wander further. `bounds` hold after each step. No step
-    goes further than what the outputs ask for (see `learned_inputs`). The weights stay as they are.
+    starts again, so that the inputs may move further. `bounds` hold after each step. No step moves
+    the outputs further than to y (`input_posterior_moments`). The weights stay as they are.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -63,44 +70,29 @@ def infer_inputs(
     """
     if steps < 1:
         raise ValueError(f"steps is at least 1, got {steps}.")
-    glance = Glance(learner, state, how)
-    inputs, at, prior = place(x, variance, state)
+    network = FixedNetwork(learner, state, how)
+    inputs, index, prior = input_prior(x, variance, state)
     targets = torch.as_tensor(y, device=prior.centre.device)
     size = num_examples(inputs)
     if len(targets) != size:
         raise ValueError(f"There are {size} inputs but {len(targets)} wanted outputs.")
-    found = []
-    for start in range(0, size, batch_size):
-        rows = slice(start, start + batch_size)
-        part = prior.centre[rows], prior.variance[rows]
-        fixed = take(inputs, rows)
-        found.append(_walk(glance, fixed, at, part, targets[rows], steps, carry, bounds))
-    columns = list(zip(*found, strict=True))
+
+    def infer(rows: slice) -> tuple[Tensor, ...]:
+        """Mean, variance and the outputs of all steps, of one batch."""
+        mean, variance = prior.centre[rows], prior.variance[rows]
+        batch, outputs_by_step = take(inputs, rows), []
+        for _ in range(steps):
+            uncertain = GaussianTensor(mean, variance)
+            given = (*batch[:index], uncertain, *batch[index + 1 :])
+            propagation, outputs = network.forward(given)
+            log_prob = network.back(outputs, targets[rows])
+            moved, posterior = input_posterior_moments(propagation.inputs[index], outputs)
+            mean, variance = clamp(moved, bounds), posterior if carry else variance
+            outputs_by_step.append((outputs.centre, outputs.variance, log_prob))
+        return mean, posterior, *(torch.stack(kind) for kind in zip(*outputs_by_step, strict=True))
+
+    batches = [infer(slice(i, i + batch_size)) for i in range(0, size, batch_size)]
+    columns = list(zip(*batches, strict=True))
     mean, spread = (torch.cat(column) for column in columns[:2])
-    return InferredInputs(
-        prior.centre, prior.variance, mean, spread, *(torch.cat(c, dim=1) for c in columns[2:])
-    )
-
-
-def _walk(
-    glance: Glance,
-    inputs: Inputs,
-    at: int,
-    prior: tuple[Tensor, Tensor],
-    y: Tensor,
-    steps: int,
-    carry: bool,
-    bounds: Bounds | None,
-) -> tuple[Tensor, ...]:
-    """Mean, variance, and what the outputs were on the way, of one batch."""
-    mean, variance = prior
-    said = []
-    for _ in range(steps):
-        given = (*inputs[:at], GaussianTensor(mean, variance), *inputs[at + 1 :])
-        way, outputs = glance.forward(given)
-        log_prob = glance.back(way, outputs, y)
-        mean, found = learned_inputs(way.inputs[at], outputs)
-        mean = within(mean, bounds)
-        said.append((outputs.centre, outputs.variance, log_prob))
-        last, variance = found, found if carry else variance
-    return mean, last, *(torch.stack(kind) for kind in zip(*said, strict=True))
+    by_step = (torch.cat(column, dim=1) for column in columns[2:])
+    return InferredInputs(prior.centre, prior.variance, mean, spread, *by_step)

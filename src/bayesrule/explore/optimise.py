@@ -1,4 +1,4 @@
-"""Inputs at which a trained network predicts the best output, found without gradients."""
+"""Inputs at which a trained network predicts the best output, without gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.expectations import Moments
-from bayesrule.explore.glance import Bounds, Glance, learned, place, within
+from bayesrule.explore.inference import Bounds, FixedNetwork, clamp, input_prior, posterior_moments
 from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.types import State
@@ -36,9 +36,9 @@ def optimise_inputs(
     state: State,
     start: Any,
     *,
+    maximise: bool = False,
     variance: Any = None,
     steps: int = 30,
-    maximise: bool = False,
     ambition: float = 1.0,
     exploration: float = 0.0,
     bounds: Bounds | None = None,
@@ -46,49 +46,50 @@ def optimise_inputs(
 ) -> Optimised:
     """Moves inputs to where a trained network predicts the least (or the largest) output.
 
-    Each step asks for an output `ambition` standard deviations better than what is predicted for
-    `N(x, variance)`, and infers the input from it. An input that is not better is not taken, and
-    the next ones are looked for at half the distance. Better is a lower `mean − exploration · std`
-    (with `maximise`, a higher `mean + exploration · std`), the std being what the belief is not
-    sure of. All starts (n, *) are moved at once.
+    Each step wants an output `ambition` standard deviations better than the one predicted for
+    `N(x, variance)`, and infers the input from it. An input that is not better is rejected, and
+    the next step is half as long. Better is a lower `mean − exploration · std` (with `maximise`, a
+    higher `mean + exploration · std`); std is the epistemic one. All starts (n, *) move at once.
     """
     sign = -1.0 if maximise else 1.0
-    glance = Glance(learner, state, how)
-    (x,), _, prior = place((start,), variance, state)
-    x, spread = within(x, bounds), prior.variance
-    mean, std = _predicted(glance, x)
+    network = FixedNetwork(learner, state, how)
+    (x,), _, prior = input_prior((start,), variance, state)
+    x, spread = clamp(x, bounds), prior.variance
+    mean, std = _predicted(network, x)
     score = sign * mean - exploration * std
     path, values = [x], [sign * score]
     for _ in range(steps):
-        trial = within(_better(glance, x, spread, sign * ambition), bounds)
-        new_mean, new_std = _predicted(glance, trial)
+        trial = clamp(_better(network, x, spread, sign * ambition), bounds)
+        new_mean, new_std = _predicted(network, trial)
         new_score = sign * new_mean - exploration * new_std
-        taken = new_score < score
-        mean, std = torch.where(taken, new_mean, mean), torch.where(taken, new_std, std)
-        score = torch.where(taken, new_score, score)
-        wide = taken.reshape(-1, *[1] * (x.ndim - 1))
+        accepted = new_score < score
+        mean, std = torch.where(accepted, new_mean, mean), torch.where(accepted, new_std, std)
+        score = torch.where(accepted, new_score, score)
+        wide = accepted.reshape(-1, *[1] * (x.ndim - 1))
         x, spread = torch.where(wide, trial, x), torch.where(wide, spread, 0.25 * spread)
         path.append(x)
         values.append(sign * score)
     return Optimised(x, mean, std, torch.stack(path), torch.stack(values))
 
 
-def _predicted(glance: Glance, x: Tensor) -> tuple[Tensor, Tensor]:
+def _predicted(network: FixedNetwork, x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and epistemic standard deviation of one output for each example, (n,)."""
-    _, outputs = glance.forward(x)
-    found = glance.learner.likelihood.marginal(outputs.centre, outputs.variance, glance.state.likelihood)
-    if found.mean.numel() != len(x) or glance.learner.likelihood.classification:
+    _, outputs = network.forward(x)
+    prediction = network.marginal(outputs)
+    likelihood = network.learner.likelihood
+    if prediction.mean.numel() != len(x) or likelihood.classification:
         raise ValueError(
-            "What is optimised is one real-valued output for each example, got "
-            f"{type(glance.learner.likelihood).__name__} of shape {tuple(found.mean.shape)}."
+            "optimise_inputs takes a network with one real-valued output for each example, got "
+            f"{type(likelihood).__name__} of shape {tuple(prediction.mean.shape)}."
         )
-    return found.mean.reshape(-1), found.epistemic.reshape(-1).sqrt()
+    return prediction.mean.reshape(-1), prediction.epistemic.reshape(-1).sqrt()
 
 
-def _better(glance: Glance, x: Tensor, variance: Tensor, ambition: float) -> Tensor:
-    """The inputs that an output better by `ambition` standard deviations would have come from."""
-    way, outputs = glance.forward(GaussianTensor(x, variance))
-    found = glance.learner.likelihood.marginal(outputs.centre, outputs.variance, glance.state.likelihood)
-    glance.back(way, outputs, found.mean - ambition * found.epistemic.sqrt())
-    # A step that goes too far is not taken, so it is not held back as in infer_inputs.
-    return learned(way.inputs[0])[0]
+def _better(network: FixedNetwork, x: Tensor, variance: Tensor, ambition: float) -> Tensor:
+    """The inputs that would give an output better by `ambition` standard deviations."""
+    propagation, outputs = network.forward(GaussianTensor(x, variance))
+    prediction = network.marginal(outputs)
+    wanted = prediction.mean - ambition * prediction.epistemic.sqrt()
+    network.back(outputs, wanted)
+    # A step that goes too far is rejected, so it is not shortened as in infer_inputs.
+    return posterior_moments(propagation.inputs[0])[0]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesrule.learner import check_batch
-from bayesrule.likelihoods import GaussianLikelihood, Likelihood
+from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import GaussianTensor
 from bayesrule.tensors.network import Inputs, Network
 from bayesrule.types import Params
@@ -49,7 +49,7 @@ class LogDensity:
         self.buffers = {name: _double(value) for name, value in self.network.buffers().items()}
         self.num = sum(value.numel() for value in self.params.values())
         self.prior_noise = likelihood.init(next(iter(self.params.values())))
-        self.learned = isinstance(likelihood, GaussianLikelihood) and likelihood.noise is None
+        self.learned = likelihood.learns
         _refuse(model, likelihood, bool(self.prior_noise) and not self.learned)
         self.x, self.y = as_inputs(data[0]), _plain(data[1], "targets")
         self.count = check_batch(self.x, self.y)

@@ -1,4 +1,4 @@
-"""A belief behind the face of a torch optimiser."""
+"""A torch optimiser that keeps a Gaussian belief over the parameters."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from bayesrule.curvature import Curvature, NoCurvature, Price, SquaredGradient
-from bayesrule.expectations import Expectation
+from bayesrule.curvature import Curvature
+from bayesrule.expectations import Expectation, Look
 from bayesrule.matrices import Diagonal, DiagonalMatrix
-from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Drawn, norms
-from bayesrule.optim.parts import Part, gradient_of, label, numbered, parts_of, set_grads
-from bayesrule.posteriors import Gaussian, GaussianFamily
+from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Draw, norms
+from bayesrule.optim.parts import Part, gradient_of, label_of, numbered, parts_of, set_grads
+from bayesrule.posteriors import Gaussian, GaussianFamily, GaussianPrior
 from bayesrule.rules import Memory, Natural
 from bayesrule.tensors import vectors
 from bayesrule.types import Derivatives, Params
 
 
 class BayesianOptimizer(Optimizer):
-    """A belief over the parameters, moved by gradients that the caller's own loop computes.
+    """A belief over the parameters, updated by gradients that the caller's own loop computes.
 
-    Inside `sampled_params()` the weights are a draw; `step()` moves the belief by the gradients of
-    the blocks since the last step. Blocks are averaged, each with a batch-mean loss of its own;
-    backward passes within one block add up, as they do in torch. Only what is backpropagated inside
-    a block counts, so stale gradients do no harm; `zero_grad()` outside a block forgets the blocks
-    before it. Clipping and unscaling between a block and the step act on the curvature too. Methods
-    that look at the mean need no block.
+    Inside a `sampled_params()` block the weights are a draw; `step()` updates the belief by the
+    mean gradient of the blocks since the last step, each with its own batch-mean loss. Backward
+    passes within one block add up, as they do in torch. Gradients from outside the blocks do not
+    count; `zero_grad()` outside a block discards the blocks before it. Clipping and unscaling
+    between a block and the step act on the curvature too. Methods that evaluate the loss at the
+    mean need no block.
 
     - `num_data`: how many examples the whole data set has.
     - `prior_precision`: of the prior N(0, I / prior_precision); each group may have its own, as it
@@ -41,9 +41,9 @@ class BayesianOptimizer(Optimizer):
     - `seed`: all draws follow from it and the step. The processes of a data-parallel run draw the
       same weights, so that their averaged gradient belongs to one draw.
 
-    Frozen parameters are left alone. A parameter whose `.grad` is None has gradient zero, as the
-    batch says nothing of it: its prior acts. The belief of a half-precision weight is kept in
-    single precision. Save between steps: what blocks have found is not part of `state_dict()`.
+    Frozen parameters do not change. A parameter whose `.grad` is None has gradient zero: only its
+    prior acts. The belief of a half-precision weight is kept in single precision. Save between
+    steps: the gradients and curvature of blocks are not part of `state_dict()`.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class BayesianOptimizer(Optimizer):
         params: ParamsT,
         *,
         num_data: int,
+        prior_precision: float = 1.0,
+        temperature: float = 1.0,
+        seed: int = 0,
         posterior: GaussianFamily,
         expectation: Expectation,
         curvature: Curvature,
         rule: Natural,
-        prior_precision: float = 1.0,
-        temperature: float = 1.0,
-        seed: int = 0,
     ) -> None:
         _check(posterior, expectation, curvature, rule)
         if not (num_data > 0 and temperature > 0 and math.isfinite(num_data / temperature)):
@@ -76,7 +76,7 @@ class BayesianOptimizer(Optimizer):
     def posterior(self) -> Gaussian:
         """The belief over the trainable parameters, by name if they were given by name.
 
-        Without names the keys are the places "0", "1", ... over all groups.
+        Without names the keys are the positions "0", "1", ... over all groups.
         """
         self._outside("posterior")
         mean: Params = {}
@@ -85,13 +85,13 @@ class BayesianOptimizer(Optimizer):
             belief, _ = self._belief(part)
             mean |= belief.mean
             precision |= belief.precision.diagonal()
-        order = {name: label(self.param_groups, name) for name in sorted(mean, key=int)}
-        matrix = DiagonalMatrix({given: precision[name] for name, given in order.items()})
-        return Gaussian({given: mean[name] for name, given in order.items()}, matrix)
+        order = {name: label_of(self.param_groups, name) for name in sorted(mean, key=int)}
+        matrix = DiagonalMatrix({label: precision[name] for name, label in order.items()})
+        return Gaussian({label: mean[name] for name, label in order.items()}, matrix)
 
     @contextmanager
     def sampled_params(self, train: bool = True) -> Iterator[None]:
-        """Replaces the weights by a draw for the length of the block, whatever happens in it.
+        """Replaces the weights by a draw inside the block; afterwards they are the mean again.
 
         With `train=False` the draw is for predictions: its gradients do not count, and it does not
         touch the random stream that training reads.
@@ -101,15 +101,15 @@ class BayesianOptimizer(Optimizer):
         params = _all(parts)
         before = {name: p.grad for name, p in params.items()}
         if train and all(grad is None for grad in before.values()):
-            # The module's own zero_grad() forgets the blocks before it, as the optimiser's does.
+            # The module's own zero_grad() discards the blocks before it, as the optimiser's does.
             self._blocks.forget()
         blocks = self._blocks if train else self._preview
         draws = [blocks.draw(part, self._belief(part)[0], self.expectation) for part in parts]
-        moved = [drawn for drawn in draws if drawn.offset is not None]
+        moved = draws if self.expectation.random else []
         self._inside = True
         try:
-            for drawn in moved:
-                drawn.show(drawn.offset)
+            for draw in moved:
+                draw.set_weights(draw.point.params)
             if train:
                 set_grads(params, dict.fromkeys(params))
             yield
@@ -120,33 +120,33 @@ class BayesianOptimizer(Optimizer):
             raise
         finally:
             self._inside = False
-            for drawn in moved:
-                drawn.show(None)
+            for draw in moved:
+                draw.set_weights(draw.posterior.mean)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Moves the belief, and the weights to its mean; returns what `closure` returns.
+        """Updates the belief and sets the weights to its mean; returns what `closure` returns.
 
-        A closure (zero_grad, loss, backward, return the loss) is called in a block of its own, as
-        often as the expectation has points; with several, their mean is returned.
+        A closure (zero_grad, loss, backward, return the loss) is called in its own block, once for
+        each point of the expectation; with several points, the mean loss is returned.
         """
         self._outside("step()")
         loss = None if closure is None else self._call(closure)
         parts = self._parts()
         self._check_gradients(_all(parts))
         derivatives = [self._derivatives(part) for part in parts]
-        for part, found in zip(parts, derivatives, strict=True):
+        for part, derivative in zip(parts, derivatives, strict=True):
             posterior, memory = self._belief(part)
             rule = dataclasses.replace(self.rule, learning_rate=float(part.group["lr"]))
-            prior = part.group["prior_precision"]
-            part.keep(self.state, *rule.step(posterior, found, prior, memory, part.step))
+            prior = GaussianPrior(part.group["prior_precision"])
+            part.keep(self.state, *rule.step(posterior, derivative, prior, memory, part.step))
         for group in self.param_groups:
             group["step"] += 1
         self._reset()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets gradients: outside a block all, inside a block those of the block."""
+        """Discards gradients: outside a block all, inside a block those of the block."""
         super().zero_grad(set_to_none)
         if not self._inside:
             self._blocks.forget()
@@ -163,13 +163,13 @@ class BayesianOptimizer(Optimizer):
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what `state_dict()` gave, so that training continues as if uninterrupted."""
+        """Loads what `state_dict()` returned, so that training continues as if uninterrupted."""
         self._outside("load_state_dict()")
         for group in state_dict["param_groups"]:
             if missing := sorted({"lr", "prior_precision", "seed", "step"} - set(group)):
                 raise ValueError(
                     f"This is not the state of a {type(self).__name__}: its groups have no "
-                    f"{', '.join(missing)}. Load what this class's state_dict() gave."
+                    f"{', '.join(missing)}. Load what state_dict() of this class returned."
                 )
         super().load_state_dict(state_dict)
         saved = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
@@ -194,7 +194,7 @@ class BayesianOptimizer(Optimizer):
     def _outside(self, what: str) -> None:
         if self._inside:
             raise RuntimeError(
-                f"{what} was asked for inside a sampled_params() block, where the weights are a "
+                f"{what} was called inside a sampled_params() block, where the weights are a "
                 "draw; leave the block first. (step(closure) opens the block for its closure.)"
             )
 
@@ -205,19 +205,17 @@ class BayesianOptimizer(Optimizer):
         return part.belief(self.state, self.family, self.rule, self.weight)
 
     @torch.no_grad()
-    def _collect(
-        self, params: Params, before: dict[str, Tensor | None], draws: list[Drawn]
-    ) -> None:
+    def _collect(self, params: Params, before: dict[str, Tensor | None], draws: list[Draw]) -> None:
         """Averages the gradients of this block with those of the blocks before it."""
         if all(p.grad is None for p in params.values()):
             set_grads(params, before)
             return
         gradient = self._gradient(params)
         curvature: Params = {}
-        for drawn in draws:
-            if self.curvature.needs_draws and drawn.offset is not None:
-                price = drawn.posterior.precision.price(drawn.offset, gradient)
-                curvature |= price.diagonal()
+        for draw in draws:
+            if self.curvature.needs_draws:
+                names = draw.posterior.mean
+                curvature |= draw.point.price({k: gradient[k] for k in names}).diagonal()
         if self._blocks.count:
             earlier = gradient_of(params, before)
             set_grads(params, self._blocks.average(earlier, gradient, curvature))
@@ -229,13 +227,13 @@ class BayesianOptimizer(Optimizer):
         for name, p in params.items():
             if p.grad is not None and p.grad.layout != torch.strided:
                 raise TypeError(
-                    f"Parameter {label(self.param_groups, name)!r} has a gradient of layout "
+                    f"Parameter {label_of(self.param_groups, name)!r} has a gradient of layout "
                     f"{p.grad.layout}; only dense ones are taken: build its layer sparse=False."
                 )
         return gradient_of(params, {name: p.grad for name, p in params.items()})
 
     def _derivatives(self, part: Part) -> Derivatives:
-        """The one place where the gradient of a mean becomes one of the whole data set."""
+        """The derivatives of the whole data set's loss, from those of the batch-mean loss."""
         gradient, curvature = self._gradient(part.params), None
         if self.curvature.needs_draws:
             curvature = DiagonalMatrix(self._blocks.shrunk(gradient)).times(self.weight)
@@ -270,7 +268,7 @@ def _check(
     family: GaussianFamily, expectation: Expectation, curvature: Curvature, rule: Natural
 ) -> None:
     """Refuses parts that do not fit, by name and with the way out."""
-    if not isinstance(curvature, NoCurvature | SquaredGradient | Price):
+    if curvature.needs_rows or curvature.look is not Look.WEIGHTS or not curvature.from_gradient:
         raise TypeError(
             f"An optimiser sees only .grad, which is not enough for {curvature!r}; use Price(), "
             "SquaredGradient() or NoCurvature(), or a Learner, which sees single examples."

@@ -1,4 +1,4 @@
-"""What the blocks of drawn weights between two steps have drawn and found."""
+"""The draws, gradients and curvature of the `sampled_params()` blocks between two steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator
 
-from bayesrule.expectations import Expectation, Point
+from bayesrule.expectations import Expectation
 from bayesrule.optim.parts import Part
-from bayesrule.posteriors import Gaussian
+from bayesrule.posteriors import Gaussian, Point
 from bayesrule.tensors import seeds, vectors
 from bayesrule.types import Params
 
@@ -20,22 +20,20 @@ TRAINING, PREVIEW = 2, 0
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A part of the parameters with its belief and the draw; `offset` is None at the mean."""
+class Draw:
+    """A part of the parameters, its belief and the point at which the loss is looked at."""
 
     part: Part
     posterior: Gaussian
-    offset: Params | None
+    point: Point
 
     @torch.no_grad()
-    def show(self, offset: Params | None) -> None:
+    def set_weights(self, weights: Params) -> None:
         """Sets the weights to the mean, or to a draw.
 
-        They are written in place: a backward pass that comes too late is then an error of autograd,
-        not a gradient at the wrong weights.
+        They are written in place, so that a backward pass after the block is an error of autograd
+        instead of a gradient at the wrong weights.
         """
-        mean = self.posterior.mean
-        weights = mean if offset is None else vectors.add(mean, offset)
         for name, p in self.part.params.items():
             p.copy_(weights[name])
 
@@ -55,20 +53,20 @@ class Blocks:
     generators: dict[int, Generator] = field(default_factory=dict)
     points: dict[tuple[int, int], Iterator[Point]] = field(default_factory=dict)
 
-    def draw(self, part: Part, posterior: Gaussian, expectation: Expectation) -> Drawn:
-        """The next point; the points of an expectation come round again and again."""
+    def draw(self, part: Part, posterior: Gaussian, expectation: Expectation) -> Draw:
+        """The next point of the expectation, whose points repeat in turn."""
         if part.stream not in self.generators:
-            place = part.group["seed"], part.group["step"], self.stream + 3 * part.stream
-            self.generators[part.stream] = seeds.generator(part.device, *place)
+            key = part.group["seed"], part.group["step"], self.stream + 3 * part.stream
+            self.generators[part.stream] = seeds.generator(part.device, *key)
         key = part.stream, part.step
         if key not in self.points:
             rounds = itertools.repeat((posterior, self.generators[part.stream]))
             points = itertools.starmap(expectation.points, rounds)
             self.points[key] = itertools.chain.from_iterable(points)
-        return Drawn(part, posterior, next(self.points[key]).offset)
+        return Draw(part, posterior, next(self.points[key]))
 
     def forget(self) -> None:
-        """Drops what was found; draws go on, so that no two of them are the same."""
+        """Discards gradients and curvature; draws continue, so that no two of them are the same."""
         self.count, self.curvature, self.norms = 0, {}, {}
 
     def start(self, curvature: Params) -> None:
@@ -79,7 +77,7 @@ class Blocks:
         """Counts one more block; the mean of its gradient and that of the earlier blocks."""
         self.check(gradient)
         if not all(norm.isfinite() for norm in self.norms.values()):
-            # A step was skipped for an overflow; the block behind it must not live on in the mean.
+            # A step was skipped for an overflow; its gradient must not enter the mean.
             self.start(curvature)
             return gradient
         self.count += 1
@@ -89,13 +87,13 @@ class Blocks:
         return vectors.lerp(earlier, gradient, 1.0 / self.count)
 
     def shrunk(self, gradient: Params) -> Params:
-        """The curvature, smaller by what clipping or unscaling has taken off the gradient since."""
+        """The curvature, scaled down as clipping or unscaling has scaled the gradient since."""
         ratios = vectors.div(norms(gradient), self.norms)
         factors = {name: ratio.nan_to_num(1.0).clamp(max=1.0) for name, ratio in ratios.items()}
         return vectors.mul(factors, self.curvature)
 
     def check(self, params: Params) -> None:
-        """Refuses parameters that joined or left since the first block."""
+        """Refuses parameters that were added or removed since the first block."""
         if self.norms.keys() != params.keys():
             raise RuntimeError(
                 "Parameters were added, frozen or unfrozen between a sampled_params() block and "

@@ -19,16 +19,16 @@ Rate = float | Schedule
 
 
 class Settings(TypedDict, total=False):
-    """Options that every optimiser has; `BayesianOptimizer` says what they mean."""
+    """Options that every optimiser has; `BayesianOptimizer` explains them."""
 
+    seed: int
     num_data: Required[int]
     prior_precision: float
     temperature: float
-    seed: int
 
 
 class _AtMean(BayesianOptimizer):
-    """Looked at at the mean, with no prior unless one is given."""
+    """An optimiser that evaluates the loss at the mean, by default without a prior."""
 
     def __init__(
         self, params: ParamsT, curvature: Curvature, rule: Natural, settings: Settings
@@ -64,20 +64,23 @@ class RMSprop(_AtMean):
     def __init__(
         self, params: ParamsT, *, lr: float = 1e-3, rate: Rate = 0.01, **settings: Unpack[Settings]
     ) -> None:
-        rule = Natural(lr, rate, square_root=True)
+        rule = Natural(lr, rate, square_root=True, from_zero=True)
         super().__init__(params, SquaredGradient(), rule, settings)
 
 
 class Adam(_AtMean):
-    """Adam: RMSprop with averaged gradients, both averages without bias."""
+    """Adam: RMSprop with averaged gradients; both averages are corrected for their start at zero.
+
+    Kingma & Ba (2015).
+    """
 
     def __init__(
         self,
         params: ParamsT,
         *,
         lr: float = 1e-3,
-        momentum: float = 0.9,
         rate: Rate = 1e-3,
+        momentum: float = 0.9,
         **settings: Unpack[Settings],
     ) -> None:
         rule = Natural(lr, rate, Average(momentum), square_root=True, debias=True)
@@ -87,8 +90,8 @@ class Adam(_AtMean):
 class IVON(BayesianOptimizer):
     """Improved variational online Newton: Price's curvature at draws, kept positive by retraction.
 
-    Shen et al. (2024). `draws` is how often `step(closure)` calls its closure; in a loop of one's
-    own it is the number of blocks that counts.
+    Shen et al. (2024). `draws` is how often `step(closure)` calls its closure; in a loop without
+    closures, each block is a draw.
     """
 
     def __init__(
@@ -96,11 +99,11 @@ class IVON(BayesianOptimizer):
         params: ParamsT,
         *,
         lr: float = 0.2,
-        momentum: float = 0.9,
         rate: Rate = 1e-3,
+        momentum: float = 0.9,
+        clip: float = math.inf,
         initial_curvature: float = 2.0,
         draws: int = 1,
-        clip: float = math.inf,
         **settings: Unpack[Settings],
     ) -> None:
         super().__init__(

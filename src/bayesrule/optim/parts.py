@@ -1,6 +1,6 @@
 """The belief of an optimiser, kept tensor by tensor in the optimiser's state.
 
-Where torch keeps state by parameter, freezing, unfreezing and adding parameters need no care.
+torch keeps state by parameter, so freezing, unfreezing and adding parameters just work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Grads = Mapping[str, Tensor | None]
 class Part:
     """Trainable parameters of one group, device and age, which move together.
 
-    Inside the optimiser a parameter's name is its place, "0", "1", ..., over all groups.
+    Inside the optimiser a parameter's name is its position, "0", "1", ..., over all groups.
     """
 
     group: dict[str, Any]
@@ -40,12 +40,12 @@ class Part:
     def belief(
         self, state: OptimizerState, family: GaussianFamily, rule: Rule, weight: float
     ) -> tuple[Gaussian, Memory]:
-        """The belief and the rule's memory, put together from the state of each parameter."""
+        """The belief and the rule's memory, assembled from the state of each parameter."""
         mean = {name: _mean(p, state.get(p, {}).get("mean")) for name, p in self.params.items()}
         if self.step == 0:
             prior = self.group["prior_precision"]
-            first = family.init(mean, weight=weight, prior_precision=prior)
-            return first, rule.init(family, mean, weight)
+            first = family.init(mean, weight=weight, prior=prior)
+            return first, rule.init(family, first, weight)
         memory: Memory = {}
         for key in state[next(iter(self.params.values()))].keys() - {"step", "mean"}:
             values = {name: state[p][key] for name, p in self.params.items()}
@@ -54,7 +54,7 @@ class Part:
         return Gaussian(mean, memory.pop("precision")), memory
 
     def keep(self, state: OptimizerState, posterior: Gaussian, memory: Memory) -> None:
-        """Takes belief and memory apart again; the weights move to the mean."""
+        """Stores belief and memory by parameter, and sets the weights to the mean."""
         for name, p in self.params.items():
             p.copy_(posterior.mean[name])
             state[p]["step"] = self.step + 1
@@ -70,9 +70,9 @@ def parts_of(groups: Groups, state: OptimizerState) -> list[Part]:
     streams: dict[tuple[int, torch.device], int] = {}
     parts: dict[tuple[int, int], Part] = {}
     everything = numbered(groups)
-    for place, group in enumerate(groups):
+    for index, group in enumerate(groups):
         for name, p in itertools.islice(everything, len(group["params"])):
-            stream = streams.setdefault((place, p.device), len(streams))
+            stream = streams.setdefault((index, p.device), len(streams))
             if p.requires_grad:
                 step = state.get(p, {}).get("step", 0)
                 new = Part(group, p.device, stream, step, {})
@@ -81,26 +81,28 @@ def parts_of(groups: Groups, state: OptimizerState) -> list[Part]:
 
 
 def numbered(groups: Groups) -> Iterator[tuple[str, Tensor]]:
-    """All parameters with their places."""
+    """All parameters with their positions as names."""
     everything = itertools.chain.from_iterable(group["params"] for group in groups)
-    return ((str(place), p) for place, p in enumerate(everything))
+    return ((str(index), p) for index, p in enumerate(everything))
 
 
-def label(groups: Groups, name: str) -> str:
-    """The name under which a parameter was given, or its place."""
-    known = [given for group in groups for given in group.get("param_names", ())]
-    return known[int(name)] if known else name
+def label_of(groups: Groups, name: str) -> str:
+    """The name that the caller gave a parameter, or its position where it has none."""
+    labels = [label for group in groups for label in group.get("param_names", ())]
+    return labels[int(name)] if labels else name
 
 
 def wide(value: Tensor) -> Tensor:
-    """In single precision or better: averages with small rates would not move in half."""
+    """In single precision or better: in half, averages with small rates would not change."""
     return value.detach().to(torch.promote_types(value.dtype, torch.float32))
 
 
 def gradient_of(params: Params, grads: Grads) -> Params:
-    """Gradients, wide; zero where there is none."""
-    found = {name: (p, grads[name]) for name, p in params.items()}
-    return {k: torch.zeros_like(wide(p)) if g is None else wide(g) for k, (p, g) in found.items()}
+    """Gradients in single precision or better; zero where there is none."""
+    return {
+        name: torch.zeros_like(wide(p)) if (grad := grads[name]) is None else wide(grad)
+        for name, p in params.items()
+    }
 
 
 def set_grads(params: Params, grads: Grads) -> None:
@@ -110,7 +112,7 @@ def set_grads(params: Params, grads: Grads) -> None:
         p.grad = None if grad is None else grad.to(p.dtype)
 
 
-def _mean(p: Tensor, kept: Tensor | None) -> Tensor:
-    own = wide(p).clone()
-    # A half-precision weight is its rounded mean, unless somebody has changed it since.
-    return own if kept is None else torch.where(kept.to(p.dtype) == p, kept, own)
+def _mean(p: Tensor, stored: Tensor | None) -> Tensor:
+    current = wide(p).clone()
+    # A half-precision weight is its rounded mean, unless the caller has changed it since.
+    return current if stored is None else torch.where(stored.to(p.dtype) == p, stored, current)

@@ -1,1 +1,20 @@
 """What a belief says of new inputs, and how good that is."""
+
+from bayesrule.predicting.predict import Linearised, MonteCarlo, Probit, elbo, predict
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.predicting.signal_to_noise import SignalToNoise
+from bayesrule.predicting.spectra import Spectrum, compress, compressed_parameters, spectrum
+
+__all__ = [
+    "Linearised",
+    "MonteCarlo",
+    "Prediction",
+    "Probit",
+    "SignalToNoise",
+    "Spectrum",
+    "compress",
+    "compressed_parameters",
+    "elbo",
+    "predict",
+    "spectrum",
+]

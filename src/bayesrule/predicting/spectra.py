@@ -10,8 +10,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix, SubsetMatrix
-from bayesrule.posteriors import Factorised, MeanField, Normal, Posterior
+from bayesrule.posteriors import MeanField, Posterior
 from bayesrule.posteriors.tied import Rank, matrix_shape, tied_ranks
 from bayesrule.tensors import vectors
 from bayesrule.types import Params, State
@@ -126,14 +125,9 @@ def _cut(std: Tensor, rank: int) -> Tensor:
 
 def _standard_deviations(posterior: Posterior) -> Params:
     """Those of the weights that have one; refused where weights depend on each other."""
-    if isinstance(posterior, Factorised):
+    if posterior.independent:
         return posterior.std()
-    precision = posterior.precision if isinstance(posterior, Normal) else None
-    inner = precision.inner if isinstance(precision, SubsetMatrix) else precision
-    if isinstance(inner, DiagonalMatrix | IsotropicMatrix):
-        return vectors.sqrt(inner.inverse_diagonal())
-    kind = type(posterior).__name__ + (f" over {type(inner).__name__}" if inner else "")
     raise TypeError(
         "Standard deviations form a matrix where the weights are independent: a MeanField, a KTied "
-        f"or a Gaussian with a diagonal precision, got {kind}."
+        f"or a Gaussian with a diagonal precision, got {posterior!r}."
     )

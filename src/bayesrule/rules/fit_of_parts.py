@@ -71,7 +71,8 @@ def _check_coordinates(family: Family, curvature: Curvature) -> None:
     if family.needs_additive and not curvature.additive:
         raise ValueError(
             f"{type(curvature).__name__}() squares the whole gradient, which "
-            f"{type(family).__name__}() divides among its parts: use PerExample(), GGN() or Price()."
+            f"{type(family).__name__}() divides among its parts: use PerExample(), GGN() or "
+            "Price()."
         )
 
 

@@ -20,18 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.curvature import Local
-from bayesrule.expectations import Moments
+from bayesrule.curvature import Problem
+from bayesrule.expectations import Look
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import Conditioned
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor, Propagation
-from bayesrule.posteriors import Gaussian
 from bayesrule.predicting.predict import as_inputs, closed_form
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.sequences.carried import apart, expected, fill, learned, mapped
 from bayesrule.tensors import distributed, vectors
-from bayesrule.types import Info, State
+from bayesrule.types import Info, Local, State
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Online:
     """
 
     def __init__(self, learner: Learner) -> None:
-        if not isinstance(learner.expectation, Moments):
+        if learner.expectation.look is not Look.MOMENTS:
             raise TypeError(
                 "Online learning with carried states needs a learner that propagates moments, "
                 f"such as tagi(...); this one takes {type(learner.expectation).__name__}()."
@@ -152,9 +151,8 @@ class Online:
     ) -> tuple[Propagation, GaussianTensor, Any]:
         """A pass through the module: its outputs and its state, which is not conditioned yet."""
         posterior = place.weights.posterior
-        assert isinstance(posterior, Gaussian)
         way = Propagation(self.learner.network, self._activations, record=record)
-        variance = posterior.precision.inverse_diagonal()
+        variance = posterior.uncertain_variance()
         given = x if place.carried is None else (x, place.carried)
         buffers = dict(place.weights.buffers)
         with torch.no_grad():
@@ -183,7 +181,7 @@ class Online:
         return fill(given, missing, place.target), missing
 
     def conditioned(self, place: Place, outputs: GaussianTensor, y: Tensor) -> Conditioned:
-        noise, weight = place.weights.noise, 1.0 / self.learner.temperature
+        noise, weight = place.weights.likelihood, 1.0 / self.learner.temperature
         found = self.learner.likelihood.condition(outputs.centre, outputs.variance, y, noise)
         return replace(found, delta=found.delta * weight, eta=found.eta * weight)
 
@@ -194,8 +192,8 @@ class Online:
         self, state: State, found: Conditioned, innovations: Any, size: int
     ) -> tuple[State, Info]:
         delta, eta = (vectors.scale(part, -1.0) for part in innovations)
-        scale = self.learner.weight / distributed.count_over_ranks(size, found.delta.device)
-        statistics = vectors.scale(found.statistics, scale) if found.statistics else {}
+        problem = self._problem(state, distributed.count_over_ranks(size, found.delta.device))
+        statistics = vectors.scale(found.statistics, problem.scale) if found.statistics else {}
         local = Local(-found.log_prob.sum(), delta, DiagonalMatrix(eta), statistics)
         local = distributed.sum_over_ranks(local)
         # Asking would make a GPU wait.
@@ -204,4 +202,20 @@ class Online:
                 "The step did not end in finite numbers. Standardised series, a smaller gain or "
                 "MomentMatched() activations help."
             )
-        return self.learner.absorb(state, local, scale, dict(state.buffers))
+        return self.learner.absorb(state, local, problem)
+
+    def _problem(self, state: State, count: int) -> Problem:
+        """What a step is scaled by; what it looks at was worked out already."""
+        learner, nothing = self.learner, state.posterior.any_tensor.new_empty(0)
+        return Problem(
+            learner.network,
+            learner.likelihood,
+            state.likelihood,
+            dict(state.buffers),
+            nothing,
+            nothing,
+            torch.Generator(),
+            weight=learner.weight,
+            count=count,
+            temperature=learner.temperature,
+        )

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
 from bayesrule.execution.replayed import Replayed, replay_obstacle
+from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
 from bayesrule.predicting.predict import as_inputs, predict

@@ -237,7 +237,8 @@ class _Loop:
 
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
         """The state with the statistics of normalising layers as they are at its weights."""
-        return self.learner.renew_averages(state, self.placed(self.batches.epoch(epoch, self.seed)), most)
+        batches = self.placed(self.batches.epoch(epoch, self.seed))
+        return self.learner.renew_averages(state, batches, most)
 
     def _score(self, state: State) -> float | None:
         """The mean log-likelihood of the validation data, per example."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bayesrule.app.report import (
+from bayesrule.app.report.contents import (
     CalibrationBins,
     ClassificationPredictions,
     Comparison,

@@ -165,7 +165,7 @@ def test_selectors_change_the_shown_pictures(page: Any) -> None:
     from selenium.webdriver.support.ui import Select
 
     assert shown_panels(page, "closer") == ["0"]
-    choice = page.find_element("id", "method-choice")
+    choice = page.find_element("id", "closer-choice")
     Select(choice).select_by_value("3")
     assert shown_panels(page, "closer") == ["3"]
     page.find_element("css selector", '[data-step="1"]').click()

@@ -12,14 +12,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from bayesrule.app.report import (
-    MethodResult,
-    RegressionPredictions,
-    Statistic,
-    render,
-    write_report,
-)
+from bayesrule.app.report import MethodResult, Statistic, render, write_report
 from bayesrule.app.report.columns import METRICS, columns, order, primary
+from bayesrule.app.report.contents import RegressionPredictions
 from bayesrule.app.report.leaderboard import headline
 
 NAN, INF = float("nan"), float("inf")

@@ -1,1 +1,1 @@
-"""One module for each command; each has `add(commands)` for its grammar and `run(args)`."""
+"""One module for each command: `add(commands)` adds its options and `run(args)` runs it."""

@@ -1,4 +1,4 @@
-"""What a person can put right is told in one line; everything else keeps its traceback."""
+"""Errors that a person can fix become one line on stderr; all others keep their traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -27,30 +27,32 @@ class CallError(ValueError):
     """Options that cannot be taken, alone or together."""
 
 
+def of_the_call() -> AbstractContextManager[None]:
+    """Around code that checks what the caller chose: its errors become `CallError`."""
+    return _raised_as(CallError, (ValueError, TypeError))
+
+
+def of_the_training() -> AbstractContextManager[None]:
+    """Around training: numerical errors there become `TrainingError`, a failed run, not a bug."""
+    kinds = (ValueError, FloatingPointError, torch.linalg.LinAlgError)
+    return _raised_as(TrainingError, kinds, f" ({DEBUG}=1 shows where.)")
+
+
 @contextmanager
-def of_the_call() -> Iterator[None]:
-    """Around code that only looks at what the caller chose: its refusals are the caller's."""
+def _raised_as(
+    error: type[Exception], kinds: tuple[type[Exception], ...], more: str = ""
+) -> Iterator[None]:
+    """Raises errors of these kinds as another one; a `DataError` stays what it is."""
     try:
         yield
     except DataError:
         raise
-    except (ValueError, TypeError) as problem:
-        raise CallError(str(problem)) from problem
-
-
-@contextmanager
-def of_the_training() -> Iterator[None]:
-    """Around training: numbers that go wrong there are a failed run, not a fault of the program."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (ValueError, FloatingPointError, torch.linalg.LinAlgError) as problem:
-        raise TrainingError(f"{problem} ({DEBUG}=1 shows where.)") from problem
+    except kinds as problem:
+        raise error(f"{problem}{more}") from problem
 
 
 def exit_code(problem: Exception) -> int | None:
-    """2 for the call and the data, 1 for a failed run, None for what is a bug."""
+    """2 for an error in the call or the data, 1 for a failed run, None for a bug."""
     if isinstance(problem, CallError | DataError | CheckpointError | OSError | ImportError):
         return 2
     if isinstance(problem, TrainingError) or _out_of_memory(problem):
@@ -59,24 +61,24 @@ def exit_code(problem: Exception) -> int | None:
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    # On the processor torch has no class of its own for this.
-    known = isinstance(problem, MemoryError | torch.OutOfMemoryError)
-    return known or (isinstance(problem, RuntimeError) and "allocate memory" in str(problem))
+    # On the processor torch raises a plain RuntimeError when memory runs out.
+    on_processor = isinstance(problem, RuntimeError) and "allocate memory" in str(problem)
+    return on_processor or isinstance(problem, MemoryError | torch.OutOfMemoryError)
 
 
-def tell(problem: Exception, code: int, options: Container[str] = ()) -> int:
-    """One line on stderr, and with BAYESRULE_DEBUG=1 the traceback before it; returns the code."""
+def report(problem: Exception, code: int, options: Container[str] = ()) -> int:
+    """Prints the problem as one line, with BAYESRULE_DEBUG=1 its traceback too; returns `code`."""
     if os.environ.get(DEBUG) == "1":
         traceback.print_exception(problem)
     if _out_of_memory(problem):
         say("There is not enough memory. A smaller --hidden or --batch-size takes less.")
     else:
-        say(spoken(_text(problem), options))
+        say(as_options(_text(problem), options))
     return code
 
 
 def say(message: str) -> None:
-    """One line on stderr, under the program's name."""
+    """Prints one line to stderr, after the program's name."""
     print(f"bayesrule: {' '.join(message.split())}", file=sys.stderr)
 
 
@@ -86,19 +88,19 @@ def _text(problem: Exception) -> str:
     return str(problem)
 
 
-def spoken(message: str, options: Container[str] = ()) -> str:
-    """A message of the library in the words of a command that has these options.
+def as_options(message: str, options: Container[str] = ()) -> str:
+    """A message of the library with its Python arguments written as command-line options.
 
-    >>> spoken("Use missing='impute'.", ["missing"])
+    >>> as_options("Use missing='impute'.", ["missing"])
     'Use --missing impute.'
-    >>> spoken("Use missing='impute'.", ["unseen"])
+    >>> as_options("Use missing='impute'.", ["unseen"])
     "Use fit's --missing impute."
     """
 
     def flag(name: str) -> str:
         return ("" if name in options else "fit's ") + "--" + name.replace("_", "-")
 
-    def named(found: re.Match[str]) -> str:
-        return flag({"resume=False": "start_over"}.get(found[1], found[1].rstrip("=")))
+    def flag_of(name: re.Match[str]) -> str:
+        return flag({"resume=False": "start_over"}.get(name[1], name[1].rstrip("=")))
 
-    return _NAME.sub(named, _CHOICE.sub(lambda m: f"{flag(m[1])} {m[2]}", message))
+    return _NAME.sub(flag_of, _CHOICE.sub(lambda m: f"{flag(m[1])} {m[2]}", message))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,81 +14,52 @@ from bayesrule.app.compare import applicable
 from bayesrule.app.data import DataError, Encoder, Table, split_rows
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
-from bayesrule.app.report import METRICS
-from bayesrule.app.saved import SavedModel, claim_folder, fingerprint, num_outputs
+from bayesrule.app.report.columns import label
+from bayesrule.app.saved import SavedModel, claim_folder, fingerprint
 from bayesrule.methods import METHODS
 from bayesrule.predicting.evaluate import scores
 from bayesrule.training.checkpoint import write_atomically
 from bayesrule.training.train import Run
 
+_SUMMARY = "train one method on a table and save the model"
+_DESCRIPTION = """
+Trains a network on a table. Prints what kind of target and columns the table has, holds out some
+rows for an honest score, and saves the trained model in a folder for `bayesrule predict`. An
+interrupted run continues when the same command is given again; a folder that holds another run is
+refused and left as it is.
+"""
+_EXAMPLES = """
+bayesrule fit                                     on a built-in set, to see how it goes
+bayesrule fit house.csv --target price --out run/
+bayesrule fit house.csv --target price --method laplace --hidden 64,64 --seed 1
+bayesrule fit house.csv --target price --missing impute --patience 20
+bayesrule fit iris --json                         the result for a program
+"""
+
 
 def add(commands: Any) -> None:
-    """The grammar of the command."""
-    parser = options.add_command(
-        commands,
-        "fit",
-        help="train one method on a table and keep it",
-        description="Trains a network on a table. What was found out about the columns is said, "
-        "some rows are held out for an honest score, and the trained model is kept in a folder for "
-        "`bayesrule predict`. A run that was interrupted goes on when the command is given again; "
-        "a folder that holds another run is refused and left as it is.",
-        examples="""
-            bayesrule fit                                     on a built-in set, to see how it goes
-            bayesrule fit house.csv --target price --out run/
-            bayesrule fit house.csv --target price --method laplace --hidden 64,64 --seed 1
-            bayesrule fit house.csv --target price --missing impute --patience 20
-            bayesrule fit iris --json                         the result for a program
-        """,
-    )
-    options.add_data(parser)
-    _add_run(parser)
-    options.add_training(parser)
-    options.add_seed(parser)
-    options.add_json(parser)
-    parser.set_defaults(
-        run=run, interrupted="The same command goes on from the last checkpoint, if there was one."
-    )
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
+    """Adds the command, its help and its options."""
+    parser = options.add_command(commands, "fit", _SUMMARY, _DESCRIPTION, _EXAMPLES)
+    options.add_table_and_training(parser)
     group = parser.add_argument_group("the run")
-    group.add_argument(
-        "--method",
-        default="vogn",
-        metavar="NAME",
-        help=f"one of {', '.join(METHODS)} (default: vogn)",
-    )
-    group.add_argument(
-        "--out", default="run", metavar="FOLDER", help="for the model (default: run)"
-    )
-    group.add_argument(
-        "--test-fraction",
-        type=numbers.fraction,
-        default=0.1,
-        metavar="F",
-        help="rows held out for the score; 0 trains on all (default: 0.1)",
-    )
-    group.add_argument(
-        "--patience",
-        type=numbers.whole(),
-        metavar="N",
-        help="stop after N epochs without a better score on a tenth of the training rows",
-    )
-    group.add_argument(
-        "--heteroscedastic",
-        action="store_true",
-        help="regression: let the noise depend on the inputs",
-    )
-    group.add_argument(
-        "--start-over",
-        action="store_true",
-        help="train anew where the folder holds a run; the run that is there is removed",
-    )
+    add_option = partial(options.add_option, group)
+    add_option("--method", "NAME", f"one of {', '.join(METHODS)}", default="vogn")
+    add_option("--out", "FOLDER", "for the model", default="run")
+    held = "rows held out for the score; 0 trains on all"
+    add_option("--test-fraction", "F", held, read=numbers.fraction, default=0.1)
+    stop = "stop after N epochs without a better score on a tenth of the training rows"
+    add_option("--patience", "N", stop, read=numbers.whole())
+    noise = "regression: let the noise depend on the inputs"
+    group.add_argument("--heteroscedastic", action="store_true", help=noise)
+    anew = "train from the beginning and remove the run that the folder holds"
+    group.add_argument("--start-over", action="store_true", help=anew)
+    interrupted = "The same command continues from the last checkpoint, if there was one."
+    parser.set_defaults(run=run, interrupted=interrupted)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Rows to learn from, rows that say when to stop, rows for the score, and how to learn."""
+    """The rows for training, for early stopping (`held`) and for the score, and the recipe."""
 
     train: Table
     held: Table | None
@@ -97,7 +69,7 @@ class _Plan:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains, scores and keeps a model."""
+    """Trains, scores and saves a model."""
     begun = time.perf_counter()
     table = options.table(args)
     plan = _plan(args, table)
@@ -111,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         trained = plan.recipe.fit(
             x,
             y,
-            num_outputs(plan.encoder),
+            plan.encoder.num_outputs,
             validation=_validation(plan),
             out=folder,
             progress=False if args.json else None,
@@ -128,16 +100,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, table: Table) -> _Plan:
-    """All that can be refused is refused here, before anything is printed or written."""
+    """Checks everything that could be refused, before anything is printed or written."""
     whole = Encoder.fit(table, args.target, **options.encoder_options(args))
     recipe = _recipe(args, whole)
-    known, test = _split(args, table, whole)
-    # The kind of the target is settled by all rows: fewer of them may look like another kind.
+    rest, test = _split(args, table, whole)
+    # All rows decide the kind of the target: fewer of them may look like another kind.
     chosen = {**options.encoder_options(args), "task": whole.task.kind}
-    encoder = replace(Encoder.fit(known, args.target, **chosen), task=whole.task)
-    train, held = _held_out(args, known)
+    encoder = replace(Encoder.fit(rest, args.target, **chosen), task=whole.task)
+    train, held = _held_out(args, rest)
     with faults.of_the_call():
-        recipe.learner(len(encoder.feature_names), num_outputs(encoder), len(train))
+        recipe.learner(len(encoder.feature_names), encoder.num_outputs, len(train))
     return _Plan(train, held, test, encoder, recipe)
 
 
@@ -192,12 +164,9 @@ def _validation(plan: _Plan) -> tuple[Any, Any] | None:
 def _scores(model: SavedModel, test: Table | None) -> dict[str, float]:
     if test is None:
         return {}
-    # A level that only the held-out rows have is no reason to give no score.
+    # A category that occurs in the held-out rows only must not prevent a score.
     lenient = SavedModel(replace(model.encoder, unseen="ignore"), model.run)
-    y = lenient.encoder.targets(test)
-    if not lenient.encoder.task.classification:
-        y = lenient.encoder.target_mean + lenient.encoder.target_std * y
-    return scores(lenient.predict(test), y)
+    return scores(lenient.predict(test), lenient.encoder.original_targets(test))
 
 
 def _document(
@@ -224,10 +193,9 @@ def _document(
 
 
 def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
-    features = len(plan.encoder.feature_names)
-    print(f"{table.name}: {len(table)} rows, {features} features. {plan.encoder.task.reason}")
-    for note in (*table.notes, *plan.encoder.notes):
-        print(f"  {note}")
+    encoder, notes = plan.encoder, (*table.notes, *plan.encoder.notes)
+    size = len(table), len(encoder.feature_names)
+    print(text.data_summary(table.name, *size, encoder.task.reason, notes))
     worked_out = plan.recipe.for_data(len(plan.train))
     epochs = "1 epoch" if worked_out.epochs == 1 else f"{worked_out.epochs} epochs"
     print(
@@ -236,14 +204,13 @@ def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
         flush=True,
     )
     if done:
-        print(f"{folder} holds {done} of them already; training goes on from there.", flush=True)
+        print(f"{folder} holds {done} of them already; training continues there.", flush=True)
 
 
 def _conclude(document: dict[str, Any], folder: Path) -> None:
     if document["metrics"]:
         print(f"\nOn {document['rows']['test']} rows that were held out:")
         for key, value in document["metrics"].items():
-            label = METRICS[key].label if key in METRICS else key
-            print(f"  {label:16s} {text.figure(value)}")
+            print(f"  {label(key):16s} {text.figure(value)}")
     print(f"\n{document['seconds']:.1f} s. Model: {folder}")
     print(f"Next: bayesrule predict {folder} NEW.csv")

@@ -7,6 +7,8 @@ import json
 import shlex
 import tempfile
 import textwrap
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,94 +24,87 @@ _DATA_HELP = (
 
 
 def add_command(
-    commands: Any, name: str, *, help: str, description: str, examples: str = ""
+    commands: Any, name: str, help: str, description: str, examples: str = ""
 ) -> argparse.ArgumentParser:
     """A command whose help ends with examples."""
     epilog = "examples:\n" + textwrap.indent(textwrap.dedent(examples).strip(), "  ")
     return commands.add_parser(
         name,
         help=help,
-        description=textwrap.fill(description, 79),
+        description=textwrap.fill(" ".join(description.split()), 79),
         epilog=epilog if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """The table and how it is read."""
+def add_option(
+    group: Any,
+    flag: str,
+    placeholder: str,
+    meaning: str,
+    *,
+    read: Callable[[str], Any] = str,
+    default: Any = None,
+) -> None:
+    """An option that takes a value; its help ends with the default where there is one."""
+    ending = "" if default is None else f" (default: {default})"
+    group.add_argument(flag, type=read, default=default, metavar=placeholder, help=meaning + ending)
+
+
+def add_table_and_training(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that trains on a table."""
     parser.add_argument("data", nargs="?", metavar="DATA", help=_DATA_HELP)
-    group = parser.add_argument_group("the table")
-    group.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    _add_table(parser.add_argument_group("the table"))
+    _add_training(parser.add_argument_group("the network and its training"))
+    add_seed(parser)
+    add_json(parser)
+
+
+def _add_table(group: Any) -> None:
+    add_option(group, "--target", "COLUMN", "the column to predict")
     group.add_argument(
         "--task",
         choices=("regression", "classification"),
-        help="what kind of target it is; found out and said where not given",
+        help="what to predict, a number or a class; default: decided from the target column, "
+        "with the reason printed",
     )
-    group.add_argument(
-        "--features",
-        type=numbers.names,
-        metavar="A,B,C",
-        help="only these columns as inputs; default: all but the target",
-    )
+    features = "only these columns as inputs; default: all but the target"
+    add_option(group, "--features", "A,B,C", features, read=numbers.names)
     group.add_argument(
         "--missing",
         choices=("error", "impute"),
         default="error",
-        help="missing values are refused by name (default), or filled in and flagged in a column",
+        help="missing values: stop and name their column (error, the default), or fill them in "
+        "and mark them in an extra column (impute)",
     )
 
 
-def add_training(parser: argparse.ArgumentParser) -> None:
-    """The network and its training."""
-    usual = Course()
-    without_rate = [name for name in METHODS if "learning_rate" not in option_names(find(name))]
-    group = parser.add_argument_group("the network and its training")
-    group.add_argument(
-        "--hidden",
-        type=numbers.units,
-        default="50",
-        metavar="N,N",
-        help="units of the hidden layers, none for a linear model (default: 50)",
+def _add_training(group: Any) -> None:
+    add, usual = partial(add_option, group), Course()
+    layers = "units of the hidden layers, none for a linear model"
+    add("--hidden", "N,N", layers, read=numbers.units, default="50")
+    epochs = (
+        "passes through the data; default: as many as make about --steps batches, at least "
+        f"{usual.least} and at most {usual.most} ({_exceptions('most')})"
     )
-    group.add_argument(
-        "--epochs",
-        type=numbers.whole(),
-        metavar="N",
-        help="passes through the data; default: as many as make about --steps batches, at least "
-        f"{usual.least} and at most {usual.most} ({_exceptions('most')})",
+    add("--epochs", "N", epochs, read=numbers.whole())
+    steps = (
+        "about how many batches to train on where --epochs is not given (default: "
+        f"{usual.steps}, and {_exceptions('steps')})"
     )
-    group.add_argument(
-        "--steps",
-        type=numbers.whole(),
-        metavar="N",
-        help="about how many batches are seen where --epochs is not given (default: "
-        f"{usual.steps}, and {_exceptions('steps')})",
+    add("--steps", "N", steps, read=numbers.whole())
+    batch = f"rows in a batch (default: {usual.batch}, and {_exceptions('batch')})"
+    add("--batch-size", "N", batch, read=numbers.whole())
+    prior = "the weights' prior is N(0, 1/P); default: depends on the method"
+    add("--prior-precision", "P", prior, read=numbers.not_negative)
+    cold = "below 1 the data count more (default: 1)"
+    add("--temperature", "T", cold, read=numbers.positive)
+    without = [name for name in METHODS if "learning_rate" not in option_names(find(name))]
+    rate = (
+        "falls to zero along a cosine; default: depends on the method (not for "
+        f"{', '.join(without)})"
     )
-    group.add_argument(
-        "--batch-size",
-        type=numbers.whole(),
-        metavar="N",
-        help=f"rows in a batch (default: {usual.batch}, and {_exceptions('batch')})",
-    )
-    group.add_argument(
-        "--prior-precision",
-        type=numbers.not_negative,
-        metavar="P",
-        help="the weights' prior is N(0, 1/P); default: the method's own",
-    )
-    group.add_argument(
-        "--temperature",
-        type=numbers.positive,
-        metavar="T",
-        help="below 1 the data count more (default: 1)",
-    )
-    group.add_argument(
-        "--learning-rate",
-        type=numbers.positive,
-        metavar="A",
-        help="falls to zero along a cosine; default: the method's own (not for "
-        f"{', '.join(without_rate)})",
-    )
+    add("--learning-rate", "A", rate, read=numbers.positive)
 
 
 def _exceptions(setting: str) -> str:
@@ -129,7 +124,7 @@ def add_seed(parser: argparse.ArgumentParser, of: str = "of all randomness (defa
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """What every command has."""
+    """The switch for programs that read the output."""
     parser.add_argument(
         "--json", action="store_true", help="print one json document instead of text for people"
     )
@@ -137,13 +132,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def table(args: argparse.Namespace) -> Table:
     """The table that a call names."""
-    found = open_table(args.data)
-    if args.target is None and found.target is None:
+    opened = open_table(args.data)
+    if args.target is None and opened.target is None:
         raise DataError(
-            f"Say which column of {found.name} to predict with --target; its columns are "
-            f"{', '.join(found.columns)}."
+            f"Say which column of {opened.name} to predict with --target; its columns are "
+            f"{', '.join(opened.columns)}."
         )
-    return found
+    return opened
 
 
 def encoder_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -168,12 +163,12 @@ def recipe(args: argparse.Namespace, **more: Any) -> Recipe:
 
 
 def command(args: argparse.Namespace) -> str:
-    """The call as it can be given again."""
+    """The command line of this call, to run it again."""
     return shlex.join(["bayesrule", *args.words])
 
 
 def writable(folder: Path) -> Path:
-    """The folder, made where it is not there; a refusal comes before the work, not after it."""
+    """The folder, created if needed; one that cannot be written to is refused before the work."""
     if folder.exists() and not folder.is_dir():
         raise faults.CallError(f"'{folder}' is a file; --out takes a folder.")
     try:
@@ -188,7 +183,7 @@ def writable(folder: Path) -> Path:
 
 
 def as_json(document: Any) -> str:
-    """A document as text; what is not a finite number becomes null."""
+    """A document as json text; numbers that are not finite become null."""
     return json.dumps(_finite(document), indent=2, allow_nan=False)
 
 

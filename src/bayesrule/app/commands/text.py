@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+
+def data_summary(name: str, rows: int, features: int, reason: str, notes: Iterable[str]) -> str:
+    """What the data are: the size of the table, the task and the notes on its columns."""
+    first = f"{name}: {rows} rows, {features} features. {reason}"
+    return "\n".join([first, *(f"  {note}" for note in notes)])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns in line; the first to the left, the others to the right.
+    """Aligned columns: the first to the left, the others to the right.
 
     >>> print(table(["a", "b"], [["x", "1.0"], ["long", "10.0"]]))
     a        b
     x      1.0
     long  10.0
     """
-    lines = [list(head), *[list(row) for row in rows]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return _aligned([head, *rows], [str.ljust, *[str.rjust] * (len(head) - 1)])
 
 
 def words(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of words, all to the left."""
-    lines = [list(head), *[list(row) for row in rows]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    """Aligned columns of words, all to the left."""
+    return _aligned([head, *rows], [str.ljust] * len(head))
+
+
+def _aligned(lines: Sequence[Sequence[str]], justify: Sequence[Callable[[str, int], str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [
+        [pad(cell, width) for cell, width, pad in zip(line, widths, justify, strict=True)]
+        for line in lines
+    ]
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
 def figure(value: float) -> str:

@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 MOST_LEVELS = 100
+NOT_ENCODED = {"date": "dates or times", "other": "neither numbers nor text"}
 MISSING_WORDS = "empty cells, NA, NaN, None and null count as missing"
 _DATE = re.compile(
     r"\d{4}[-/]\d{1,2}([-/]\d{1,2}([ T]\d{1,2}:\d{2}.*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
@@ -66,9 +67,9 @@ def text_of(value: object) -> str:
     >>> text_of(1.0), text_of("1"), text_of(2.5), text_of(True)
     ('1', '1', '2.5', 'True')
     """
-    known = plain(value)
-    whole = isinstance(known, float) and known.is_integer()
-    return str(int(known)) if whole else str(known)
+    level = plain(value)
+    whole = isinstance(level, float) and level.is_integer()
+    return str(int(level)) if whole else str(level)
 
 
 def numbers_of(values: pd.Series[Any]) -> tuple[Floats, Mask]:
@@ -104,6 +105,14 @@ def refuse_missing(name: str, holes: Mask, table: Table, what: str) -> None:
         )
 
 
+def _holes_of(name: str, holes: Mask, table: Table, impute: bool) -> Mask:
+    """Return where a feature is missing; without ``impute`` it may be nowhere."""
+    if not impute:
+        advice = "Fill them in, leave the column out with features=, or use missing='impute'."
+        refuse_missing(name, holes, table, advice)
+    return holes
+
+
 @dataclass(frozen=True)
 class NumberColumn:
     """A column of numbers, standardised: (x − mean) / std, with the training moments."""
@@ -129,9 +138,7 @@ class NumberColumn:
                 f"{plain(table.column(self.name).iloc[first])!r} in "
                 f"{table.where(np.flatnonzero(bad).tolist())}."
             )
-        holes = ~np.isfinite(values)
-        if not impute:
-            refuse_missing(self.name, holes, table, WAY_OUT)
+        holes = _holes_of(self.name, ~np.isfinite(values), table, impute)
         scaled = (np.where(holes, self.median, values) - self.mean) / self.std
         return np.column_stack([scaled, holes] if self.indicator else [scaled])
 
@@ -153,9 +160,8 @@ class LevelColumn:
 
     def encode(self, table: Table, impute: bool, ignore_unseen: bool) -> Floats:
         """Return (n, levels), plus one column that marks missing values."""
-        texts, holes = texts_of(table.column(self.name))
-        if not impute:
-            refuse_missing(self.name, holes, table, WAY_OUT)
+        texts, missing = texts_of(table.column(self.name))
+        holes = _holes_of(self.name, missing, table, impute)
         texts[holes] = self.most_frequent
         codes = {level: code for code, level in enumerate(self.levels)}
         code = np.array([codes.get(text, -1) for text in texts], dtype=np.int64)
@@ -172,15 +178,12 @@ class LevelColumn:
 
 
 Column = NumberColumn | LevelColumn
-WAY_OUT = "Fill them in, leave the column out with features=, or use missing='impute'."
 
 
 def fit_number(name: str, table: Table, impute: bool) -> NumberColumn | str:
     """Learn the moments of a column of numbers, or return a note that says why it is dropped."""
     values, _ = numbers_of(table.column(name))
-    holes = ~np.isfinite(values)
-    if not impute:
-        refuse_missing(name, holes, table, WAY_OUT)
+    holes = _holes_of(name, ~np.isfinite(values), table, impute)
     present = values[~holes]
     if len(present) == 0:
         return f"Column '{name}' has no values at all: left out."
@@ -199,9 +202,8 @@ def fit_number(name: str, table: Table, impute: bool) -> NumberColumn | str:
 
 def fit_level(name: str, table: Table, impute: bool) -> LevelColumn | str:
     """Learn the levels of a column, or return a note that says why it is dropped."""
-    texts, holes = texts_of(table.column(name))
-    if not impute:
-        refuse_missing(name, holes, table, WAY_OUT)
+    texts, missing = texts_of(table.column(name))
+    holes = _holes_of(name, missing, table, impute)
     levels, counts = np.unique(texts[~holes].astype(str), return_counts=True)
     if len(levels) > MOST_LEVELS:
         raise DataError(
@@ -225,8 +227,7 @@ def fit_column(name: str, table: Table, impute: bool) -> Column | str:
     if kind == "level":
         return fit_level(name, table, impute)
     example = plain(table.column(name).dropna().iloc[0])
-    what = "dates or times" if kind == "date" else "neither numbers nor text"
     raise DataError(
-        f"Column '{name}' of '{table.name}' holds {what}, such as {example!r}. Turn it into "
-        "numbers first (days since a start, month, hour), or leave it out with features=."
+        f"Column '{name}' of '{table.name}' holds {NOT_ENCODED[kind]}, such as {example!r}. Turn "
+        "it into numbers first (days since a start, month, hour), or leave it out with features=."
     )

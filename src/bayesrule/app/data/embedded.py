@@ -1,4 +1,4 @@
-"""Tables that need no file: scikit-learn's own sets, and one door to every table by name."""
+"""Tables that need no file (scikit-learn's own sets), and `open_table` for any path or name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from bayesrule.app.data.errors import DataError, listing, nearest, require
 from bayesrule.app.data.files import READERS, read_table
 from bayesrule.app.data.table import Table
-from bayesrule.app.data.uci import UCI, uci_arrays, uci_set
+from bayesrule.app.data.uci import UCI, is_uci, uci_arrays, uci_set
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,6 @@ def uci_table(name: str) -> Table:
     return Table(pandas.DataFrame(columns), uci_set(name).name, "y")
 
 
-def _is_uci(name: str) -> bool:
-    try:
-        uci_set(name)
-    except DataError:
-        return False
-    return True
-
-
 def open_table(source: str | os.PathLike[str] | None = None) -> Table:
     """Return a table by path or name.
 
@@ -88,7 +80,7 @@ def open_table(source: str | os.PathLike[str] | None = None) -> Table:
     # A folder that happens to be called 'iris' does not hide the set.
     if not path.is_file() and name in EMBEDDED:
         return embedded(name)
-    if not path.is_file() and _is_uci(name):
+    if not path.is_file() and is_uci(name):
         return uci_table(name)
     if path.exists() or name.lower().endswith(tuple(READERS)) or os.sep in name:
         return read_table(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +43,7 @@ class Table:
         refuse_repeats(list(copy.columns), name)
         return cls(copy, name)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The column names."""
         return tuple(self.frame.columns)
@@ -55,7 +57,7 @@ class Table:
         return replace(self, frame=self.frame.iloc[positions])
 
     def column(self, name: str) -> pd.Series[Any]:
-        """Return one column, or say which there are and which is nearest."""
+        """Return one column; a DataError names the columns there are and the nearest one."""
         if name not in self.frame.columns:
             raise DataError(
                 f"'{self.name}' has no column '{name}'.{nearest(name, self.columns)} "
@@ -76,7 +78,7 @@ class Table:
 
 def refuse_repeats(names: Sequence[str], where: str) -> None:
     """Raise when a column name occurs twice."""
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise DataError(
             f"'{where}' has more than one column named {listing(repeated)}. "

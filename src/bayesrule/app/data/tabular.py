@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.app.data.columns import (
+    NOT_ENCODED,
     Column,
     Floats,
     Level,
@@ -29,6 +30,7 @@ from bayesrule.app.data.columns import (
 from bayesrule.app.data.errors import DataError, listing, nearest
 from bayesrule.app.data.table import Table
 from bayesrule.app.data.task import Task, find_task, named_task
+from bayesrule.predicting.prediction import Prediction
 
 Missing = Literal["error", "impute"]
 Unseen = Literal["error", "ignore"]
@@ -76,8 +78,8 @@ class Encoder:
         Args:
             table: the training rows.
             target: the column to predict; a built-in table knows its own.
-            task: ``"regression"`` or ``"classification"``; found out when left open.
-            features: the columns to use; all but the target when left open.
+            task: ``"regression"`` or ``"classification"``; None decides from the target column.
+            features: the columns to use; None uses all but the target.
             missing: what to do where a feature is missing or infinite.
             unseen: what to do where a later table has a level that training did not have.
         """
@@ -88,20 +90,26 @@ class Encoder:
         if len(table) < 2:
             raise DataError(f"'{table.name}' has {len(table)} row; learning takes at least 2.")
         _refuse_unfit_target(table, target)
-        found = find_task(values, target) if task is None else named_task(task, target)
+        kind = find_task(values, target) if task is None else named_task(task, target)
         columns, notes = _fit_columns(table, target, features, missing == "impute")
-        learned = _fit_classes(table, target) if found.classification else ()
-        mean, std = (0.0, 1.0) if learned else _fit_moments(table, target)
-        return cls(target, found, columns, mean, std, learned, missing, unseen, notes)
+        classes = _fit_classes(table, target) if kind.classification else ()
+        mean, std = (0.0, 1.0) if classes else _fit_moments(table, target)
+        return cls(target, kind, columns, mean, std, classes, missing, unseen, notes)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of :meth:`transform`, as ``colour=red`` for a level."""
         return tuple(name for column in self.columns for name in column.outputs)
 
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs a network needs: one for each class, or one."""
+        return len(self.classes) if self.task.classification else 1
+
     def transform(self, table: Table) -> Tensor:
         """Return the features (n, d) float32; columns the encoder does not know are ignored."""
-        absent = [column.name for column in self.columns if column.name not in table.columns]
+        present = set(table.columns)
+        absent = [column.name for column in self.columns if column.name not in present]
         if absent:
             raise DataError(
                 f"'{table.name}' lacks {listing(absent)}, which the training data had."
@@ -130,6 +138,17 @@ class Encoder:
                 f"Known: {listing(self.classes)}."
             )
         return torch.tensor([codes[text] for text in texts], dtype=torch.int64)
+
+    def original_targets(self, table: Table) -> Tensor:
+        """Return targets in the units of the table (n, 1), or class codes (n,) int64."""
+        y = self.targets(table)
+        return y if self.task.classification else self.target_mean + self.target_std * y
+
+    def original(self, prediction: Prediction) -> Prediction:
+        """Return a prediction of standardised targets in the units of the table."""
+        if self.task.classification:
+            return prediction
+        return prediction.rescaled(self.target_mean, self.target_std)
 
     def notes_for(self, table: Table) -> tuple[str, ...]:
         """Say which columns of a later table are not used."""
@@ -232,13 +251,12 @@ def _fit_columns(
 
 def _refuse_unfit_target(table: Table, target: str) -> None:
     values = table.column(target)
-    holes = values.isna().to_numpy(dtype=bool)
-    if kind_of(values) == "number":
+    holes, kind = values.isna().to_numpy(dtype=bool), kind_of(values)
+    if kind == "number":
         holes = ~np.isfinite(numbers_of(values)[0])
     refuse_missing(target, holes, table, "It is the target: delete these rows or fill them in.")
-    if (kind := kind_of(values)) in ("date", "other") and len(values):
+    if (what := NOT_ENCODED.get(kind)) and len(values):
         example = plain(values.iloc[0])
-        what = "dates or times" if kind == "date" else "neither numbers nor text"
         raise DataError(f"The target '{target}' of '{table.name}' holds {what}: {example!r}.")
 
 

@@ -1,4 +1,4 @@
-"""Find out from the target column whether to predict a number or a class."""
+"""Decide from the target column whether to predict a number or a class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LEAST_REPEATS = 5
 
 @dataclass(frozen=True)
 class Task:
-    """Regression or classification, and a sentence that says why."""
+    """Regression or classification.
+
+    `reason` is the sentence that tells the user why.
+    """
 
     kind: TaskKind
     reason: str

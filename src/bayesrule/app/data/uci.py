@@ -93,14 +93,19 @@ _ALIASES = {
 } | {"wine": "wine_red", "winered": "wine_red", "redwine": "wine_red", "housing": "boston"}
 
 
+def is_uci(name: str) -> bool:
+    """Whether a name, in one of its usual spellings, is that of a UCI set."""
+    return _key(name) in _ALIASES
+
+
 def uci_set(name: str) -> UCISet:
     """Return the table entry for a name, with the usual other spellings.
 
     >>> uci_set("wine").name, uci_set("power-plant").name, uci_set("protein").n_splits
     ('wine_red', 'power', 5)
     """
-    if (known := _ALIASES.get(_key(name))) is not None:
-        return UCI[known]
+    if is_uci(name):
+        return UCI[_ALIASES[_key(name)]]
     raise DataError(f"No UCI set '{name}'.{nearest(name, UCI)} There are {listing(UCI)}.")
 
 

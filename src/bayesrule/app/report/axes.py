@@ -100,7 +100,10 @@ def tick_label(value: float, step: float) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """A labelled range, linear or logarithmic, with ticks of its own or given ones."""
+    """A labelled range, linear or logarithmic.
+
+    `at` are the values that have a tick, by default round ones, and `names` their texts.
+    """
 
     label: str
     low: float

@@ -25,8 +25,8 @@ class Metric:
     key: str
     label: str
     direction: Literal["lower", "higher", "target", "unknown"]
-    format: Literal["auto", "percent"]
     explanation: str
+    format: Literal["auto", "percent"] = "auto"
     target: float = float("nan")
 
     def sort_key(self, value: float) -> float:
@@ -46,32 +46,43 @@ class Metric:
 
 
 _TABLE = (
-    Metric("log_likelihood", "Log-likelihood", "higher", "auto", "Mean log density that the method "
-           "gave to the true values: it rewards being right and honest about the uncertainty."),
-    Metric("nll", "NLL", "lower", "auto", "Mean negative log probability that the method gave to "
-           "the true class: confident mistakes cost most."),
-    Metric("rmse", "RMSE", "lower", "auto", "Root mean squared error of the predicted mean, in "
-           "units of the target."),
-    Metric("mae", "MAE", "lower", "auto", "Mean absolute error, in units of the target: less "
-           "moved by a few large mistakes than RMSE."),
-    Metric("crps", "CRPS", "lower", "auto", "Continuous ranked probability score, in units of the "
-           "target: the absolute error, for whole predictive distributions."),
-    Metric("coverage_90", "90 % coverage", "target", "percent", "Share of test rows whose true "
-           "value lies in the 90 % interval: below 90 % is overconfident, above is timid.", 0.9),
-    Metric("sharpness_90", "90 % width", "lower", "auto", "Mean width of the 90 % interval, in "
-           "units of the target: narrow is good only where the coverage holds."),
-    Metric("accuracy", "Accuracy", "higher", "percent", "Share of test rows whose most probable "
-           "class is the true one."),
-    Metric("brier", "Brier", "lower", "auto", "Mean squared distance between the predicted "
-           "probabilities and the truth (one for the true class, zero for the others)."),
-    Metric("ece", "ECE", "lower", "auto", "Expected calibration error: the mean gap between "
-           "confidence and accuracy over the confidence bins."),
-    Metric("auroc", "AUROC", "higher", "auto", "Area under the receiver operating curve: 0.5 is "
-           "guessing, 1 ranks every pair rightly."),
-    Metric("seconds", "Seconds", "lower", "auto", "Wall-clock time to train and predict."),
+    Metric("log_likelihood", "Log-likelihood", "higher",
+           "Mean log density that the method gave to the true values: it rewards predictions that "
+           "are accurate and say how uncertain they are."),
+    Metric("nll", "NLL", "lower",
+           "Mean negative log probability of the true class: confident mistakes cost most."),
+    Metric("rmse", "RMSE", "lower",
+           "Root mean squared error of the predicted mean, in units of the target."),
+    Metric("mae", "MAE", "lower",
+           "Mean absolute error, in units of the target: large mistakes weigh less than in RMSE."),
+    Metric("crps", "CRPS", "lower",
+           "Continuous ranked probability score, in units of the target: the absolute error, "
+           "generalised to whole predictive distributions."),
+    Metric("coverage_90", "90 % coverage", "target",
+           "Share of test rows whose true value lies in the 90 % interval: below 90 % the method "
+           "is overconfident, above it too cautious.", "percent", 0.9),
+    Metric("sharpness_90", "90 % width", "lower",
+           "Mean width of the 90 % interval, in units of the target: a narrow interval is good "
+           "only where its coverage is right."),
+    Metric("accuracy", "Accuracy", "higher",
+           "Share of test rows whose most probable class is the true one.", "percent"),
+    Metric("brier", "Brier", "lower",
+           "Mean squared distance between the predicted probabilities and the truth (one for the "
+           "true class, zero for the others)."),
+    Metric("ece", "ECE", "lower",
+           "Expected calibration error: the mean gap between confidence and accuracy over the "
+           "bins of confidence."),
+    Metric("auroc", "AUROC", "higher",
+           "Area under the ROC curve: 0.5 is guessing, 1 ranks every pair rightly."),
+    Metric("seconds", "Seconds", "lower", "Wall-clock time to train and predict."),
 )  # fmt: skip
 
 METRICS: dict[str, Metric] = {metric.key: metric for metric in _TABLE}
+
+
+def label(key: str) -> str:
+    """The name of a metric in a table, or its key where the metric is not a known one."""
+    return METRICS[key].label if key in METRICS else key
 
 
 def decimals(values: Iterable[float]) -> int:
@@ -121,7 +132,7 @@ def columns(comparison: Comparison) -> list[Metric]:
     """The metrics that any method has, known ones first, unknown ones plainly, seconds last."""
     present = dict.fromkeys(key for m in comparison.methods for key in m.metrics)
     known = [metric for metric in _TABLE if metric.key in present and metric.key != "seconds"]
-    unknown = [Metric(key, key, "unknown", "auto", "") for key in present if key not in METRICS]
+    unknown = [Metric(key, key, "unknown", "") for key in present if key not in METRICS]
     return [*known, *unknown, METRICS["seconds"]]
 
 

@@ -8,6 +8,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from bayesrule.predicting import metrics
+from bayesrule.predicting.evaluate import ECE_BINS, coverage_levels
+from bayesrule.predicting.prediction import Prediction
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -109,6 +114,16 @@ class RegressionPredictions:
     def __post_init__(self) -> None:
         _columns(self, ("y", "mean", "epistemic_std", "aleatoric_std", "lower", "upper"))
 
+    @classmethod
+    def of(cls, prediction: Prediction, y: Tensor) -> RegressionPredictions:
+        """The records of a prediction of real-valued targets y (n, 1)."""
+        levels = coverage_levels()
+        observed = metrics.coverage_curve(prediction.cdf(y).reshape(-1), levels)
+        lower, upper = prediction.interval(0.9)
+        stds = prediction.epistemic.sqrt(), prediction.aleatoric.sqrt()
+        columns = [part.numpy() for part in (y, prediction.mean, *stds, lower, upper)]
+        return cls(*columns, CoverageCurve(levels.numpy(), observed.numpy()))
+
 
 @dataclass(frozen=True, eq=False)
 class ClassificationPredictions:
@@ -142,8 +157,31 @@ class ClassificationPredictions:
                 f"{wanted[1]} class names; give indices from 0 to {wanted[1] - 1}."
             )
 
+    @classmethod
+    def of(
+        cls, prediction: Prediction, y: Tensor, classes: Sequence[object]
+    ) -> ClassificationPredictions:
+        """The records of a prediction of class numbers y (n,)."""
+        bins = metrics.reliability(prediction.probs, y, bins=ECE_BINS)
+        calibration = [part.numpy() for part in (bins.confidence, bins.accuracy, bins.count)]
+        return cls(
+            y=y.numpy(),
+            probabilities=prediction.probs.numpy(),
+            classes=tuple(str(label) for label in classes),
+            epistemic=prediction.epistemic.sum(-1).numpy(),
+            aleatoric=prediction.aleatoric.sum(-1).numpy(),
+            calibration=CalibrationBins(*calibration),
+        )
+
 
 Predictions: TypeAlias = RegressionPredictions | ClassificationPredictions
+
+
+def predictions_of(prediction: Prediction, y: Tensor, classes: Sequence[object]) -> Predictions:
+    """What the report shows of a prediction of test rows with the true targets y."""
+    if prediction.classification:
+        return ClassificationPredictions.of(prediction, y, classes)
+    return RegressionPredictions.of(prediction, y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +199,7 @@ class MethodResult:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Everything the report shows; `summary` is the sentence that says how the task was found."""
+    """Everything the report shows; `summary` is the sentence that says why the task was chosen."""
 
     title: str
     dataset: str

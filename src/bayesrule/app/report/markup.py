@@ -37,6 +37,13 @@ def facts(pairs: Sequence[tuple[str, str]], kind: str) -> str:
     return f'<dl class="{kind}">{rows}</dl>'
 
 
+def selector(name: str, choices: Sequence[tuple[str, str]], panels: str) -> str:
+    """A choice, as (value, text), of which panel inside the element `panels` is shown."""
+    options = "".join(f'<option value="{escape(v)}">{escape(t)}</option>' for v, t in choices)
+    select = f'<select id="{panels}-choice" data-picks="{panels}">{options}</select>'
+    return f"<label>{escape(name)} {select}</label>"
+
+
 def duration(seconds: float) -> str:
     """Time in words.
 

@@ -1,11 +1,10 @@
-"""The whole page, and how it gets to the disk."""
+"""The whole page, and how it is written to the disk."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import os
-import tempfile
 from importlib import resources
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from .contents import Comparison, MethodResult, RegressionPredictions
 from .guide import guide
 from .leaderboard import headline, table
 from .learning import learning
-from .markup import count, duration, facts, swatch
+from .markup import count, duration, facts, selector, swatch
 from .palette import look
 from .scores import scores
 from .svg import escape
@@ -27,7 +26,7 @@ def _asset(name: str) -> str:
 
 
 def _header(c: Comparison) -> str:
-    known = [
+    data = [
         ("Data", c.dataset),
         ("Task", c.task),
         ("Rows", f"{c.rows:,}"),
@@ -40,7 +39,7 @@ def _header(c: Comparison) -> str:
         '<header><div class="top"><p class="eyebrow">bayesrule compare</p>'
         '<button type="button" id="theme" class="quiet" hidden>Dark mode</button></div>'
         f"<h1>{escape(c.title)}</h1>"
-        f'<p class="lead">{escape(c.summary)}</p>{facts(known, "facts")}</header>'
+        f'<p class="lead">{escape(c.summary)}</p>{facts(data, "facts")}</header>'
     )
 
 
@@ -60,7 +59,7 @@ def _legend(c: Comparison) -> str:
     )
 
 
-def _figures(c: Comparison, index: int, method: MethodResult, frames: _Frames) -> str:
+def _figures(index: int, method: MethodResult, frames: _Frames) -> str:
     style, p, many = look(index), method.predictions, frames.methods
     if p is None:
         return ""
@@ -89,33 +88,34 @@ def _closer(c: Comparison) -> str:
     shown = [i for i in order(c, primary(c)) if c.methods[i].predictions is not None]
     if not shown:
         return '<p class="muted">No method made predictions.</p>'
-    frames, panels, choices = _Frames(c), [], []
-    for index in shown:
-        method = c.methods[index]
-        choices.append(f'<option value="{index}">{escape(method.name)}</option>')
-        made = facts([(k, v) for k, v in method.parts.items() if v], "facts small")
-        panels.append(
-            f'<div class="panel" data-panel="{index}" id="method-{index}">'
-            f'<h3 class="who">{swatch(look(index))}{escape(method.name)}</h3>{made}'
-            f'<div class="grid">{_figures(c, index, method, frames)}</div></div>'
-        )
-    picker = (
-        '<div class="picker"><label>Method '
-        f'<select id="method-choice" data-picks="closer">{"".join(choices)}</select></label>'
+    frames = _Frames(c)
+    panels = "".join(_panel(index, c.methods[index], frames) for index in shown)
+    choices = [(str(index), c.methods[index].name) for index in shown]
+    return (
+        f'<div class="picker">{selector("Method", choices, "closer")}'
         '<button type="button" class="quiet" data-step="-1" aria-label="Previous">←</button>'
         '<button type="button" class="quiet" data-step="1" aria-label="Next">→</button></div>'
+        f'<div id="closer">{panels}</div>'
     )
-    return f'{picker}<div id="closer">{"".join(panels)}</div>'
+
+
+def _panel(index: int, method: MethodResult, frames: _Frames) -> str:
+    parts = facts([(k, v) for k, v in method.parts.items() if v], "facts small")
+    return (
+        f'<div class="panel" data-panel="{index}" id="method-{index}">'
+        f'<h3 class="who">{swatch(look(index))}{escape(method.name)}</h3>{parts}'
+        f'<div class="grid">{_figures(index, method, frames)}</div></div>'
+    )
 
 
 def _footer(c: Comparison) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in c.notes)
     versions = ", ".join(f"{k} {v}" for k, v in c.versions.items())
-    told = facts([("Seed", str(c.seed)), ("Versions", versions), ("Machine", c.machine)], "told")
+    origin = [("Seed", str(c.seed)), ("Versions", versions), ("Machine", c.machine)]
     listed = f"<h3>Notes</h3><ul>{notes}</ul>" if notes else ""
     return (
         f"<footer><h2>How this was made</h2>{listed}"
-        f"<pre><code>{escape(c.command)}</code></pre>{told}</footer>"
+        f"<pre><code>{escape(c.command)}</code></pre>{facts(origin, 'provenance')}</footer>"
     )
 
 
@@ -166,17 +166,10 @@ def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
             f"Cannot write {target}: the folder {target.parent} does not exist. "
             "Create it, or give a path in a folder that does."
         )
-    text = render(comparison)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        # mkstemp makes private files; a report has the rights of any new file.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
+        temporary.write_text(render(comparison), encoding="utf-8", newline="\n")
         os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
     return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Shape: TypeAlias = Literal["circle", "square", "triangle", "diamond"]
+Shape: TypeAlias = Literal["circle", "square", "triangle", "diamond", "cross"]
 
 COLOURS = 8  # the classes c0 ... c7 of style.css, each with a light and a dark variant
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")

@@ -9,7 +9,7 @@ import numpy as np
 from .axes import Axis, limits
 from .columns import Metric, columns, digits_of, order, primary, show, show_error, statistic
 from .contents import Comparison
-from .markup import figure, share, subsample
+from .markup import figure, selector, share, subsample
 from .palette import look
 from .svg import Plot, escape, shorten
 
@@ -73,14 +73,15 @@ def scores(comparison: Comparison) -> str:
     """The figure with one panel per metric and a selector for the metric."""
     first = primary(comparison)
     shown = [first, *(m for m in columns(comparison) if m.key != first.key)]
-    choices = "".join(f'<option value="{escape(m.key)}">{escape(m.label)}</option>' for m in shown)
     panels = "".join(
         f'<div class="panel" data-panel="{escape(m.key)}">{_picture(comparison, m)}'
         f"<p>{escape(m.label)}{': ' + escape(m.hint) if m.hint else ''}.</p></div>"
         for m in shown
     )
-    picker = f'<label class="picker">Metric <select data-picks="scores">{choices}</select></label>'
+    choices = selector("Metric", [(m.key, m.label) for m in shown], "scores")
     caption = "Large mark and bar: mean ± standard error over the splits. Small dots: the splits."
     if comparison.splits == 1:
-        caption = "One split: nothing says how far chance moves these values."
-    return figure("Scores", f'{picker}<div id="scores">{panels}</div>', caption)
+        caption = "One split: how much of a difference is chance cannot be said."
+    return figure(
+        "Scores", f'<div class="picker">{choices}</div><div id="scores">{panels}</div>', caption
+    )

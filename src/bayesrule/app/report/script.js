@@ -61,7 +61,7 @@
     select.addEventListener("change", () => show(select));
     show(select);
   });
-  const choice = document.getElementById("method-choice");
+  const choice = document.getElementById("closer-choice");
   all("[data-step]").forEach((button) => button.addEventListener("click", () => {
     const many = choice.options.length;
     choice.selectedIndex = (choice.selectedIndex + Number(button.dataset.step) + many) % many;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,6 +46,9 @@ def marker(shape: Shape, x: float, y: float, r: float) -> str:
     """The outline of a marker, to be closed by the caller: `<circle ...` or `<path d=...`."""
     if shape == "circle":
         return f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(r)}"'
+    if shape == "cross":
+        start, s = f"M{number(x - r)} {number(y - r)}", number(2 * r)
+        return f'<path d="{start}l{s} {s}m0 -{s}l-{s} {s}"'
     start, s = f"M{number(x)} ", number(1.8 * r)
     if shape == "square":
         half = number(0.9 * r)
@@ -138,19 +141,17 @@ class Plot:
 
     def crosses(self, xs: ArrayLike, ys: ArrayLike, titles: Sequence[str]) -> None:
         """A cross at each point, in the colour of the text."""
-        self.begin(kind="cross")
-        for x, y, tip in zip(*self.spot(xs, ys), titles, strict=True):
-            if np.isfinite(x) and np.isfinite(y):
-                at = f"M{number(x - 3)} {number(y - 3)}"
-                self._add(f'<path d="{at}l6 6m0 -6l-6 6"', tip)
-        self.end()
+        self.points(xs, ys, titles, shape="cross", kind="cross")
+
+    def _spans(self, xs: ArrayLike, low: ArrayLike, high: ArrayLike) -> Iterator[Floats]:
+        """Coordinates of x, low and high where all three are finite."""
+        (px, lower), (_, upper) = self.spot(xs, low), self.spot(xs, high)
+        keep = np.isfinite(px) & np.isfinite(lower) & np.isfinite(upper)
+        return (values[keep] for values in (px, lower, upper))
 
     def band(self, xs: ArrayLike, low: ArrayLike, high: ArrayLike, *, kind: str = "band") -> None:
         """The area between two curves, without the points that are not finite."""
-        px, lower = self.spot(xs, low)
-        _, upper = self.spot(xs, high)
-        keep = np.isfinite(px) & np.isfinite(lower) & np.isfinite(upper)
-        px, lower, upper = px[keep], lower[keep], upper[keep]
+        px, lower, upper = self._spans(xs, low, high)
         edge = [*zip(px, upper, strict=True), *zip(px[::-1], lower[::-1], strict=True)]
         if edge:
             path = "L".join(f"{number(x)} {number(y)}" for x, y in edge)
@@ -160,10 +161,7 @@ class Plot:
         self, xs: ArrayLike, low: ArrayLike, high: ArrayLike, *, kind: str, wide: float
     ) -> None:
         """A vertical bar from `low` to `high` at each x, `wide` units wide, as one path."""
-        px, lower = self.spot(xs, low)
-        _, upper = self.spot(xs, high)
-        keep = np.isfinite(px) & np.isfinite(lower) & np.isfinite(upper)
-        bars = zip(px[keep], lower[keep], upper[keep], strict=True)
+        bars = zip(*self._spans(xs, low, high), strict=True)
         path = "".join(f"M{number(x)} {number(a)}V{number(b)}" for x, a, b in bars)
         if path:
             self._add(f'<path class="{kind}" d="{path}" stroke-width="{number(wide)}"')

@@ -21,7 +21,7 @@ _MOST = 1 << 25
 
 
 def takes_several(curvature: Curvature, posterior: Posterior) -> bool:
-    """Whether weights of a chain are all that a curvature looks at, or what it does is a product."""
+    """Whether a curvature of a chain looks at weights alone, or what it does is a product."""
     return curvature.of_weights or (curvature.needs_draws and posterior.several_draws)
 
 

@@ -148,7 +148,7 @@ class Stacked:
         *,
         sizes: Sequence[int] | None = None,
     ) -> StackedProblem:
-        """The batches of all nets and, in this one place, what each of their examples stands for."""
+        """The batches of all nets, and what each of their examples stands for."""
         (x, y), learner, chain = batch, self.learner, self._chain
         self.size(x, y)
         own = self.own(y, sizes)

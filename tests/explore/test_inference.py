@@ -9,7 +9,12 @@ import torch
 from torch import nn
 
 import bayesrule as br
-from bayesrule.explore.glance import Glance, learned, learned_inputs, within
+from bayesrule.explore.inference import (
+    FixedNetwork,
+    clamp,
+    input_posterior_moments,
+    posterior_moments,
+)
 from bayesrule.moments import GaussianTensor, Propagation
 
 
@@ -22,9 +27,9 @@ def gone_back(noise: float, times: int) -> tuple[Propagation, GaussianTensor, to
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     learner = br.tagi(model, br.GaussianLikelihood(noise=noise), num_data=1)
-    glance = Glance(learner, learner.init())
-    way, outputs = glance.forward(br.uncertain(torch.randn(5, 3), 0.1))
-    return way, outputs, glance.back(way, outputs, torch.randn(5, 2), times=times)
+    network = FixedNetwork(learner, learner.init())
+    propagation, outputs = network.forward(br.uncertain(torch.randn(5, 3), 0.1))
+    return propagation, outputs, network.back(outputs, torch.randn(5, 2), times=times)
 
 
 @pytest.mark.parametrize("times", [2, 3, 7, 1000])
@@ -33,7 +38,9 @@ def test_many_observations_are_one_of_less_noise(times: int) -> None:
     one, single, _ = gone_back(0.5 / math.sqrt(times), 1)
     torch.testing.assert_close(outputs.node.delta, single.node.delta)
     torch.testing.assert_close(outputs.node.eta, single.node.eta)
-    for found, expected in zip(learned(many.inputs[0]), learned(one.inputs[0]), strict=True):
+    for found, expected in zip(
+        posterior_moments(many.inputs[0]), posterior_moments(one.inputs[0]), strict=True
+    ):
         torch.testing.assert_close(found, expected)
     torch.testing.assert_close(first, gone_back(0.5, 1)[2])
 
@@ -41,12 +48,12 @@ def test_many_observations_are_one_of_less_noise(times: int) -> None:
 def test_classes_seen_more_often_are_surer() -> None:
     torch.manual_seed(0)
     learner = br.tagi(nn.Linear(3, 3), br.CategoricalLikelihood(), num_data=1)
-    glance, x, y = Glance(learner, learner.init()), torch.randn(5, 3), torch.arange(5) % 3
+    network, x, y = FixedNetwork(learner, learner.init()), torch.randn(5, 3), torch.arange(5) % 3
     before = -math.inf
     for times in (1, 10, 1000):
-        way, outputs = glance.forward(br.uncertain(x, 1.0))
-        glance.back(way, outputs, y, times=times)
-        mean, variance = learned(outputs, reach=1e9)
+        _, outputs = network.forward(br.uncertain(x, 1.0))
+        network.back(outputs, y, times=times)
+        mean, variance = posterior_moments(outputs, reach=1e9)
         sure = learner.likelihood.condition(mean, variance, y, {}).log_prob
         assert float(sure.min()) > before
         before = float(sure.min())
@@ -54,20 +61,20 @@ def test_classes_seen_more_often_are_surer() -> None:
 
 
 def test_weights_are_not_on_the_tape() -> None:
-    way, _, _ = gone_back(0.5, 1)
-    assert way.weights == {}
-    assert way.inputs[0].node.delta is not None
+    propagation, _, _ = gone_back(0.5, 1)
+    assert propagation.weights == {}
+    assert propagation.inputs[0].node.delta is not None
 
 
 def test_a_step_is_shortened_and_keeps_its_direction() -> None:
     way, outputs, _ = gone_back(1e-4, 1000)
     x = way.inputs[0]
-    near, far = (learned(x, reach=reach)[0] - x.centre for reach in (0.01, 1e9))
+    near, far = (posterior_moments(x, reach=reach)[0] - x.centre for reach in (0.01, 1e9))
     assert float((near.abs() / x.variance.sqrt()).max()) == pytest.approx(0.01)
     torch.testing.assert_close(
         near / near.norm(dim=1, keepdim=True), far / far.norm(dim=1, keepdim=True)
     )
-    held = learned_inputs(x, outputs)[0] - x.centre
+    held = input_posterior_moments(x, outputs)[0] - x.centre
     power = (x.node.delta * held).sum(1)
     asked = (outputs.variance * outputs.node.delta.square()).sum(1)
     assert bool((power <= asked * (1 + 1e-9)).all())
@@ -75,7 +82,7 @@ def test_a_step_is_shortened_and_keeps_its_direction() -> None:
 
 def test_bounds_are_checked() -> None:
     x = torch.tensor([-2.0, 0.0, 2.0])
-    assert within(x, None) is x
-    assert within(x, (-1.0, 1.0)).tolist() == [-1.0, 0.0, 1.0]
+    assert clamp(x, None) is x
+    assert clamp(x, (-1.0, 1.0)).tolist() == [-1.0, 0.0, 1.0]
     with pytest.raises(ValueError, match="least, largest"):
-        within(x, (1.0, 1.0))
+        clamp(x, (1.0, 1.0))
