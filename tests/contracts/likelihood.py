@@ -22,6 +22,7 @@ from torch.distributions import Distribution
 from bayesrule.likelihoods import Likelihood
 from bayesrule.likelihoods._abilities import SENTENCES
 from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors import randomness
 from bayesrule.types import Params
 
 
@@ -130,6 +131,17 @@ class LikelihoodContract:
             self.likelihood.sample(self.outputs, self.state(), generator(2)) for _ in range(2)
         )
         assert torch.equal(one, two)
+
+    def test_it_says_whether_samples_are_of_normal_numbers(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(randomness, "normal_like", lambda x, generator: torch.zeros_like(x))
+        source = generator(3)
+        before = source.get_state()
+        drawn = self.likelihood.sample(self.outputs, self.state(), source)
+        assert torch.equal(before, source.get_state()) == self.likelihood.normal_sampling
+        if self.likelihood.normal_sampling:
+            close(drawn, self.likelihood.moments(self.outputs, self.state())[0], 0.0)
 
     def fisher(self) -> Tensor:
         """`Σ_v L_v L_vᵀ`, (n, outputs, outputs)."""
@@ -378,3 +390,22 @@ class LikelihoodContract:
         assert (found.epistemic >= 0).all()
         assert (found.aleatoric >= 0).all()
         close(found.distribution.mean, found.mean)
+
+
+class OneOutputContract(LikelihoodContract):
+    """Likelihoods with one output for each target."""
+
+    def test_columns_and_vectors_are_taken_for_each_other(self) -> None:
+        column = self.likelihood.log_prob(self.outputs, self.targets[:, 0], self.state())
+        vector = self.likelihood.log_prob(self.outputs[:, 0], self.targets, self.state())
+        for found in (column, vector):
+            close(found, self.expected_log_prob(self.outputs, self.targets))
+
+    def test_several_outputs_add_up(self) -> None:
+        outputs, targets = self.outputs.reshape(2, 2), self.targets.reshape(2, 2)
+        each = self.likelihood.log_prob(self.outputs, self.targets, self.state())
+        found = self.likelihood.log_prob(outputs, targets, self.state())
+        close(found, each.reshape(2, 2).sum(1))
+        vectors = self.likelihood.fisher_vectors(outputs, self.state())
+        rows = torch.einsum("vni,vnj->nij", vectors, vectors)
+        close(rows, torch.diag_embed(self.fisher().reshape(2, 2)))
