@@ -17,12 +17,11 @@ import torch
 from exact import DTYPE, close, generator, z_close
 from torch import Tensor
 from torch.autograd.functional import hessian
-from torch.distributions import Distribution
 
-from bayesrule.likelihoods import Likelihood
 from bayesrule.likelihoods._abilities import SENTENCES
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.types import Params
+from bayesrule.tensors import randomness
+from contracts.gaussian_outputs import GaussianOutputsContract
 
 
 def share_close(hits: Tensor, p: Tensor) -> None:
@@ -33,58 +32,8 @@ def share_close(hits: Tensor, p: Tensor) -> None:
     assert worst < 5.0, f"{worst:.1f} standard errors away"
 
 
-class LikelihoodContract:
+class LikelihoodContract(GaussianOutputsContract):
     """Tests that every likelihood inherits."""
-
-    likelihood: Likelihood
-    outputs: Tensor
-    targets: Tensor
-    bad_targets: tuple[Tensor, ...] = ()
-    glm = True
-    """Whether the Fisher information is the Hessian, whatever the target is."""
-    gradient = False
-    """Whether innovations are defined as the derivatives of `log p(y)` in the outputs' means."""
-    off = 0.01
-    """How far mean and variance of p(y) may be from averages over draws; 0.01 is chance alone."""
-    off_epistemic = 0.01
-    """How far the epistemic part of the variance may be from that of draws."""
-    spread = 1.0
-    """The variance of the Gaussian outputs that it is held against draws at."""
-
-    def state(self) -> Params:
-        return self.likelihood.init(self.outputs)
-
-    def no_targets(self) -> Tensor:
-        """Targets that are all missing."""
-        return torch.full_like(self.targets, math.nan)
-
-    def variance(self) -> Tensor:
-        """Variances of Gaussian outputs, all different."""
-        return torch.linspace(0.1, 2.0, self.outputs.numel()).reshape(self.outputs.shape).to(DTYPE)
-
-    def reference(self, outputs: Tensor) -> Distribution:
-        """p(y | f) as torch has it, one for each target."""
-        raise NotImplementedError
-
-    def values(self) -> tuple[Tensor, float]:
-        """All values (M,) of one target, and the volume that each stands for."""
-        raise NotImplementedError
-
-    def features(self, y: Tensor) -> Tensor:
-        """What moments are taken of: y itself, or its one-hot code."""
-        return y
-
-    def expected_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.reference(outputs).log_prob(targets).reshape(len(targets), -1).sum(1)
-
-    def table(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Every value at every example: outputs (M, n, *), targets (M, n, *), mass (M, n)."""
-        y, volume = self.values()
-        shape = (len(y), *self.targets.shape)
-        targets = y.reshape(-1, *[1] * self.targets.ndim).expand(shape)
-        outputs = self.outputs.expand(len(y), *self.outputs.shape)
-        log_mass = self.likelihood.distribution(outputs, self.state()).log_prob(targets)
-        return outputs, targets, volume * log_mass.exp().reshape(len(y), len(self.targets))
 
     def test_log_prob(self) -> None:
         found = self.likelihood.log_prob(self.outputs, self.targets, self.state())
@@ -130,6 +79,17 @@ class LikelihoodContract:
             self.likelihood.sample(self.outputs, self.state(), generator(2)) for _ in range(2)
         )
         assert torch.equal(one, two)
+
+    def test_it_says_whether_samples_are_of_normal_numbers(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(randomness, "normal_like", lambda x, generator: torch.zeros_like(x))
+        source = generator(3)
+        before = source.get_state()
+        drawn = self.likelihood.sample(self.outputs, self.state(), source)
+        assert torch.equal(before, source.get_state()) == self.likelihood.normal_sampling
+        if self.likelihood.normal_sampling:
+            close(drawn, self.likelihood.moments(self.outputs, self.state())[0], 0.0)
 
     def fisher(self) -> Tensor:
         """`Σ_v L_v L_vᵀ`, (n, outputs, outputs)."""
@@ -287,94 +247,21 @@ class LikelihoodContract:
         low, high = p.interval(0.8)
         assert (((drawn >= low) & (drawn <= high)).to(DTYPE).mean(0) > 0.76).all()
 
-    def test_outputs_that_vary_together(self) -> None:
-        """Without correlations it is `marginal`."""
-        if self.likelihood.lacks("marginal"):
-            return
-        covariance = torch.diag_embed(self.variance().reshape(len(self.outputs), -1))
-        found = self.likelihood.joint_marginal(self.outputs, covariance, self.state())
-        wanted = self.likelihood.marginal(self.outputs, self.variance(), self.state())
-        for name in ("mean", "epistemic", "aleatoric"):
-            close(getattr(found, name), getattr(wanted, name), 1e-12)
-        close(found.distribution.log_prob(self.targets), wanted.distribution.log_prob(self.targets))
 
-    def test_condition_and_marginal_agree_on_p_of_y(self) -> None:
-        if self.likelihood.lacks("condition"):
-            return
-        given = self.outputs, self.variance()
-        found = self.likelihood.condition(*given, self.targets, self.state())
-        assert found.delta.shape == found.eta.shape == self.outputs.shape
-        log_prob = self.likelihood.marginal(*given, self.state()).distribution.log_prob(
-            self.targets
-        )
-        close(found.log_prob, log_prob.reshape(len(self.targets), -1).sum(1))
+class OneOutputContract(LikelihoodContract):
+    """Likelihoods with one output for each target."""
 
-    def test_missing_targets_say_exactly_nothing(self) -> None:
-        """Also beside others that are there."""
-        if self.likelihood.lacks("condition"):
-            return
-        given = self.outputs, self.variance()
-        some, none = self.targets.clone(), self.no_targets()
-        some[1:2] = none[1:2]
-        whole = self.likelihood.condition(*given, self.targets, self.state())
-        mixed = self.likelihood.condition(*given, some, self.state())
-        empty = self.likelihood.condition(*given, none, self.state())
-        for name in ("delta", "eta", "log_prob"):
-            assert not getattr(empty, name).count_nonzero()
-            assert not getattr(mixed, name)[1].count_nonzero()
-            assert torch.equal(getattr(mixed, name)[2:], getattr(whole, name)[2:])
-        assert all(not value.count_nonzero() for value in empty.statistics.values())
+    def test_columns_and_vectors_are_taken_for_each_other(self) -> None:
+        column = self.likelihood.log_prob(self.outputs, self.targets[:, 0], self.state())
+        vector = self.likelihood.log_prob(self.outputs[:, 0], self.targets, self.state())
+        for found in (column, vector):
+            close(found, self.expected_log_prob(self.outputs, self.targets))
 
-    def test_many_networks_at_once(self) -> None:
-        """`condition` under vmap is `condition` of each, in the type of the outputs."""
-        if self.likelihood.lacks("condition"):
-            return
-        means = torch.stack([self.outputs, self.outputs + 0.3]).float()
-        variances = torch.stack([self.variance(), 2.0 * self.variance()]).float()
-        state = {k: v.float() if v.is_floating_point() else v for k, v in self.state().items()}
-        names = ("delta", "eta", "log_prob")
-
-        def innovations(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
-            found = self.likelihood.condition(mean, variance, self.targets, state)
-            return tuple(getattr(found, name) for name in names)
-
-        for i, many in enumerate(torch.vmap(innovations)(means, variances)):
-            each = [innovations(*pair)[i] for pair in zip(means, variances, strict=True)]
-            assert many.dtype == torch.float32
-            close(many, torch.stack(each), 1e-5)
-
-    def test_innovations_are_derivatives_of_log_p(self) -> None:
-        if not self.gradient:
-            return
-        mean = self.outputs.clone().requires_grad_()
-
-        def log_prob(m: Tensor) -> Tensor:
-            return self.likelihood.condition(
-                m, self.variance(), self.targets, self.state()
-            ).log_prob
-
-        found = self.likelihood.condition(mean, self.variance(), self.targets, self.state())
-        (first,) = torch.autograd.grad(log_prob(mean).sum(), mean)
-        close(found.delta, first, 1e-12)
-        whole = hessian(lambda m: log_prob(m).sum(), self.outputs)
-        size = self.outputs.numel()
-        close(found.eta.flatten(), whole.reshape(size, size).diagonal(), 1e-12)
-
-    def test_marginal_is_the_average_over_outputs(self) -> None:
-        """A million draws of the outputs: mean, both variances and their sum."""
-        if self.likelihood.lacks("marginal"):
-            return
-        n, draws = len(self.outputs), 1_000_000 // len(self.outputs)
-        variance = torch.full_like(self.outputs, self.spread)
-        found = self.likelihood.marginal(self.outputs, variance, self.state())
-        white = torch.randn(draws, *self.outputs.shape, dtype=DTYPE, generator=generator(3))
-        f = (self.outputs + self.spread**0.5 * white).flatten(0, 1)
-        mean, around = (
-            v.reshape(draws, n, *v.shape[1:]) for v in self.likelihood.moments(f, self.state())
-        )
-        close(found.mean, mean.mean(0), self.off)
-        close(found.epistemic, mean.var(0), self.off_epistemic)
-        close(found.epistemic + found.aleatoric, mean.var(0) + around.mean(0), self.off)
-        assert (found.epistemic >= 0).all()
-        assert (found.aleatoric >= 0).all()
-        close(found.distribution.mean, found.mean)
+    def test_several_outputs_add_up(self) -> None:
+        outputs, targets = self.outputs.reshape(2, 2), self.targets.reshape(2, 2)
+        each = self.likelihood.log_prob(self.outputs, self.targets, self.state())
+        found = self.likelihood.log_prob(outputs, targets, self.state())
+        close(found, each.reshape(2, 2).sum(1))
+        vectors = self.likelihood.fisher_vectors(outputs, self.state())
+        rows = torch.einsum("vni,vnj->nij", vectors, vectors)
+        close(rows, torch.diag_embed(self.fisher().reshape(2, 2)))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from contracts.likelihood import OneOutputContract
 from exact import DTYPE, close, generator, randn, z_close
 from scipy import special, stats  # type: ignore[import-untyped]
 from torch import Tensor, nn
@@ -17,8 +18,6 @@ from bayesrule.likelihoods import (
     PoissonLikelihood,
 )
 from bayesrule.likelihoods.negative_binomial import incomplete_beta
-
-from .test_discrete import OneOutputContract
 
 DISPERSIONS = (1e-4, 0.1, 0.5, 3.0, 40.0)
 

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -117,28 +118,36 @@ class NormalTargets(TargetDistribution):
 
 
 @dataclass(frozen=True, eq=False)
-class ClassTargets(TargetDistribution):
-    """`y ~ Categorical(softmax logits)`, logits (..., n, C), class numbers y (..., n)."""
+class _Choices(TargetDistribution):
+    """Targets whose mean is the probability of being 1, and whose variance is `p (1 − p)`."""
 
     logits: Tensor
     classification: ClassVar[bool] = True
-    class_numbers: ClassVar[bool] = True
-
-    @property
-    def mean(self) -> Tensor:
-        return self.logits.softmax(-1)
 
     @property
     def variance(self) -> Tensor:
-        p = self.mean
-        return p * (1.0 - p)
+        return self.mean * (1.0 - self.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTargets(_Choices):
+    """`y ~ Categorical(softmax logits)`, logits (..., n, C), class numbers y (..., n)."""
+
+    class_numbers: ClassVar[bool] = True
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self.logits.softmax(-1)
 
     def log_prob(self, y: Tensor) -> Tensor:
         index = y.long().expand(self.logits.shape[:-1]).unsqueeze(-1)
         return self.logits.log_softmax(-1).gather(-1, index).squeeze(-1)
 
     def sample(self, generator: Generator) -> Tensor:
-        return drawn_class(self.mean, generator)
+        # The first of C exponential clocks of rates p to ring, as torch.multinomial does it, but
+        # without looking at the numbers, which would make a GPU wait.
+        clocks = torch.empty_like(self.logits).exponential_(generator=generator)
+        return (self.logits - clocks.log_()).argmax(-1)
 
     def matched(self, y: Tensor) -> Tensor:
         num = self.logits.shape[-2]
@@ -150,20 +159,12 @@ class ClassTargets(TargetDistribution):
 
 
 @dataclass(frozen=True, eq=False)
-class BinaryTargets(TargetDistribution):
+class BinaryTargets(_Choices):
     """`y ~ Bernoulli(sigmoid logits)`: a yes-or-no answer, 1 or 0, for each logit."""
 
-    logits: Tensor
-    classification: ClassVar[bool] = True
-
-    @property
+    @cached_property
     def mean(self) -> Tensor:
         return self.logits.sigmoid()
-
-    @property
-    def variance(self) -> Tensor:
-        p = self.mean
-        return p * (1.0 - p)
 
     def log_prob(self, y: Tensor) -> Tensor:
         answers, logits = torch.broadcast_tensors(y.to(self.logits.dtype), self.logits)
@@ -184,15 +185,6 @@ def match(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
         f"{kind} needs targets of the shape of the network's outputs {tuple(outputs.shape)}, got "
         f"{tuple(targets.shape)}."
     )
-
-
-def drawn_class(p: Tensor, generator: Generator) -> Tensor:
-    """A class for each row of probabilities (..., C): the first of C exponential clocks to ring.
-
-    As torch.multinomial does it, but without looking at the numbers, which makes a GPU wait.
-    """
-    clocks = torch.empty_like(p).exponential_(generator=generator)
-    return (p / clocks).argmax(-1)
 
 
 def quantile(
