@@ -146,6 +146,24 @@ class Learner:
             seed=int(seed),
         )
 
+    def other_form(self, seed: int = 0) -> tuple[State, Callable[[State], State]] | None:
+        """A first state as this method has it on another device, and how to take such a one over.
+
+        None where the method is the same on all devices.
+        """
+        family = self.family.other_form()
+        if family is None:
+            return None
+        posterior = family.init(self.network.params(), weight=self.weight, prior=self.prior)
+        memory = self.rule.init(family, posterior, self.weight)
+        template = dataclasses.replace(self.init(seed), posterior=posterior, rule=memory)
+        return template, self._adopted
+
+    def _adopted(self, state: State) -> State:
+        posterior, turn = self.family.adopted(state.posterior)
+        memory = self.rule.adopted(state.rule, turn, posterior, self.weight)
+        return dataclasses.replace(state, posterior=posterior, rule=memory)
+
     def step(self, state: State, batch: Batch, *, donate: bool = False) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step.
 

@@ -14,7 +14,7 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
 from bayesrule.methods._options import FactorOptions, LayerOptions, Momentum, NoisyOptions, common
 from bayesrule.methods._record import AT_DRAWS, DIAGONAL, SAMPLED_FISHER, Need, method
-from bayesrule.posteriors import GaussianFamily, RotatedFamily
+from bayesrule.posteriors import FactoredFamily, GaussianFamily, RotatedFamily
 from bayesrule.rules import Average, Natural, Velocity
 
 EVERY_FEW_STEPS = (
@@ -154,7 +154,8 @@ def _kronecker(model: nn.Module, structure: Kronecker, options: FactorOptions) -
     kept = options["inverse_every"] > 1 and curvature.takes_coordinates and not wide
     # Other priors than N(0, I/δ) look different in other bases.
     kept = kept and options.get("prior") is None
-    family = RotatedFamily if kept else GaussianFamily
+    plain = GaussianFamily if structure.corrected else FactoredFamily
+    family = RotatedFamily if kept else plain
     return family(structure, options["initial_curvature"])
 
 

@@ -14,12 +14,13 @@ from bayesrule.posteriors.per_group import PerGroup, Product
 from bayesrule.posteriors.point_estimate import PointBelief, PointEstimate
 from bayesrule.posteriors.points import GaussianDraw, Point
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
-from bayesrule.posteriors.rotated import Rotated, RotatedFamily
+from bayesrule.posteriors.rotated import FactoredFamily, Rotated, RotatedFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 
 __all__ = [
     "EarlierPosterior",
     "Factorised",
+    "FactoredFamily",
     "Family",
     "FanIn",
     "Free",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -175,6 +176,7 @@ class Family(ABC):
       together, or a step from being replayed as a CUDA graph, in words; None for nothing.
     """
 
+    structure: Structure | None = None
     has_scales: bool = False
     has_mean: bool = False
     spreads: bool = True
@@ -187,11 +189,6 @@ class Family(ABC):
     def words(self) -> str:
         """The choice, in a word or two."""
         return type(self).__name__
-
-    @property
-    def structure(self) -> Structure | None:
-        """The structure in which natural gradients keep the curvature."""
-        return None
 
     @abstractmethod
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Posterior:
@@ -210,6 +207,14 @@ class Family(ABC):
         raise TypeError(
             f"prior takes a GaussianPrior(precision) or a posterior of this family, got {given!r}."
         )
+
+    def other_form(self) -> Family | None:
+        """The family that holds the same beliefs in another form, chosen on other devices."""
+        return None
+
+    def adopted(self, posterior: Posterior) -> tuple[Posterior, Callable[[Params], Params]]:
+        """A belief of the other form in this one, and how its vectors change with it."""
+        raise TypeError(f"{type(self).__name__} has no other form.")
 
     def for_model(self, model: nn.Module) -> Family:
         """The same choice for one module, whose layers it may have to know."""

@@ -320,7 +320,7 @@ class PerGroup(Family):
         return any(family.needs_additive for family in self.families.values())
 
     @property
-    def structure(self) -> Structure | None:
+    def structure(self) -> Structure | None:  # type: ignore[override]
         parts = {pattern: family.structure for pattern, family in self.families.items()}
         if any(part is None for part in parts.values()):
             return None

@@ -104,7 +104,7 @@ class PointEstimate(Family):
     linearisable = True
 
     @property
-    def structure(self) -> Structure:
+    def structure(self) -> Structure:  # type: ignore[override]
         return Known()
 
     @property

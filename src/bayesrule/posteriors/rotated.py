@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -131,6 +132,18 @@ class Rotated(Normal):
 
 
 @dataclass(frozen=True)
+class FactoredFamily(GaussianFamily):
+    """Gaussians of a `Kronecker()` structure by its factors; takes beliefs kept in eigenbases."""
+
+    def other_form(self) -> GaussianFamily:
+        return RotatedFamily(self.structure, self.curvature)
+
+    def adopted(self, posterior: Posterior) -> tuple[Posterior, Callable[[Params], Params]]:
+        assert isinstance(posterior, Rotated)
+        return Gaussian(posterior.mean, posterior.precision.factored()), posterior.rotation.back
+
+
+@dataclass(frozen=True)
 class RotatedFamily(GaussianFamily):
     """Gaussians of a `Kronecker()` structure, kept in the eigenbases of its factors.
 
@@ -150,6 +163,16 @@ class RotatedFamily(GaussianFamily):
     @property
     def replay_obstacle(self) -> str | None:
         return "a belief that is kept in eigenbases"
+
+    def other_form(self) -> GaussianFamily | None:
+        assert isinstance(self.structure, Kronecker)
+        return None if self.structure.corrected else GaussianFamily(self.structure, self.curvature)
+
+    def adopted(self, posterior: Posterior) -> tuple[Posterior, Callable[[Params], Params]]:
+        assert isinstance(posterior, Gaussian)
+        assert isinstance(posterior.precision, KroneckerMatrix)
+        new = Rotated.of(posterior.mean, posterior.precision.spectral())
+        return new, new.rotation.into
 
     def prior(self, given: object, params: Params) -> Prior:
         prior = super().prior(given, params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,6 +58,12 @@ class Rule(ABC):
     @abstractmethod
     def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
         """The memory before the first step, from the first belief."""
+
+    def adopted(
+        self, memory: Memory, turn: Callable[[Params], Params], posterior: Posterior, weight: float
+    ) -> Memory:
+        """The memory beside a belief that was taken over from another form of its family."""
+        return memory
 
     @abstractmethod
     def rates(self, step: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -153,6 +154,17 @@ class Natural(Rule):
         if self._damped_apart:
             # A place to load one into; the first step makes it.
             memory["preconditioner"] = first.precision
+        return memory
+
+    def adopted(
+        self, memory: Memory, turn: Callable[[Params], Params], posterior: Posterior, weight: float
+    ) -> Memory:
+        memory = dict(memory)
+        if "momentum" in memory:
+            memory["momentum"] = turn(memory["momentum"])
+        if "preconditioner" in memory:
+            precision: Matrix = posterior.precision  # type: ignore[attr-defined]
+            memory["preconditioner"] = posterior.divisor(precision.damped(weight * self.damping))
         return memory
 
     def _first_curvature(self, family: Family, posterior: Posterior, weight: float) -> Matrix:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from torch import Tensor
 
 from bayesrule.tensors import tree
 from bayesrule.types import State
+
+OtherForm = tuple[State, Callable[[State], State]]
 
 
 class CheckpointError(RuntimeError):
@@ -38,10 +42,35 @@ def save(path: str | os.PathLike[str], state: State, **facts: Any) -> Path:
     return target
 
 
-def load(path: str | os.PathLike[str], template: State) -> tuple[State, dict[str, Any]]:
-    """The state in a file and its facts; `template` is any state of the same learner."""
+def load(
+    path: str | os.PathLike[str], template: State, other_form: OtherForm | None = None
+) -> tuple[State, dict[str, Any]]:
+    """The state in a file and its facts; `template` is any state of the same learner.
+
+    `other_form` is `learner.other_form()`: a method may keep its belief in another form on another
+    device, which is then taken over.
+    """
     tensors, metadata = _read(Path(path))
-    numbers = metadata["numbers"]
+    if other_form is not None and _fits(tensors, other_form[0]):
+        first, adopted = other_form
+        return adopted(_filled(path, tensors, metadata["numbers"], first)), metadata["facts"]
+    return _filled(path, tensors, metadata["numbers"], template), metadata["facts"]
+
+
+def _fits(tensors: dict[str, Tensor], template: State) -> bool:
+    """Whether a file holds what a state does, by name."""
+    names = [name for name, old in tree.leaves(template) if isinstance(old, Tensor)]
+    found = {_name_in_file(name, tensors) for name in names}
+    return None not in found and found == set(tensors)
+
+
+def _filled(
+    path: str | os.PathLike[str],
+    tensors: dict[str, Tensor],
+    numbers: dict[str, Any],
+    template: State,
+) -> State:
+    """The template with the tensors and numbers of a file in it."""
 
     def leaf(name: str, old: Any) -> Any:
         if isinstance(old, Tensor):
@@ -50,11 +79,32 @@ def load(path: str | os.PathLike[str], template: State) -> tuple[State, dict[str
             raise CheckpointError(_mismatch(path, f"{name!r} is missing"))
         return type(old)(numbers[name])
 
-    wanted = {name for name, old in tree.leaves(template) if isinstance(old, Tensor)}
+    wanted = {
+        _name_in_file(name, tensors)
+        for name, old in tree.leaves(template)
+        if isinstance(old, Tensor)
+    }
     extra = sorted(set(tensors) - wanted)
     if extra:
         raise CheckpointError(_mismatch(path, f"it also holds {extra[0]!r}"))
-    return tree.rebuild(template, leaf), metadata["facts"]
+    return tree.rebuild(template, leaf)
+
+
+# Names of this version, and what the version before called the same tensors.
+_FORMER_NAMES = (
+    (r"^likelihood/", "noise/"),
+    (r"^rule/momentum/", "rule/gradient/"),
+    (r"/blocks/\*/values/", "/rest/"),
+    (r"/blocks/", "/layers/"),
+    (r"^posterior/parts/[^/]*/(mean|scales)/", r"posterior/\1/"),
+    (r"^posterior/parts/[^/]*/precision/", "posterior/precision/inner/"),
+)
+
+
+def _name_in_file(name: str, tensors: dict[str, Tensor]) -> str | None:
+    """The name under which a file holds a tensor: its own, or that of the version before."""
+    former = (re.sub(new, old, name) for new, old in _FORMER_NAMES)
+    return next((one for one in (name, *former) if one in tensors), None)
 
 
 def facts(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -106,12 +156,13 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
 def _tensor(
     tensors: dict[str, Tensor], name: str, old: Tensor, path: str | os.PathLike[str]
 ) -> Tensor:
-    if name not in tensors:
+    held = _name_in_file(name, tensors)
+    if held is None:
         raise CheckpointError(_mismatch(path, f"{name!r} is missing"))
     # Copied into memory that torch has aligned: products may round by where their tensors lie.
-    new = tensors[name].clone().to(old.device)
+    new = tensors[held].clone().to(old.device)
     # What a likelihood learns may get its shape from the first batch.
-    if new.shape != old.shape and not name.startswith("noise/"):
+    if new.shape != old.shape and not name.startswith("likelihood/"):
         found, wanted = tuple(new.shape), tuple(old.shape)
         raise CheckpointError(_mismatch(path, f"{name!r} is {found} and should be {wanted}"))
     if new.dtype != old.dtype:

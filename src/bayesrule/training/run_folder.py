@@ -33,17 +33,19 @@ class Folder:
         self._written = time.monotonic()
         self._best_written: int | None = None
 
-    def read(self, template: State) -> tuple[State | None, list[Epoch], Best | None]:
+    def read(
+        self, template: State, other_form: checkpoint.OtherForm | None = None
+    ) -> tuple[State | None, list[Epoch], Best | None]:
         """The last checkpoint, if there is one."""
         file = self.path / "checkpoint.safetensors"
         if not file.exists():
             return None, [], None
         self._check(checkpoint.facts(file), file)
-        state, facts = checkpoint.load(file, template)
+        state, facts = checkpoint.load(file, template, other_form)
         best = None
         if facts["best"] is not None:
             score, epoch = facts["best"]["score"], facts["best"]["epoch"]
-            best = Best(score, epoch, checkpoint.load(self._best(epoch), template)[0])
+            best = Best(score, epoch, checkpoint.load(self._best(epoch), template, other_form)[0])
             self._best_written = epoch
         return state, facts["history"], best
 

@@ -89,7 +89,7 @@ def fit(
     if folder is not None:
         folder.tidy(everything=not resume)
     if folder is not None and resume:
-        loop.restore(*folder.read(learner.init(seed)))
+        loop.restore(*folder.read(learner.init(seed), learner.other_form(seed)))
     with Progress(epochs * len(batches), loop.state.step, _title(learner), progress) as bar:
         loop.run(folder, bar)
     settled = loop.settled(loop.chosen(), 0, most=100)
@@ -277,7 +277,7 @@ def predictive_on_the_way(learner: Learner) -> How | None:
 def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
     """A finished run from its folder, for the learner that made it."""
     file = Path(out) / "final.safetensors"
-    state, facts = checkpoint.load(file, learner.init())
+    state, facts = checkpoint.load(file, learner.init(), learner.other_form())
     return Run(learner, state, facts.get("history", []), facts.get("best_epoch"))
 
 
