@@ -38,10 +38,10 @@ svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
 WIDTH, HEIGHT, HEAD = 360.0, 300.0, 26.0
 FIRST, EPOCHS = 5, 200
 TEST = torch.linspace(-2.0, 2.0, 100).unsqueeze(1)
-CRITERIA: dict[str, br.Criterion] = {
-    "random": br.Random(),
-    "variance": br.LargestVariance(),
-    "epig": br.EPIG(TEST),
+CRITERIA: dict[str, br.explore.Criterion] = {
+    "random": br.explore.Random(),
+    "variance": br.explore.LargestVariance(),
+    "epig": br.explore.EPIG(TEST),
 }
 TITLES = {"random": "at random", "variance": "largest variance", "epig": "EPIG"}
 
@@ -51,7 +51,7 @@ def curve(x: Tensor) -> Tensor:
     return torch.sin(3.0 * x)
 
 
-def data(seed: int) -> tuple[br.Batch, br.Batch]:
+def data(seed: int) -> tuple[br.types.Batch, br.types.Batch]:
     """A pool that is dense on the left, and a test set that is not; noise of 0.1."""
     generator = torch.Generator().manual_seed(seed)
     dense = torch.empty(170, 1).uniform_(-1.8, -1.2, generator=generator)
@@ -61,7 +61,7 @@ def data(seed: int) -> tuple[br.Batch, br.Batch]:
     return (x, y), (TEST, curve(TEST))
 
 
-def run(name: str, seed: int, steps: int, epochs: int) -> br.ActiveRun:
+def run(name: str, seed: int, steps: int, epochs: int) -> br.explore.ActiveRun:
     """One trial, with a full Laplace approximation on 20 tanh units."""
     pool, test = data(seed)
 
@@ -74,7 +74,7 @@ def run(name: str, seed: int, steps: int, epochs: int) -> br.ActiveRun:
             learning_rate=br.schedules.cosine(0.1, epochs),
         )
 
-    return br.active_learning(
+    return br.explore.active_learning(
         build,
         pool=pool,
         test=test,
@@ -95,7 +95,7 @@ def framed(title: str, plot: Plot) -> str:
     return f'<text class="title" x="{plot.left}" y="20">{title}</text>{drawn}'
 
 
-def belief(title: str, found: br.ActiveRun, pool: br.Batch) -> str:
+def belief(title: str, found: br.explore.ActiveRun, pool: br.types.Batch) -> str:
     """What was labelled, and what is believed in the end."""
     plot = Plot(Axis("x", -2.1, 2.1), Axis("", -2.3, 2.3), title, width=WIDTH, height=HEIGHT - HEAD)
     grid = torch.linspace(-2.1, 2.1, 200).unsqueeze(1)
@@ -113,7 +113,7 @@ def belief(title: str, found: br.ActiveRun, pool: br.Batch) -> str:
     return framed(title, plot)
 
 
-def errors(runs: dict[str, list[br.ActiveRun]]) -> str:
+def errors(runs: dict[str, list[br.explore.ActiveRun]]) -> str:
     """The mean test error after each label, and its standard error."""
     at = next(iter(runs.values()))[0].num_labelled.numpy()
     curves = {name: torch.stack([one.rmse for one in own]) for name, own in runs.items()}

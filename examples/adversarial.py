@@ -34,14 +34,16 @@ def network() -> nn.Module:
     )
 
 
-def trained(data: Images, num: int) -> tuple[br.Learner, br.State]:
+def trained(data: Images, num: int) -> tuple[br.Learner, br.types.State]:
     """One pass through the first `num` images."""
-    learner = br.tagi(network(), br.OneHotLikelihood(), num_data=num)
+    learner = br.tagi(network(), br.likelihoods.OneHotLikelihood(), num_data=num)
     run = br.fit(learner, (data.x_train[:num], data.y_train[:num]), epochs=1, batch_size=32)
     return learner, run.state
 
 
-def chosen(learner: br.Learner, state: br.State, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def chosen(
+    learner: br.Learner, state: br.types.State, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
     """The first image of each digit that the network gets right, and the digit."""
     right = br.predict(learner, state, x).labels == y
     rows = [int((right & (y == digit)).nonzero()[0]) for digit in range(10)]
@@ -78,7 +80,7 @@ def picture(data: Images, num: int = 20_000) -> str:
     learner, state = trained(data, num)
     x, y = chosen(learner, state, data.x_test, data.y_test)
     low, high = float(data.x_test.min()), float(data.x_test.max())
-    found = br.attack(learner, state, x, (y + 3) % 10, bounds=(low, high), steps=30)
+    found = br.explore.attack(learner, state, x, (y + 3) % 10, bounds=(low, high), steps=30)
     before, after = (br.predict(learner, state, one).probs for one in (x, found.images))
     scale = 0.5 / float(found.change.abs().max())
     tiles = []

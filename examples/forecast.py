@@ -137,7 +137,7 @@ def score(p: Problem, mean: np.ndarray, std: np.ndarray) -> str:
     return f"{error:8.2f} {float(believed.log_prob(z).mean()):8.2f} {inside:8.0%}"
 
 
-def moments(predictions: list[br.Prediction], start: int, num: int) -> list[np.ndarray]:
+def moments(predictions: list[br.predicting.Prediction], start: int, num: int) -> list[np.ndarray]:
     """Means and standard deviations of predictions in a row, NaN before their start."""
     rows = [[float(one.mean), float(one.std)] for one in predictions]
     return list(np.vstack([np.full((start, 2), np.nan), rows])[:num].T)

@@ -48,11 +48,11 @@ class Belief(NamedTuple):
     """What a panel shows."""
 
     title: str
-    prediction: br.Prediction
+    prediction: br.predicting.Prediction
     note: str
 
 
-def data() -> br.Batch:
+def data() -> br.types.Batch:
     """Two clusters of inputs with a gap between them, and noise of 0.1."""
     generator = torch.Generator().manual_seed(0)
     x = torch.cat([torch.empty(10, 1).uniform_(a, b, generator=generator) for a, b in CLUSTERS])
@@ -99,7 +99,7 @@ def learned(grid: Tensor, epochs: int) -> list[Belief]:
     found, draws = [], br.Draws(500)
     for title, (learner, steps) in learners(epochs).items():
         run = br.fit(learner, data(), epochs=steps, batch_size=NUM)
-        bound = float(br.elbo(learner, run.state, data(), draws))
+        bound = float(br.predicting.elbo(learner, run.state, data(), draws))
         note = f"ELBO {bound:.0f} nats".replace("-", "−")
         found.append(Belief(title, run.predict(grid, how=draws), note))
     return found
@@ -116,19 +116,19 @@ def sampled(grid: Tensor, **options: Any) -> Belief | None:
     return Belief("NUTS: the posterior itself", samples.predict(grid), note)
 
 
-def edges(p: br.Prediction, variance: Tensor) -> tuple[Tensor, Tensor]:
+def edges(p: br.predicting.Prediction, variance: Tensor) -> tuple[Tensor, Tensor]:
     """The mean less and more two standard deviations."""
     reach = 2.0 * variance[:, 0].sqrt()
     return p.mean[:, 0] - reach, p.mean[:, 0] + reach
 
 
-def beside(belief: Belief, judge: br.Prediction) -> str:
+def beside(belief: Belief, judge: br.predicting.Prediction) -> str:
     """The note of a belief beside which a judge is drawn."""
     pair = [p.epistemic.double().flatten() for p in (belief.prediction, judge)]
     return f"{belief.note}, r = {float(torch.corrcoef(torch.stack(pair))[0, 1]):.2f} (dashes: NUTS)"
 
 
-def panel(belief: Belief, grid: Tensor, judge: br.Prediction | None) -> str:
+def panel(belief: Belief, grid: Tensor, judge: br.predicting.Prediction | None) -> str:
     """One belief, and the edges of the judge's."""
     p, at = belief.prediction, grid[:, 0]
     x_axis, y_axis = Axis("x", LOW, HIGH), Axis("", -2.9, 2.9)

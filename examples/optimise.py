@@ -49,7 +49,7 @@ def ground(plot: Plot) -> None:
             plot.box((x, x + step), (y, y + step), kind="ground", opacity=0.05 + 0.85 * shade)
 
 
-def asked(found: br.Search, first: int) -> Plot:
+def asked(found: br.explore.Search, first: int) -> Plot:
     """Where the function was asked."""
     plot = Plot(Axis("x₁", -5.0, 5.0), Axis("x₂", -5.0, 5.0), "points", width=SIZE, height=SIZE)
     plot.grid = False
@@ -66,7 +66,7 @@ def asked(found: br.Search, first: int) -> Plot:
     return plot
 
 
-def progress(found: br.Search, random: list[Tensor]) -> Plot:
+def progress(found: br.explore.Search, random: list[Tensor]) -> Plot:
     """The best value after each evaluation, on a logarithmic scale."""
     num = len(found.values)
     x, y = Axis("evaluations", 0.0, num), Axis("log₁₀ of the best value so far", -4.0, 3.0)
@@ -88,7 +88,7 @@ def random_search(num: int, seed: int) -> Tensor:
 
 def picture(evaluations: int = 50, first: int = 10) -> str:
     """Both panels."""
-    found = br.minimise(himmelblau, BOUNDS, evaluations=evaluations, first=first)
+    found = br.explore.minimise(himmelblau, BOUNDS, evaluations=evaluations, first=first)
     random = [random_search(evaluations, seed) for seed in range(10)]
     panels = "".join(
         f'<svg x="{SIZE * i}" y="0" width="{SIZE}" height="{SIZE}">{plot.render()}</svg>'

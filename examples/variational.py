@@ -39,7 +39,7 @@ CLUSTERS = ((-1.6, -0.6), (0.4, 1.4))
 NUM, EPOCHS = 60, 4000
 
 
-def data() -> br.Batch:
+def data() -> br.types.Batch:
     """Two clusters of inputs with a gap between them, and noise of 0.1."""
     generator = torch.Generator().manual_seed(0)
     x = torch.cat([torch.empty(30, 1).uniform_(a, b, generator=generator) for a, b in CLUSTERS])
@@ -76,7 +76,9 @@ def beliefs(epochs: int) -> dict[str, tuple[br.Learner, How]]:
     }
 
 
-def panel(title: str, p: br.Prediction, grid: torch.Tensor, batch: br.Batch) -> str:
+def panel(
+    title: str, p: br.predicting.Prediction, grid: torch.Tensor, batch: br.types.Batch
+) -> str:
     """One belief."""
     x, y = Axis("x", -2.4, 2.2), Axis("", -3.0, 3.0)
     plot = Plot(x, y, title, width=WIDTH, height=HEIGHT)

@@ -11,7 +11,6 @@ import bayesrule as br
 from bayesrule import (
     AtMean,
     CategoricalLikelihood,
-    Derivatives,
     Diagonal,
     GaussianFamily,
     Learner,
@@ -22,19 +21,22 @@ from bayesrule.expectations import Expectation, Point
 from bayesrule.posteriors import Family, Posterior
 from bayesrule.rules import Memory, Rule
 from bayesrule.tensors import tree
+from bayesrule.types import Derivatives
 
 
 @dataclass(frozen=True)
 class Spy(Rule):
     """Keeps what it is given and moves nothing."""
 
-    def check(self, family: Family, expectation: Expectation, curvature: br.Curvature) -> None: ...
+    def check(
+        self, family: Family, expectation: Expectation, curvature: br.curvature.Curvature
+    ) -> None: ...
 
-    def structure(self, family: Family) -> br.Structure:
+    def structure(self, family: Family) -> br.matrices.Structure:
         assert isinstance(family, GaussianFamily)
         return family.structure
 
-    def init(self, family: Family, params: br.Params, weight: float) -> Memory:
+    def init(self, family: Family, params: br.types.Params, weight: float) -> Memory:
         return {}
 
     def step(
@@ -52,7 +54,7 @@ class Spy(Rule):
 class Given(Expectation):
     """Points that are known beforehand."""
 
-    offsets: tuple[br.Params, ...]
+    offsets: tuple[br.types.Params, ...]
 
     random = True
 

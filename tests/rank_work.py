@@ -72,7 +72,9 @@ def learner(name: str, **options: Any) -> Learner:
         options["exact"] = True
     if name in ("noisy_kfac", "noisy_tridiagonal", "noisy_full"):
         options = {"curvature": GGN(), "inverse_every": 1, **options}
-    return bayesrule.METHODS[name](module, likelihood, num_data=28, shared_draws=True, **options)
+    return bayesrule.methods.METHODS[name](
+        module, likelihood, num_data=28, shared_draws=True, **options
+    )
 
 
 def learned_noise() -> Learner:
@@ -91,7 +93,7 @@ def low_rank(rank: int) -> Learner:
 
 
 # Corrected factors have their own bases on every rank, which cannot be summed.
-TOGETHER = [name for name in bayesrule.METHODS if name != "noisy_ekfac"]
+TOGETHER = [name for name in bayesrule.methods.METHODS if name != "noisy_ekfac"]
 SAME_AS_ALONE: dict[str, Callable[[], State]] = {
     **{name: lambda name=name: steps(learner(name)) for name in TOGETHER},  # type: ignore[misc]
     "full laplace": lambda: steps(learner("laplace", structure=Dense())),
@@ -108,7 +110,7 @@ LOW_RANK: dict[str, Callable[[], State]] = {
 }
 
 
-def fitted(name: str, rows: int, out: Path | None = None, **options: Any) -> bayesrule.Run:
+def fitted(name: str, rows: int, out: Path | None = None, **options: Any) -> bayesrule.training.Run:
     """Training with a last batch of one example, which is fewer than there are ranks."""
     given: dict[str, Any] = {"epochs": 3, "batch_size": 4, "checkpoint_seconds": 0.0, **options}
     return fit(learner(name), (X[:rows], Y[:rows]), out=out, **given)

@@ -65,7 +65,7 @@ def test_links_point_to_files_that_exist(document: str) -> None:
     assert [link for link in local if not (ROOT / link).is_file()] == []
 
 
-def _noise(expectation: br.Expectation) -> tuple[float, float]:
+def _noise(expectation: br.expectations.Expectation) -> tuple[float, float]:
     """The mean standard deviation of gradients in the scales and in the means, over draws."""
     inputs = torch.randn(128, 20, generator=torch.Generator().manual_seed(0))
     batch = inputs, torch.arange(128) % 3

@@ -29,8 +29,8 @@ def test_snippets_run_one_after_another() -> None:
                 short = "draws=4, warmup=10, chains=2, compile=False"
                 code = block.replace("draws=500, warmup=500", short)
                 exec(compile(code, "natural-gradient.md", "exec"), names)
-    assert isinstance(names["run"].state.posterior, br.Gaussian)
-    assert isinstance(names["state"].posterior, br.Rotated)
+    assert isinstance(names["run"].state.posterior, br.posteriors.Gaussian)
+    assert isinstance(names["state"].posterior, br.posteriors.Rotated)
     assert len(names["left"]) == len(names["ensemble"]) == 5
     assert (names["between"] > 0).all()
     assert names["found"].rmse.shape == (3,)

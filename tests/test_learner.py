@@ -13,7 +13,6 @@ from bayesrule import (
     AtMean,
     CategoricalLikelihood,
     Dense,
-    Derivatives,
     Diagonal,
     Draws,
     Fisher,
@@ -22,12 +21,12 @@ from bayesrule import (
     Hessian,
     Learner,
     Natural,
-    NoCurvature,
     PerExample,
     Price,
-    SquaredGradient,
 )
+from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.tensors import tree
+from bayesrule.types import Derivatives
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -130,7 +129,7 @@ EVERY = [NoCurvature(), SquaredGradient(), PerExample(), Fisher(), GGN(), Hessia
 
 
 @pytest.mark.parametrize("curvature", EVERY, ids=lambda c: type(c).__name__)
-def test_sums_are_scaled_to_the_data_and_the_temperature(curvature: br.Curvature) -> None:
+def test_sums_are_scaled_to_the_data_and_the_temperature(curvature: br.curvature.Curvature) -> None:
     model, batch = small_model(), small_batch(6)
     offsets = ({k: 0.1 * torch.randn_like(v) for k, v in model.named_parameters()},)
     parts: dict[str, Any] = {"expectation": Given(offsets), "curvature": curvature, "rule": Spy()}
@@ -160,7 +159,9 @@ def test_squared_gradient_is_taken_of_the_mean() -> None:
 
 @pytest.mark.parametrize("curvature", EVERY[2:], ids=lambda c: type(c).__name__)
 @pytest.mark.parametrize("structure", [Diagonal(), Dense()], ids=repr)
-def test_several_points_are_averaged(curvature: br.Curvature, structure: br.Structure) -> None:
+def test_several_points_are_averaged(
+    curvature: br.curvature.Curvature, structure: br.matrices.Structure
+) -> None:
     # Sampled targets differ from point to point, so the Fisher is compared in its limit, the GGN.
     curvature = GGN() if isinstance(curvature, Fisher) else curvature
     model, batch = small_model(), small_batch()

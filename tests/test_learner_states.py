@@ -21,9 +21,9 @@ from bayesrule import (
     GaussianFamily,
     Learner,
     PerExample,
-    State,
 )
 from bayesrule.tensors import tree
+from bayesrule.types import State
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -110,7 +110,7 @@ def test_randomness_differs_from_step_to_step() -> None:
     assert not torch.equal(first.rule["seen"].loss, second.rule["seen"].loss)
 
 
-METHODS: dict[str, Callable[..., Learner]] = dict(br.METHODS)
+METHODS: dict[str, Callable[..., Learner]] = dict(br.methods.METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)

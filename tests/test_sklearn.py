@@ -70,7 +70,9 @@ def own_network(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Dropout(0.1), nn.Linear(4, outputs))
 
 
-def own_method(model: nn.Module, likelihood: br.Likelihood, **settings: Any) -> br.Learner:
+def own_method(
+    model: nn.Module, likelihood: br.likelihoods.Likelihood, **settings: Any
+) -> br.Learner:
     return br.ogn(model, likelihood, learning_rate=0.1, **settings)
 
 

@@ -132,7 +132,9 @@ def test_tied_weights_have_the_curvature_of_all_their_uses(name: str, inverse_ev
     found = state.posterior.precision.layers["middle.weight"].factors  # type: ignore[attr-defined]
     torch.testing.assert_close(found.output * found.mean_input.trace(), row @ row.mT)
     torch.testing.assert_close(found.mean_input * found.output.trace(), row.mT @ row)
-    noisy = br.METHODS[name](model, GaussianLikelihood(), num_data=8, inverse_every=inverse_every)
+    noisy = br.methods.METHODS[name](
+        model, GaussianLikelihood(), num_data=8, inverse_every=inverse_every
+    )
     task, state = regression_task(), noisy.init()
     for _ in range(3):
         state, info = noisy.step(state, (task.x.double(), task.y.double()))
@@ -166,7 +168,7 @@ def test_dead_layers_and_zero_inputs_give_no_nan(name: str, prior: float, inputs
     # The average forgets its start at once: what is left are the factors of what was seen.
     rate = 0.5 if name == "noisy_full" else 1.0
     for every in ({"stats_every": 1, "inverse_every": 1}, {"stats_every": 2, "inverse_every": 3}):
-        learner = br.METHODS[name](
+        learner = br.methods.METHODS[name](
             dead(),
             br.CategoricalLikelihood(),
             num_data=90,
@@ -191,7 +193,9 @@ KINDS = [Kronecker(), Kronecker(exact=True), Kronecker(corrected=True), BlockTri
 
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("structure", KINDS, ids=repr)
-def test_laplace_of_a_dead_layer_is_the_prior_there(structure: br.Structure, inputs: str) -> None:
+def test_laplace_of_a_dead_layer_is_the_prior_there(
+    structure: br.matrices.Structure, inputs: str
+) -> None:
     learner = br.laplace(
         dead(), br.CategoricalLikelihood(), num_data=90, structure=structure, prior_precision=4.0
     )
@@ -204,7 +208,7 @@ def test_laplace_of_a_dead_layer_is_the_prior_there(structure: br.Structure, inp
 
 
 @pytest.mark.parametrize("structure", KINDS, ids=repr)
-def test_a_dead_layer_without_a_prior_says_what_mends_it(structure: br.Structure) -> None:
+def test_a_dead_layer_without_a_prior_says_what_mends_it(structure: br.matrices.Structure) -> None:
     learner = br.laplace(
         dead(), br.CategoricalLikelihood(), num_data=90, structure=structure, prior_precision=0.0
     )

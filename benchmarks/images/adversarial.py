@@ -51,7 +51,7 @@ def trained(
     num: int | None = None,
     state: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> tuple[br.Learner, br.State]:
+) -> tuple[br.Learner, br.types.State]:
     """A network and what it has learned, now or before."""
     if state is None:
         _, learner, found = tagi.run(
@@ -79,11 +79,11 @@ def other_classes(y: Tensor, num_classes: int = 10, seed: int = 0) -> Tensor:
 
 
 def figures(
-    learner: br.Learner, state: br.State, x: Tensor, target: Tensor, **options: Any
+    learner: br.Learner, state: br.types.State, x: Tensor, target: Tensor, **options: Any
 ) -> dict[str, float | None]:
     """What became of an attack; means are over the images that deceive."""
     begun = time.perf_counter()
-    found = br.attack(learner, state, x, target, **options)
+    found = br.explore.attack(learner, state, x, target, **options)
 
     def mean(values: Tensor) -> float | None:
         return float(values[found.success].double().mean()) if found.success.any() else None
@@ -100,7 +100,7 @@ def figures(
 def run(
     task: str,
     learner: br.Learner,
-    state: br.State,
+    state: br.types.State,
     *,
     first: int = 0,
     num: int = 1000,

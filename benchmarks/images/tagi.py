@@ -12,7 +12,6 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from bayesrule.app.provenance import machine, versions
-from bayesrule.execution.compiled import Fused
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import OneHotLikelihood
 from bayesrule.methods import tagi
@@ -112,7 +111,7 @@ def _run(
     learner = tagi(model, likelihood, num_data=len(y), gain=task.gain, rule=rule)
     state, generator = learner.init(seed), Generator(device).manual_seed(seed)
     compiled = fused if fused is not None else device.startswith("cuda")
-    step = Fused(learner).step if compiled else learner.step
+    step = Compiled(learner).step if compiled else learner.step
     history: list[dict[str, float]] = []
     for epoch in range(epochs or task.epochs):
         begun = time.perf_counter()
@@ -122,7 +121,7 @@ def _run(
         loss = float(info.loss)  # waits for the device, so that the time is that of the epoch
         figures = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begun}
         if (epoch + 1) % every == 0 or epoch + 1 == (epochs or task.epochs):
-            settled = learner.settle(state, _batches(images, y, task.batch_size, generator))
+            settled = learner.renew_averages(state, _batches(images, y, task.batch_size, generator))
             figures |= scores(learner, settled, x_test, y_test)
         history.append(figures)
         show(figures)

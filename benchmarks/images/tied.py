@@ -122,8 +122,12 @@ def scores(
     parts = []
     for rows in torch.arange(len(y), device=x.device).split(2000):
         outputs = torch.stack(list(outputs_at(made, state, x[rows], Draws(draws), seed=seed)))
-        each = torch.stack([made.likelihood.log_prob(f, y[rows], state.noise) for f in outputs])
-        means = torch.stack([made.likelihood.moments(f, state.noise)[0] for f in outputs]).mean(0)
+        each = torch.stack(
+            [made.likelihood.log_prob(f, y[rows], state.likelihood) for f in outputs]
+        )
+        means = torch.stack(
+            [made.likelihood.moments(f, state.likelihood)[0] for f in outputs]
+        ).mean(0)
         parts.append((each.logsumexp(0) - math.log(draws), each.mean(0), _right(means, y[rows])))
     mixed, single, right = (torch.cat(column).double() for column in zip(*parts, strict=True))
     return {

@@ -44,14 +44,14 @@ def noise(x: Tensor) -> Tensor:
     return 0.45 * (x + 0.5).square()
 
 
-def data(seed: int, num: int = NUM) -> br.Batch:
+def data(seed: int, num: int = NUM) -> br.types.Batch:
     """Inputs (num, 1) and targets (num, 1)."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.empty(num, 1).uniform_(-1.0, 1.0, generator=generator)
     return x, curve(x) + noise(x) * torch.randn(num, 1, generator=generator)
 
 
-def train(seed: int, num: int = NUM, epochs: int = EPOCHS) -> br.Prediction:
+def train(seed: int, num: int = NUM, epochs: int = EPOCHS) -> br.predicting.Prediction:
     """What is predicted on the grid."""
     x, y = data(seed, num)
     network = mlp(1, 2, HIDDEN, seed=seed)
@@ -65,7 +65,7 @@ def distance(found: Tensor, truth: Tensor) -> float:
     return float((found - truth).square().mean().sqrt() / truth.square().mean().sqrt())
 
 
-def figures(seed: int, p: br.Prediction) -> dict[str, Any]:
+def figures(seed: int, p: br.predicting.Prediction) -> dict[str, Any]:
     """The scores of one seed."""
     return {
         "seed": seed,
@@ -74,7 +74,7 @@ def figures(seed: int, p: br.Prediction) -> dict[str, Any]:
     }
 
 
-def picture(predictions: list[br.Prediction]) -> str:
+def picture(predictions: list[br.predicting.Prediction]) -> str:
     """Left the data and one prediction, right the noise curves of all."""
     at, first = GRID[:, 0].numpy(), predictions[0]
     left = Plot(Axis("x", -1.0, 1.0), Axis("y", -3.5, 3.0), "data and prediction")
@@ -99,7 +99,7 @@ def picture(predictions: list[br.Prediction]) -> str:
     )
 
 
-def run(predictions: list[br.Prediction]) -> dict[str, Any]:
+def run(predictions: list[br.predicting.Prediction]) -> dict[str, Any]:
     """The scores of the predictions for seeds 0, 1, ...."""
     return {
         "benchmark": "heteroscedastic",

@@ -28,17 +28,17 @@ from benchmarks.models import benchmark_mlp
 NUM, INPUTS, CLASSES, BATCH = 512, 784, 10, 128
 BAR = 60.0  # milliseconds
 CHECKED = 2
-Made = tuple[br.Learner, br.State]
+Made = tuple[br.Learner, br.types.State]
 
 
-def data() -> br.Batch:
+def data() -> br.types.Batch:
     """Inputs (n, 784) and classes (n,)."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(NUM, INPUTS, generator=generator)
     return x, torch.randint(CLASSES, (NUM,), generator=generator)
 
 
-def batches() -> list[br.Batch]:
+def batches() -> list[br.types.Batch]:
     """The data in parts."""
     x, y = data()
     return list(zip(x.split(BATCH), y.split(BATCH), strict=True))
@@ -50,7 +50,7 @@ def network() -> nn.Module:
         return benchmark_mlp()
 
 
-def laplace(structure: br.Structure) -> Made:
+def laplace(structure: br.matrices.Structure) -> Made:
     """The curvature over all data at the first weights."""
     learner = br.laplace(network(), br.CategoricalLikelihood(), num_data=NUM, structure=structure)
     return learner, learner.finish(learner.init(), batches())
@@ -76,20 +76,20 @@ BELIEFS: dict[str, Callable[[], Made]] = {
 }
 
 
-def milliseconds(learner: br.Learner, state: br.State, x: Tensor) -> float:
+def milliseconds(learner: br.Learner, state: br.types.State, x: Tensor) -> float:
     """One call."""
     begun = time.perf_counter()
     linearised_outputs(learner, state, x)
     return 1e3 * (time.perf_counter() - begun)
 
 
-def error(learner: br.Learner, state: br.State, x: Tensor) -> float:
+def error(learner: br.Learner, state: br.types.State, x: Tensor) -> float:
     """The largest error of the covariance relative to its largest entry."""
     _, found = linearised_outputs(learner, state, x)
     exact = tree.map_tensors(state.posterior, Tensor.double)
     assert isinstance(exact, Normal)
 
-    def outputs(params: br.Params, one: Tensor) -> Tensor:
+    def outputs(params: br.types.Params, one: Tensor) -> Tensor:
         return functional_call(learner.model, params, one.unsqueeze(0))[0]
 
     rows = vmap(jacrev(outputs), in_dims=(None, 0))(exact.mean, x.double())
@@ -102,7 +102,7 @@ def error(learner: br.Learner, state: br.State, x: Tensor) -> float:
     return worst
 
 
-def _dot(a: br.Params, b: br.Params) -> Tensor:
+def _dot(a: br.types.Params, b: br.types.Params) -> Tensor:
     return torch.stack([(value * b[name]).sum() for name, value in a.items()]).sum()
 
 

@@ -30,27 +30,29 @@ def learners(method: str, name: str, parts: Parts) -> list[br.Learner]:
     return [made(name, x.shape[1], len(y), seed=k) for k, (x, y) in enumerate(parts)]
 
 
-def together(made: list[br.Learner], parts: Parts, batch: int) -> list[br.Run]:
+def together(made: list[br.Learner], parts: Parts, batch: int) -> list[br.training.Run]:
     """All in one process, a step of all nets at a time."""
     seeds = list(range(len(parts)))
     return br.fit_many(made, parts, epochs=1, batch_size=batch, seeds=seeds, progress=False)
 
 
-def apart(made: list[br.Learner], parts: Parts, batch: int) -> list[br.Run]:
+def apart(made: list[br.Learner], parts: Parts, batch: int) -> list[br.training.Run]:
     """One net after another."""
     given: dict[str, Any] = {"epochs": 1, "batch_size": batch, "progress": False}
     pairs = zip(made, parts, strict=True)
     return [br.fit(one, part, seed=k, **given) for k, (one, part) in enumerate(pairs)]
 
 
-def timed(train: Callable[..., list[br.Run]], *given: Any) -> tuple[float, list[br.Run]]:
+def timed(
+    train: Callable[..., list[br.training.Run]], *given: Any
+) -> tuple[float, list[br.training.Run]]:
     """The seconds of a training, and its runs."""
     begun = time.perf_counter()
     runs = train(*given)
     return time.perf_counter() - begun, runs
 
 
-def difference(one: list[br.Run], two: list[br.Run], parts: Parts) -> float:
+def difference(one: list[br.training.Run], two: list[br.training.Run], parts: Parts) -> float:
     """The largest difference between the means that two trainings predict (standardised)."""
     means = [[run.predict(x, how=br.AtMean()).mean for run, (x, _) in zip(r, parts, strict=True)]
              for r in (one, two)]  # fmt: skip

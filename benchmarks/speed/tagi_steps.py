@@ -18,7 +18,6 @@ from torch.nn import functional
 
 from bayesrule.app.data.errors import nearest
 from bayesrule.app.provenance import machine, versions
-from bayesrule.execution.compiled import Fused
 from bayesrule.execution.memory import ENVIRONMENT
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.likelihoods import GaussianLikelihood, OneHotLikelihood
@@ -170,7 +169,7 @@ def _sgd(case: Case, x: Tensor, y: Tensor) -> Step:
 def _tagi(case: Case, x: Tensor, y: Tensor, *, compiled: bool) -> Step:
     likelihood = GaussianLikelihood(noise=0.1) if case.classes is None else OneHotLikelihood()
     learner = tagi(_net(case, x), likelihood, num_data=60_000, gain=0.1)
-    advance = Fused(learner).step if compiled else learner.step
+    advance = Compiled(learner).step if compiled else learner.step
     state = [learner.init()]
 
     def step() -> None:
@@ -182,7 +181,7 @@ def _tagi(case: Case, x: Tensor, y: Tensor, *, compiled: bool) -> Step:
 def _stacked(case: Case, x: Tensor, y: Tensor, *, compiled: bool) -> Step:
     learner = tagi(_net(case, x), GaussianLikelihood(noise=0.1), num_data=60_000, gain=0.1)
     stack = Stacked(learner, STACK)
-    advance = Fused(stack).step if compiled else stack.step
+    advance = Compiled(stack).step if compiled else stack.step
     state = [stack.init(range(STACK))]
     batch = tuple(part.expand(STACK, *part.shape).contiguous() for part in (x, y))
 

@@ -94,7 +94,7 @@ def batch(case: str) -> tuple[Tensor, Tensor]:
 def learner(case: str, method: str, num_data: int = NUM_DATA) -> Any:
     """A learner of the method on the net of the case."""
     options = CADENCE if method in IN_CYCLES else {}
-    return br.METHODS[method](
+    return br.methods.METHODS[method](
         network(case, method), _likelihood(case, method), num_data=num_data, **options
     )
 
@@ -102,7 +102,7 @@ def learner(case: str, method: str, num_data: int = NUM_DATA) -> Any:
 def _likelihood(case: str, method: str) -> Any:
     if case == "small":
         return br.GaussianLikelihood(noise=0.5)
-    return br.OneHotLikelihood() if method == "tagi" else br.CategoricalLikelihood()
+    return br.likelihoods.OneHotLikelihood() if method == "tagi" else br.CategoricalLikelihood()
 
 
 def stepper(case: str, method: str) -> tuple[Step, int]:

@@ -62,7 +62,7 @@ def network(width: int) -> nn.Module:
         return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
 
 
-def state_bytes(state: br.State) -> int:
+def state_bytes(state: br.types.State) -> int:
     """The memory of a state's tensors; what two of them share counts once."""
     tensors = [value for _, value in tree.leaves(state) if isinstance(value, Tensor)]
     stores = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
@@ -70,8 +70,8 @@ def state_bytes(state: br.State) -> int:
 
 
 def timed(
-    learner: br.Learner, state: br.State, batch: br.Batch, kind: Kind
-) -> tuple[list[float], br.State]:
+    learner: br.Learner, state: br.types.State, batch: br.types.Batch, kind: Kind
+) -> tuple[list[float], br.types.State]:
     """Milliseconds of some steps of one kind, and the state after them."""
     times: list[float] = []
     while len(times) < MOST and (not times or sum(times) < 1e3 * SECONDS):

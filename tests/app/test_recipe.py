@@ -143,7 +143,7 @@ def test_linear_methods_get_a_linear_model_and_find_the_ridge_solution() -> None
     assert sorted(k for k, _ in learner.model.named_parameters()) == ["0.bias", "0.weight"]
     y = X @ torch.tensor([[2.0], [-1.0]])
     run = recipe.fit(X, y, 1)
-    a, b = run.state.noise["a"], run.state.noise["b"]
+    a, b = run.state.likelihood["a"], run.state.likelihood["b"]
     design = torch.cat([X, torch.ones(12, 1)], 1)
     # Thirty full steps of averaging 1 settle on the ridge solution of their own noise.
     expected = torch.linalg.solve(a / b * design.mT @ design + torch.eye(3), a / b * design.mT @ y)

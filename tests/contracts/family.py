@@ -96,7 +96,7 @@ class FamilyContract:
         q = self.posterior()
         kept = q.state_dict()
         assert all(isinstance(value, Tensor) for value in kept.values())
-        start = self.family.init(PARAMS, weight=10.0, prior_precision=0.5)
+        start = self.family.init(PARAMS, weight=10.0, prior=0.5)
         assert set(start.state_dict()) == set(kept)
         again = tree.rebuild(start, lambda name, old: kept.get(name, old))
         close(flat(again.variance()), flat(q.variance()), 0.0)
@@ -105,7 +105,7 @@ class FamilyContract:
 
     def test_first_belief_starts_at_a_copy_of_the_weights(self) -> None:
         given = {name: value.clone() for name, value in PARAMS.items()}
-        q = self.family.init(given, weight=10.0, prior_precision=0.5)
+        q = self.family.init(given, weight=10.0, prior=0.5)
         close(flat(q.mean), flat(PARAMS), 0.0)
         given["w"].zero_()
         close(flat(q.mean), flat(PARAMS), 0.0)
@@ -183,6 +183,6 @@ class GaussianContract(FamilyContract):
         assert self.posterior().num_parameters == len(flat(PARAMS)) + self.free
 
     def test_first_precision_is_that_of_the_data_and_the_prior(self) -> None:
-        q = self.family.init(PARAMS, weight=10.0, prior_precision=0.5)
+        q = self.family.init(PARAMS, weight=10.0, prior=0.5)
         size = len(self.part(PARAMS))
         close(dense(q.precision, self.like), 4.5 * torch.eye(size, dtype=DTYPE))

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, Likelihood, State, methods
+from bayesrule import Learner, methods
+from bayesrule.likelihoods import Likelihood
 from bayesrule.methods import Need, record
 from bayesrule.methods.laplace import last_layer_names
 from bayesrule.tensors import tree
+from bayesrule.types import State
 
 # Full steps of methods for linear models may overshoot where probabilities are close to 0 or 1, so
 # their loss falls for certain in short ones.
@@ -86,7 +88,7 @@ class MethodContract:
     def loss(self, learner: Learner, state: State) -> float:
         """The mean negative log-likelihood at the mean of the belief."""
         outputs = learner.network(state.posterior.mean, state.buffers, self.task.x, training=False)
-        found = self.task.likelihood.log_prob(outputs, self.task.y, state.noise)
+        found = self.task.likelihood.log_prob(outputs, self.task.y, state.likelihood)
         return -float(found.mean())
 
     def test_is_listed_and_exported(self) -> None:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.curvature import Problem
-from bayesrule.expectations import Point
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
+from bayesrule.posteriors import Point
 from bayesrule.tensors.network import Inputs, Network, num_examples, take
 from bayesrule.types import Params
 

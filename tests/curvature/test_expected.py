@@ -14,11 +14,11 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import bayesrule as br
-from bayesrule.curvature import Local, Problem
-from bayesrule.expectations import Point
+from bayesrule.curvature import Problem
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, SubsetMatrix
 from bayesrule.moments import LocallyLinear, MomentMatched
+from bayesrule.posteriors import Point
 from bayesrule.types import Params
 from curvature.brute_force import problem_of
 
@@ -37,7 +37,7 @@ def look(problem: Problem, variance: Params | Matrix, **changes: Any) -> Local:
     point = Point(problem.network.params(), None, MomentMatched())
     if isinstance(variance, dict):
         variance = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
-    return br.ExpectedLoss().local(changed, point, Diagonal(), variance)
+    return br.curvature.ExpectedLoss().local(changed, point, Diagonal(), variance)
 
 
 def diagonal(local: Local) -> Params:
@@ -122,7 +122,7 @@ def test_derivatives_are_those_of_finite_differences(
         precision = DiagonalMatrix({k: 1.0 / v for k, v in wider.items()})
         buffers = {k: v.clone() for k, v in problem.buffers.items()}
         given = dataclasses.replace(problem, buffers=buffers)
-        return br.ExpectedLoss().local(given, point, Diagonal(), precision)
+        return br.curvature.ExpectedLoss().local(given, point, Diagonal(), precision)
 
     ways = {k: torch.randn(v.shape) for k, v in mean.items()}
     found = at(0.0)
@@ -275,7 +275,7 @@ def test_it_needs_moment_propagation() -> None:
             num_data=6,
             posterior=br.MeanFieldFamily(),
             expectation=br.Draws(1),
-            curvature=br.ExpectedLoss(),
+            curvature=br.curvature.ExpectedLoss(),
             rule=br.Elbo(),
         )
 
@@ -294,7 +294,7 @@ def test_a_net_learns_without_any_noise() -> None:
         num_data=len(x),
         posterior=br.MeanFieldFamily(),
         expectation=br.Moments(),
-        curvature=br.ExpectedLoss(),
+        curvature=br.curvature.ExpectedLoss(),
         rule=br.Elbo(learning_rate=0.02),
         predictive=br.Moments(),
     )

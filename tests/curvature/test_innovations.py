@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.curvature import Innovations, Local, Problem
-from bayesrule.expectations import Point
+from bayesrule.curvature import Innovations, Problem
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Diagonal, DiagonalMatrix
 from bayesrule.moments import MomentMatched, Propagation
+from bayesrule.posteriors import Point
 from curvature.brute_force import problem_of
 
 NOISE = 0.4

@@ -19,16 +19,14 @@ from bayesrule import (
     GaussianLikelihood,
     HeteroscedasticLikelihood,
     Learner,
-    Likelihood,
-    OneHotLikelihood,
-    SecondOrder,
     smooth,
     variational_laplace,
 )
-from bayesrule.curvature import Problem
+from bayesrule.curvature import Problem, SecondOrder
 from bayesrule.curvature._base import Local
-from bayesrule.expectations import Point
+from bayesrule.likelihoods import Likelihood, OneHotLikelihood
 from bayesrule.matrices import Diagonal
+from bayesrule.posteriors import Point
 from bayesrule.posteriors.factorised import ScaleMatrix, StdSlope
 from bayesrule.tensors.network import Network
 from bayesrule.types import Params

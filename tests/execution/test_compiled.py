@@ -27,10 +27,16 @@ class Net(nn.Module):
         return self.head((hidden + self.second(hidden)).mean((2, 3)))
 
 
-def both(learner: br.Learner, batches: list[tuple[Tensor, Tensor]]) -> tuple[br.State, br.State]:
+def both(
+    learner: br.Learner, batches: list[tuple[Tensor, Tensor]]
+) -> tuple[br.types.State, br.types.State]:
     """The states after the same batches, plain and compiled."""
     # All but the compiler's own part, which would take most of the time.
-    plain, fused, step = learner.init(), learner.init(), br.Fused(learner, "aot_eager").step
+    plain, fused, step = (
+        learner.init(),
+        learner.init(),
+        br.execution.Compiled(learner, "aot_eager").step,
+    )
     for batch in batches:
         plain, info = learner.step(plain, batch)
         fused, same = step(fused, batch)
@@ -38,7 +44,7 @@ def both(learner: br.Learner, batches: list[tuple[Tensor, Tensor]]) -> tuple[br.
     return plain, fused
 
 
-def same(a: br.State, b: br.State) -> None:
+def same(a: br.types.State, b: br.types.State) -> None:
     assert a.step == b.step
     for left, right in (
         (a.posterior.mean, b.posterior.mean),
@@ -53,7 +59,7 @@ def same(a: br.State, b: br.State) -> None:
 
 def test_a_net_with_buffers_and_batches_of_two_sizes() -> None:
     torch.manual_seed(0)
-    learner = br.tagi(Net(), br.OneHotLikelihood(), num_data=20, gain=0.3)
+    learner = br.tagi(Net(), br.likelihoods.OneHotLikelihood(), num_data=20, gain=0.3)
     sizes = (6, 6, 4, 6)
     batches = [(torch.randn(n, 1, 4, 4), torch.randint(0, 3, (n,))) for n in sizes]
     same(*both(learner, batches))
@@ -71,7 +77,9 @@ def test_the_old_state_is_kept_on_request() -> None:
     learner = br.tagi(nn.Linear(2, 1), br.GaussianLikelihood(noise=0.1), num_data=5)
     state = learner.init()
     before = {k: v.clone() for k, v in state.posterior.mean.items()}
-    br.Fused(learner, "eager").step(state, (torch.ones(5, 2), torch.ones(5, 1)), donate=False)
+    br.execution.Compiled(learner, "eager").step(
+        state, (torch.ones(5, 2), torch.ones(5, 1)), donate=False
+    )
     assert all(torch.equal(before[k], v) for k, v in state.posterior.mean.items())
 
 
@@ -86,8 +94,8 @@ def test_a_run_is_the_same() -> None:
 def test_stacked_nets() -> None:
     torch.manual_seed(0)
     learner = br.tagi(mlp(3, 1, (4,)), br.GaussianLikelihood(), num_data=20)
-    stack = br.Stacked(learner, 3)
-    plain, fused, step = stack.init(), stack.init(), br.Fused(stack, "aot_eager").step
+    stack = br.execution.Stacked(learner, 3)
+    plain, fused, step = stack.init(), stack.init(), br.execution.Compiled(stack, "aot_eager").step
     for _ in range(3):
         batch = torch.randn(3, 5, 3), torch.randn(3, 5, 1)
         plain, info = stack.step(plain, batch)
@@ -100,10 +108,10 @@ def test_stacked_nets() -> None:
 def test_what_cannot_be_compiled_is_refused() -> None:
     model, batch = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), (torch.ones(3, 2),) * 2
     with pytest.raises(TypeError, match=r"such as tagi; this one has the rule Natural"):
-        br.Fused(br.vogn(model, br.GaussianLikelihood(), num_data=3))
+        br.execution.Compiled(br.vogn(model, br.GaussianLikelihood(), num_data=3))
     learner = br.tagi(model, br.GaussianLikelihood(), num_data=3)
     with pytest.raises(ValueError, match="draws random numbers in training"):
-        br.Fused(learner).step(learner.init(), batch)
-    uncertain = br.uncertain(batch[0], 0.1), batch[1]
+        br.execution.Compiled(learner).step(learner.init(), batch)
+    uncertain = br.moments.uncertain(batch[0], 0.1), batch[1]
     with pytest.raises(TypeError, match="one plain tensor"):
-        br.Fused(learner).step(learner.init(), uncertain)
+        br.execution.Compiled(learner).step(learner.init(), uncertain)

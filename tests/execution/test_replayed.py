@@ -18,7 +18,7 @@ from bayesrule.tensors import seeds, tree
 from bayesrule.types import State
 
 
-def captured(self: br.Replayed, state: State, x: Tensor, y: Tensor, key: object) -> Any:
+def captured(self: br.execution.Replayed, state: State, x: Tensor, y: Tensor, key: object) -> Any:
     """As on a GPU, with a graph that is no more than a call."""
     own = tree.map_tensors(state, torch.clone)
     known = tree.map_tensors(replayed.roots(state), torch.clone)
@@ -38,8 +38,8 @@ def captured(self: br.Replayed, state: State, x: Tensor, y: Tensor, key: object)
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(br.Replayed, "_captured", captured)
-    monkeypatch.setattr(br.Replayed, "_on_gpu", lambda self, x: True)
+    monkeypatch.setattr(br.execution.Replayed, "_captured", captured)
+    monkeypatch.setattr(br.execution.Replayed, "_on_gpu", lambda self, x: True)
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ def data() -> tuple[Tensor, Tensor]:
     return x, x.sum(1, keepdim=True).sin()
 
 
-def learner(rule: br.Rule, structure: br.Structure | None = None) -> br.Learner:
+def learner(rule: br.rules.Rule, structure: br.matrices.Structure | None = None) -> br.Learner:
     torch.manual_seed(0)
     return br.Learner(
         nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)).double(),
@@ -73,9 +73,9 @@ RULES = {
 @pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("structure", [Kronecker(), br.Diagonal()])
 @pytest.mark.parametrize("rule", RULES)
-def test_noisy_steps_are_those_of_the_learner(rule: str, structure: br.Structure) -> None:
+def test_noisy_steps_are_those_of_the_learner(rule: str, structure: br.matrices.Structure) -> None:
     made = learner(RULES[rule], structure)
-    step, state, other = br.Replayed(made).step, made.init(), made.init()
+    step, state, other = br.execution.Replayed(made).step, made.init(), made.init()
     for _ in range(20):
         state, info = made.step(state, data())
         other, found = step(other, data(), donate=True)
@@ -90,7 +90,7 @@ def test_noisy_steps_are_those_of_the_learner(rule: str, structure: br.Structure
 @pytest.mark.usefixtures("graphs")
 def test_a_state_from_elsewhere_is_taken_up() -> None:
     made = learner(RULES["some steps"])
-    step, state = br.Replayed(made).step, made.init()
+    step, state = br.execution.Replayed(made).step, made.init()
     for _ in range(8):
         state, _ = step(state, data(), donate=True)
     kept = tree.map_tensors(state, torch.clone)
@@ -108,7 +108,7 @@ def test_a_state_from_elsewhere_is_taken_up() -> None:
 @pytest.mark.usefixtures("graphs")
 def test_the_kl_of_a_state_that_was_changed_is_refused() -> None:
     made = learner(RULES["every step"])
-    step, state = br.Replayed(made).step, made.init()
+    step, state = br.execution.Replayed(made).step, made.init()
     state, first = step(state, data())
     state, _ = step(state, data())
     with pytest.raises(RuntimeError, match="A later step has changed"):
@@ -119,7 +119,7 @@ def test_what_cannot_be_replayed_is_refused_by_name() -> None:
     net, likelihood = nn.Linear(2, 1), br.GaussianLikelihood(noise=0.1)
     for method in (br.noisy_ekfac, br.noisy_full, br.vogn):
         with pytest.raises(TypeError, match="Replayed steps are for"):
-            br.Replayed(method(net, likelihood, num_data=10))
+            br.execution.Replayed(method(net, likelihood, num_data=10))
 
 
 def test_rates_that_no_step_changes_stay_numbers() -> None:

@@ -45,8 +45,12 @@ class Steps(br.Natural):
     ("name", "options", "why"),
     [
         ("noisy_kfac", {"stats_every": 1, "inverse_every": 1, "draws": 10}, None),
-        ("noisy_kfac", {"curvature": br.SquaredGradient()}, "structure Kronecker"),
-        ("noisy_tridiagonal", {"curvature": br.SquaredGradient()}, "structure BlockTridiagonal"),
+        ("noisy_kfac", {"curvature": br.curvature.SquaredGradient()}, "structure Kronecker"),
+        (
+            "noisy_tridiagonal",
+            {"curvature": br.curvature.SquaredGradient()},
+            "structure BlockTridiagonal",
+        ),
         ("noisy_adam", {"draws": 1}, None),
         ("mean_field", {"clip": 1.0}, "norm of a whole gradient"),
         ("mean_field", {"optimiser": Lamb}, "the optimiser Lamb"),
@@ -100,7 +104,7 @@ def test_rules_and_families_of_somebodys_own() -> None:
         mlp(3, 1),
         br.GaussianLikelihood(),
         num_data=20,
-        posterior=br.GaussianFamily(br.Isotropic()),
+        posterior=br.GaussianFamily(br.matrices.Isotropic()),
         rule=br.Natural(),
         **parts,
     )

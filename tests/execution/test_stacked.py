@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, Likelihood, State
+from bayesrule import Learner
 from bayesrule.execution.stacked.stack import Stacked
+from bayesrule.likelihoods import Likelihood
 from bayesrule.tensors import tree
 from bayesrule.training import checkpoint
 from bayesrule.training.models import mlp
+from bayesrule.types import State
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 NUM, ROWS = 4, 6
@@ -236,7 +238,7 @@ class TestRefusals:
         stack = Stacked(learner_of(), NUM)
         x, y = batch(0)
         with pytest.raises(TypeError, match="uncertain ones go one by one"):
-            stack.step(stack.init(), (br.uncertain(x, 0.1), y))
+            stack.step(stack.init(), (br.moments.uncertain(x, 0.1), y))
 
     def test_numbers_that_are_not_finite(self) -> None:
         stack = Stacked(learner_of(), NUM)

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, State
+from bayesrule import Learner
 from bayesrule.execution.stacked import draws as stacked_draws
 from bayesrule.execution.stacked.obstacles import obstacle
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.matrices.factors import eigen, inverse_root
 from bayesrule.tensors import tree
 from bayesrule.training.models import mlp
+from bayesrule.types import State
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 NUM, ROWS = 3, 6
@@ -44,7 +45,10 @@ def kfac(model: nn.Module | None = None, name: str = "noisy_kfac", **options: An
 
 
 def plain(
-    structure: br.Structure, rule: br.Rule, model: nn.Module | None = None, **parts: Any
+    structure: br.matrices.Structure,
+    rule: br.rules.Rule,
+    model: nn.Module | None = None,
+    **parts: Any,
 ) -> Build:
     """A learner of one's own with a plain Gaussian of some structure."""
     given: dict[str, Any] = {"expectation": br.Draws(2), "curvature": br.Fisher(), **parts}
@@ -104,7 +108,7 @@ def follow(
         FREQUENT,
         {**FREQUENT, "draws": 3, "kl_clip": math.inf},
         {**FREQUENT, "draws": 3, "kl_clip": 1e-3},
-        {**FREQUENT, "draws": 2, "damping": 0.1, "momentum": br.Velocity(0.8)},
+        {**FREQUENT, "draws": 2, "damping": 0.1, "momentum": br.rules.Velocity(0.8)},
         {**FREQUENT, "momentum": None, "temperature": 0.5, "prior_precision": 2.0},
         {**FREQUENT, "draws": 2, "curvature": br.Fisher(samples=2)},
         {**FREQUENT, "draws": 2, "curvature": br.GGN()},
@@ -136,7 +140,7 @@ def test_exact_damping() -> None:
     [
         br.Kronecker(),
         br.Kronecker(widest=5),
-        br.BlockTridiagonal(),
+        br.matrices.BlockTridiagonal(),
         br.Dense(),
     ],
 )
@@ -144,13 +148,13 @@ def test_exact_damping() -> None:
     "rule",
     [
         br.Noisy(0.05, 0.05, br.Average(0.9), kl_clip=1e-3, stats_every=2, inverse_every=4),
-        br.Noisy(0.05, 0.05, br.Velocity(0.9), damping=0.1),
+        br.Noisy(0.05, 0.05, br.rules.Velocity(0.9), damping=0.1),
         br.Natural(0.05, 0.05, br.Average(0.9)),
     ],
     ids=["seldom", "damped", "natural"],
 )
 @pytest.mark.filterwarnings("ignore:The layer of")
-def test_structures_and_rules(structure: br.Structure, rule: br.Rule) -> None:
+def test_structures_and_rules(structure: br.matrices.Structure, rule: br.rules.Rule) -> None:
     follow(plain(structure, rule))
 
 

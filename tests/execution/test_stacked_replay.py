@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from bayesrule.execution.stacked.replay import Graphs, Plain, stepper, uniform
+from bayesrule.execution.stacked.steps import Replay
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.execution.stacked.replay import Graphs, Plain, stepper, uniform
 from bayesrule.execution.stacked.stack import Stacked
-from bayesrule.execution.stacked.steps import Replay
 from bayesrule.rules import Average, Velocity
 from bayesrule.tensors.randomness import OneForAll
 from bayesrule.training.models import mlp
@@ -26,7 +26,7 @@ def data() -> tuple[Tensor, Tensor]:
     return x, x.sum(2, keepdim=True).sin()
 
 
-def learner(structure: br.Structure, rule: br.Rule, **parts: Any) -> br.Learner:
+def learner(structure: br.matrices.Structure, rule: br.rules.Rule, **parts: Any) -> br.Learner:
     given = {"expectation": br.AtMean(), "curvature": br.GGN(), **parts}
     return br.Learner(
         mlp(4, 1, (5,)).double(),
@@ -47,7 +47,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("structure", [br.Kronecker(), br.Diagonal()])
-def test_rates_as_tensors_give_the_same_steps(structure: br.Structure, rule: str) -> None:
+def test_rates_as_tensors_give_the_same_steps(structure: br.matrices.Structure, rule: str) -> None:
     stack = Stacked(learner(structure, RULES[rule]), NUM, num_data=[50, 60, 70])
     state = other = stack.init()
     numbers = OneForAll(torch.Generator().manual_seed(1), NUM)

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, Likelihood, State
+from bayesrule import Learner
 from bayesrule.execution.stacked.stack import Stacked
+from bayesrule.likelihoods import Likelihood
 from bayesrule.tensors import tree
 from bayesrule.training import checkpoint
 from bayesrule.training.models import mlp
+from bayesrule.types import State
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 NUM, ROWS = 3, 6
@@ -147,7 +149,7 @@ class TestOptions:
             ("mean_field", {"optimiser": torch.optim.SGD}),
             ("k_tied", {"rank": {"0.*": 2, "*": None}}),
             ("newton", {"learning_rate": 0.5, "rate": 0.5}),
-            ("noisy_adam", {"momentum": br.Velocity(0.8), "damped_root": True}),
+            ("noisy_adam", {"momentum": br.rules.Velocity(0.8), "damped_root": True}),
             ("sgd", {"prior_precision": 2.0}),
         ],
     )
@@ -155,9 +157,10 @@ class TestOptions:
         follow(method(name, **options), num_data=(20, 22, 35), sizes=(6, 5, 4))
 
     @pytest.mark.parametrize(
-        "curvature", [br.Fisher(samples=2), br.GGN(), br.PerExample(), br.SquaredGradient()]
+        "curvature",
+        [br.Fisher(samples=2), br.GGN(), br.PerExample(), br.curvature.SquaredGradient()],
     )
-    def test_curvatures(self, curvature: br.Curvature) -> None:
+    def test_curvatures(self, curvature: br.curvature.Curvature) -> None:
         def build(n: int) -> Learner:
             return Learner(
                 net(outputs=2),
@@ -166,7 +169,7 @@ class TestOptions:
                 posterior=br.GaussianFamily(br.Diagonal()),
                 expectation=br.AtMean(),
                 curvature=curvature,
-                rule=br.Natural(0.1, 0.1, br.HeavyBall(0.5), damping=0.1),
+                rule=br.Natural(0.1, 0.1, br.rules.HeavyBall(0.5), damping=0.1),
             )
 
         follow(build, lambda seed: real(seed, 2), num_data=(20, 22, 35), sizes=(6, 5, 4))

@@ -8,7 +8,7 @@ import torch
 from exact import flat, generator, mlp, randn
 from torch import Tensor, nn
 
-from bayesrule.curvature import Curvature, Local, Problem
+from bayesrule.curvature import Curvature, Problem
 from bayesrule.expectations import Expectation
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Diagonal

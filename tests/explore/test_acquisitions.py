@@ -18,7 +18,9 @@ from tests import exact
 NOISE, PRIOR = 0.3, 2.0
 
 
-def linear(model: nn.Module | None = None) -> tuple[br.Learner, br.State, exact.LinearRegression]:
+def linear(
+    model: nn.Module | None = None,
+) -> tuple[br.Learner, br.types.State, exact.LinearRegression]:
     """The exact posterior of a linear model by `ridge`, and the same by its formula."""
     x = exact.randn(12, 2, seed=1)
     y = x @ torch.tensor([1.0, -0.5], dtype=exact.DTYPE)
@@ -32,7 +34,9 @@ def linear(model: nn.Module | None = None) -> tuple[br.Learner, br.State, exact.
 POOL, THERE = 2.0 * exact.randn(7, 2, seed=2), exact.randn(5, 2, seed=3)
 
 
-def scores(criterion: br.Criterion, learner: br.Learner, state: br.State, x: Tensor) -> Tensor:
+def scores(
+    criterion: br.explore.Criterion, learner: br.Learner, state: br.types.State, x: Tensor
+) -> Tensor:
     return criterion.scores(learner, state, x, exact.generator(0))
 
 
@@ -42,11 +46,11 @@ class TestLinearRegression:
     def test_the_largest_variance_is_that_of_the_posterior(self) -> None:
         learner, state, truth = linear()
         _, variance = truth.predictive(exact.with_ones(POOL))
-        exact.close(scores(br.LargestVariance(), learner, state, POOL), variance)
+        exact.close(scores(br.explore.LargestVariance(), learner, state, POOL), variance)
 
     def test_bald_is_the_entropy_that_a_label_takes_from_the_weights(self) -> None:
         learner, state, truth = linear()
-        found = scores(br.BALD(), learner, state, POOL)
+        found = scores(br.explore.BALD(), learner, state, POOL)
         for row, gain in zip(exact.with_ones(POOL), found, strict=True):
             after = truth.precision + torch.outer(row, row) / NOISE**2
             exact.close(gain, 0.5 * (torch.logdet(after) - torch.logdet(truth.precision)))
@@ -54,21 +58,21 @@ class TestLinearRegression:
     def test_epig_is_that_of_the_joint_gaussian(self) -> None:
         learner, state, truth = linear()
         expected = joint_information(truth, POOL, THERE)
-        criterion = br.EPIG(THERE, draws=1500)
+        criterion = br.explore.EPIG(THERE, draws=1500)
         found = scores(criterion, learner, state, POOL)
         torch.testing.assert_close(found, expected, rtol=0.15, atol=4e-3)
 
     def test_epig_of_any_way_to_draw_agrees_where_the_model_is_linear(self) -> None:
         learner, state, _ = linear()
-        one, two = (br.EPIG(THERE, linearised=way, draws=20) for way in (True, False))
+        one, two = (br.explore.EPIG(THERE, linearised=way, draws=20) for way in (True, False))
         exact.close(scores(one, learner, state, POOL), scores(two, learner, state, POOL))
 
     def test_epig_asks_for_what_matters_and_bald_for_what_is_unknown(self) -> None:
         learner, state, _ = linear(nn.Linear(2, 1, bias=False).double())
         pool = torch.tensor([[1.5, 0.0], [0.0, 9.0]], dtype=exact.DTYPE)
         targets = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=exact.DTYPE)
-        assert int(scores(br.BALD(), learner, state, pool).argmax()) == 1
-        assert int(scores(br.EPIG(targets), learner, state, pool).argmax()) == 0
+        assert int(scores(br.explore.BALD(), learner, state, pool).argmax()) == 1
+        assert int(scores(br.explore.EPIG(targets), learner, state, pool).argmax()) == 0
 
 
 def joint_information(truth: exact.LinearRegression, x: Tensor, there: Tensor) -> Tensor:
@@ -142,7 +146,7 @@ class TestClasses:
         ("outputs", "likelihood"),
         [(1, br.BernoulliLikelihood()), (2, br.CategoricalLikelihood())],
     )
-    def test_bald_and_epig(self, outputs: int, likelihood: br.Likelihood) -> None:
+    def test_bald_and_epig(self, outputs: int, likelihood: br.likelihoods.Likelihood) -> None:
         learner = br.vogn(exact.mlp(2, outputs), likelihood, num_data=6)
         state, seed = learner.init(), 11
         p, q = (
@@ -154,8 +158,8 @@ class TestClasses:
         told = _Told(seed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(acquisitions, "_seed", told)
-            epig = scores(br.EPIG(THERE, draws=6), learner, state, POOL)
-            bald = scores(br.BALD(br.Draws(6)), learner, state, POOL)
+            epig = scores(br.explore.EPIG(THERE, draws=6), learner, state, POOL)
+            bald = scores(br.explore.BALD(br.Draws(6)), learner, state, POOL)
         exact.close(epig, enumerated(p, q))
         mean = p.mean(0)
         within = -(p * p.log()).sum(-1).mean(0)
@@ -181,11 +185,12 @@ def probabilities(outputs: Tensor) -> Tensor:
 def test_targets_are_drawn_from_the_pool_where_none_are_given() -> None:
     learner, state, truth = linear()
     pool = exact.randn(40, 2, seed=8)
-    every = scores(br.EPIG(num_targets=40, draws=1500), learner, state, pool)
+    every = scores(br.explore.EPIG(num_targets=40, draws=1500), learner, state, pool)
     expected = joint_information(truth, pool, pool)
     torch.testing.assert_close(every, expected, rtol=0.15, atol=4e-3)
     one, two = (
-        br.EPIG(num_targets=3).scores(learner, state, pool, exact.generator(i)) for i in (0, 1)
+        br.explore.EPIG(num_targets=3).scores(learner, state, pool, exact.generator(i))
+        for i in (0, 1)
     )
     assert not torch.allclose(one, two)
 
@@ -193,7 +198,7 @@ def test_targets_are_drawn_from_the_pool_where_none_are_given() -> None:
 def test_random_rows_are_uniform() -> None:
     learner, state, _ = linear()
     picks = [
-        int(br.Random().scores(learner, state, POOL, exact.generator(seed)).argmax())
+        int(br.explore.Random().scores(learner, state, POOL, exact.generator(seed)).argmax())
         for seed in range(700)
     ]
     counts = torch.bincount(torch.tensor(picks), minlength=7)
@@ -201,13 +206,13 @@ def test_random_rows_are_uniform() -> None:
     assert float((counts - 100.0).square().sum() / 100.0) < 22.5
 
 
-@pytest.mark.parametrize("name", list(br.METHODS))
+@pytest.mark.parametrize("name", list(br.methods.METHODS))
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
-@pytest.mark.parametrize("make", [br.LargestVariance, br.BALD, br.EPIG])
-def test_every_method(name: str, kind: str, make: Callable[[], br.Criterion]) -> None:
+@pytest.mark.parametrize("make", [br.explore.LargestVariance, br.explore.BALD, br.explore.EPIG])
+def test_every_method(name: str, kind: str, make: Callable[[], br.explore.Criterion]) -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
     likelihood = br.GaussianLikelihood() if kind == "numbers" else br.CategoricalLikelihood()
-    learner = br.METHODS[name](model, likelihood, num_data=7)
+    learner = br.methods.METHODS[name](model, likelihood, num_data=7)
     state = learner.init()
     if isinstance(learner.predictive, br.AtMean):
         with pytest.raises(ValueError, match="without epistemic uncertainty"):
@@ -221,7 +226,10 @@ def test_every_method(name: str, kind: str, make: Callable[[], br.Criterion]) ->
 
 def test_weights_of_a_learner_without_a_predictive_of_its_own_can_be_drawn() -> None:
     learner = br.map(nn.Linear(2, 1), br.GaussianLikelihood(noise=0.1), num_data=7)
-    for criterion in (br.LargestVariance(br.Draws(4)), br.EPIG(draws=4, linearised=False)):
+    for criterion in (
+        br.explore.LargestVariance(br.Draws(4)),
+        br.explore.EPIG(draws=4, linearised=False),
+    ):
         assert len(scores(criterion, learner, learner.init(), POOL.float()).unique()) > 1
 
 
@@ -231,19 +239,19 @@ def test_several_outputs_are_taken_together() -> None:
     state, x = learner.init(), POOL.float()
     seed = acquisitions._seed(exact.generator(0))
     p = br.predict(learner, state, x, seed=seed)
-    exact.close(scores(br.LargestVariance(), learner, state, x), p.epistemic.sum(1), 1e-5)
+    exact.close(scores(br.explore.LargestVariance(), learner, state, x), p.epistemic.sum(1), 1e-5)
     expected = 0.5 * (1.0 + p.epistemic / 0.04).log().sum(1)
-    exact.close(scores(br.BALD(), learner, state, x), expected, 1e-5)
-    assert scores(br.EPIG(), learner, state, x).shape == (7,)
+    exact.close(scores(br.explore.BALD(), learner, state, x), expected, 1e-5)
+    assert scores(br.explore.EPIG(), learner, state, x).shape == (7,)
 
 
 def test_what_epig_does_not_take_is_refused() -> None:
     with pytest.raises(ValueError, match="2 draws, got num_targets=100 and draws=1"):
-        br.EPIG(draws=1)
+        br.explore.EPIG(draws=1)
     with pytest.raises(ValueError, match="num_targets=0"):
-        br.EPIG(num_targets=0)
+        br.explore.EPIG(num_targets=0)
     with pytest.raises(TypeError, match=r"got list; use torch\.as_tensor"):
-        br.EPIG([[1.0]])  # type: ignore[arg-type]
+        br.explore.EPIG([[1.0]])  # type: ignore[arg-type]
     learner = br.vogn(nn.Linear(2, 3), br.BernoulliLikelihood(), num_data=7)
     with pytest.raises(TypeError, match="3 yes-or-no targets"):
-        scores(br.EPIG(), learner, learner.init(), POOL.float())
+        scores(br.explore.EPIG(), learner, learner.init(), POOL.float())

@@ -59,16 +59,16 @@ def classes(num: int = 60, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centres[y] + exact.randn(num, 2, seed=seed).float(), y
 
 
-def learn(build: Any = ridge, **options: Any) -> br.ActiveRun:
+def learn(build: Any = ridge, **options: Any) -> br.explore.ActiveRun:
     pool, test = numbers(), numbers(30, seed=1)
     given = {"pool": pool, "test": test, "start": 4, "steps": 3, "epochs": 1, "batch_size": 100}
-    return br.active_learning(build, **{**given, **options})
+    return br.explore.active_learning(build, **{**given, **options})
 
 
 def test_the_far_point_is_asked_for() -> None:
     x = torch.tensor([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [9.0, 9.0], [0.1, 0.1], [0.2, 0.0]])
     y = x.sum(1, keepdim=True)
-    for criterion in (br.LargestVariance(), br.BALD()):
+    for criterion in (br.explore.LargestVariance(), br.explore.BALD()):
         run = learn(pool=(x, y), test=(x, y), start=[0, 1, 2], steps=1, criterion=criterion)
         assert run.chosen.tolist() == [3]
 
@@ -76,7 +76,7 @@ def test_the_far_point_is_asked_for() -> None:
 def test_choosing_is_better_than_drawing() -> None:
     chosen = torch.stack([learn(seed=seed, steps=4).rmse for seed in range(4)])
     drawn = torch.stack(
-        [learn(seed=seed, steps=4, criterion=br.Random()).rmse for seed in range(4)]
+        [learn(seed=seed, steps=4, criterion=br.explore.Random()).rmse for seed in range(4)]
     )
     # Both begin with the same rows.
     torch.testing.assert_close(chosen[:, 0], drawn[:, 0])
@@ -131,7 +131,7 @@ def test_what_a_run_tells() -> None:
 
 
 def test_classes() -> None:
-    for criterion in (br.LargestVariance(), br.BALD(), br.EPIG()):
+    for criterion in (br.explore.LargestVariance(), br.explore.BALD(), br.explore.EPIG()):
         run = learn(
             newton,
             pool=classes(),
@@ -151,26 +151,26 @@ def test_classes() -> None:
 
 
 def test_the_seed_tells_all() -> None:
-    for criterion in (br.Random(), br.EPIG(draws=8)):
+    for criterion in (br.explore.Random(), br.explore.EPIG(draws=8)):
         one, two, other = (learn(seed=seed, criterion=criterion) for seed in (1, 1, 2))
         assert one.labelled.tolist() == two.labelled.tolist()
         assert one.labelled.tolist() != other.labelled.tolist()
 
 
-class Flat(br.Criterion):
+class Flat(br.explore.Criterion):
     """A criterion of one's own: all inputs alike."""
 
     def scores(
-        self, learner: br.Learner, state: br.State, x_pool: Inputs, generator: torch.Generator
+        self, learner: br.Learner, state: br.types.State, x_pool: Inputs, generator: torch.Generator
     ) -> Tensor:
         return torch.zeros(len(x_pool))
 
 
-class Wrong(br.Criterion):
+class Wrong(br.explore.Criterion):
     """Not one number for each input."""
 
     def scores(
-        self, learner: br.Learner, state: br.State, x_pool: Inputs, generator: torch.Generator
+        self, learner: br.Learner, state: br.types.State, x_pool: Inputs, generator: torch.Generator
     ) -> Tensor:
         return torch.zeros(2, 2)
 
@@ -187,7 +187,7 @@ def test_one_of_the_best_is_drawn() -> None:
 def test_targets_of_epig_are_moved_with_the_inputs() -> None:
     x, _ = numbers()
     standard = Standard.of(x, None)
-    moved = br.EPIG(x[:3]).standardised(standard.standardise)
+    moved = br.explore.EPIG(x[:3]).standardised(standard.standardise)
     assert isinstance(moved.targets, Tensor)
     torch.testing.assert_close(moved.targets, (x[:3] - x.mean(0)) / x.std(0, correction=0))
     # In units of their own the targets would be far from everything that is known.
@@ -197,7 +197,7 @@ def test_targets_of_epig_are_moved_with_the_inputs() -> None:
 
 def learn_scaled(scale: float) -> list[int]:
     x, y = numbers()
-    criterion = br.EPIG(scale * x[:8], num_targets=8)
+    criterion = br.explore.EPIG(scale * x[:8], num_targets=8)
     return learn(pool=(scale * x, y), criterion=criterion).chosen.tolist()
 
 
@@ -224,7 +224,9 @@ class TestStandard:
     def test_counts_are_not_standardised(self) -> None:
         x, _ = classes()
         y = (x > 0.0).sum(1, keepdim=True)
-        run = learn(counts, pool=(x, y), test=(x, y), start=20, criterion=br.EPIG(), epochs=9)
+        run = learn(
+            counts, pool=(x, y), test=(x, y), start=20, criterion=br.explore.EPIG(), epochs=9
+        )
         assert run.standard.targets is None
         assert bool((run.rmse < 1.0).all())
 
@@ -232,8 +234,10 @@ class TestStandard:
 def test_arrays_are_taken_even_those_that_must_not_be_written() -> None:
     x, y = (part.double().numpy() for part in numbers())
     x.flags.writeable = False
-    run = learn(pool=(x, y[:, 0]), test=(x, y[:, 0]), criterion=br.EPIG())
-    torch.testing.assert_close(run.rmse, learn(pool=(x, y), test=(x, y), criterion=br.EPIG()).rmse)
+    run = learn(pool=(x, y[:, 0]), test=(x, y[:, 0]), criterion=br.explore.EPIG())
+    torch.testing.assert_close(
+        run.rmse, learn(pool=(x, y), test=(x, y), criterion=br.explore.EPIG()).rmse
+    )
     assert run.predict(np.asarray(x)).mean.shape == (60, 1)
 
 
@@ -255,7 +259,7 @@ def test_no_label_at_all_is_asked_for() -> None:
         ({"steps": -1}, ValueError, "got -1"),
         ({"steps": 1.5}, ValueError, "got 1.5"),
         ({"criterion": "variance"}, TypeError, r"takes LargestVariance\(\), .* got 'variance'"),
-        ({"criterion": br.BALD}, TypeError, r"got the class: write BALD\(\)"),
+        ({"criterion": br.explore.BALD}, TypeError, r"got the class: write BALD\(\)"),
         ({"out": "run"}, TypeError, "no option out; of br.fit it takes epochs"),
         ({"pool": torch.zeros(3)}, TypeError, r"pool is a pair \(x, y\), got Tensor"),
         ({"pool": (torch.zeros(3, 2), torch.zeros(2))}, ValueError, "pool .* got 3 and 2"),
@@ -276,7 +280,7 @@ def test_a_method_that_is_sure_of_everything_cannot_choose() -> None:
 
     with pytest.raises(ValueError, match=r"predict with weight draws \(how=Draws\(32\)\)"):
         learn(build)
-    assert len(learn(build, criterion=br.Random()).chosen) == 3
+    assert len(learn(build, criterion=br.explore.Random()).chosen) == 3
 
 
 def test_the_example_draws_both_beliefs_and_all_curves() -> None:

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 import bayesrule as br
 
 CLASSES, PIXELS = 5, 36
-LIKELIHOODS: dict[str, br.Likelihood] = {
-    "hierarchical": br.HierarchicalLikelihood(CLASSES, noise=0.1),
-    "remax": br.RemaxLikelihood(noise=0.1),
+LIKELIHOODS: dict[str, br.likelihoods.Likelihood] = {
+    "hierarchical": br.likelihoods.HierarchicalLikelihood(CLASSES, noise=0.1),
+    "remax": br.likelihoods.RemaxLikelihood(noise=0.1),
     "categorical": br.CategoricalLikelihood(),
 }
 
 
-def pictures(num: int, seed: int) -> br.Batch:
+def pictures(num: int, seed: int) -> br.types.Batch:
     """Images 1 × 6 × 6: one of five patterns, and noise."""
     patterns = torch.randn(CLASSES, PIXELS, generator=torch.Generator().manual_seed(99))
     generator = torch.Generator().manual_seed(seed)
@@ -25,10 +25,10 @@ def pictures(num: int, seed: int) -> br.Batch:
     return x.reshape(num, 1, 6, 6), y
 
 
-_TRAINED: dict[str, tuple[br.Learner, br.State]] = {}
+_TRAINED: dict[str, tuple[br.Learner, br.types.State]] = {}
 
 
-def trained(name: str) -> tuple[br.Learner, br.State]:
+def trained(name: str) -> tuple[br.Learner, br.types.State]:
     if name not in _TRAINED:
         outputs = 6 if name == "hierarchical" else CLASSES
         generator = torch.Generator().manual_seed(0)
@@ -53,7 +53,7 @@ def test_nearly_all_images_deceive_the_network(name: str) -> None:
     learner, state = trained(name)
     x, y = pictures(100, 1)
     assert float((br.predict(learner, state, x).labels == y).double().mean()) > 0.95
-    found = br.attack(learner, state, x, others(y), variance=0.1**2)
+    found = br.explore.attack(learner, state, x, others(y), variance=0.1**2)
     # An output of Remax below zero has no slope, and an image that is stuck there stays.
     assert found.rate >= (0.9 if name == "remax" else 0.98)
     torch.testing.assert_close(found.labels, br.predict(learner, state, found.images).labels)
@@ -69,15 +69,15 @@ def test_images_are_left_alone_once_they_deceive() -> None:
     learner, state = trained("hierarchical")
     x, y = pictures(50, 2)
     labels = br.predict(learner, state, x).labels
-    idle = br.attack(learner, state, x, labels)
+    idle = br.explore.attack(learner, state, x, labels)
     assert idle.rate == 1.0
     assert bool((idle.iterations == 0).all())
     assert bool((idle.change == 0).all())
     target = others(y)
-    full = br.attack(learner, state, x, target, variance=0.01, steps=20)
+    full = br.explore.attack(learner, state, x, target, variance=0.01, steps=20)
     needed = int(full.iterations.max())
     assert 1 < needed < 20
-    short = br.attack(learner, state, x, target, variance=0.01, steps=needed - 1)
+    short = br.explore.attack(learner, state, x, target, variance=0.01, steps=needed - 1)
     torch.testing.assert_close(short.success, full.iterations < needed)
     torch.testing.assert_close(short.images[short.success], full.images[short.success])
 
@@ -85,8 +85,8 @@ def test_images_are_left_alone_once_they_deceive() -> None:
 def test_one_class_for_all_and_small_batches() -> None:
     learner, state = trained("hierarchical")
     x, _ = pictures(10, 3)
-    whole = br.attack(learner, state, x, 2, variance=0.1)
-    parts = br.attack(learner, state, x, torch.full((10,), 2), variance=0.1, batch_size=3)
+    whole = br.explore.attack(learner, state, x, 2, variance=0.1)
+    parts = br.explore.attack(learner, state, x, torch.full((10,), 2), variance=0.1, batch_size=3)
     torch.testing.assert_close(whole.images, parts.images, rtol=1e-4, atol=1e-4)
     assert bool((whole.target == 2).all())
 
@@ -95,7 +95,7 @@ def test_pixels_stay_in_bounds() -> None:
     learner, state = trained("hierarchical")
     x, y = pictures(50, 4)
     x = x.clamp(-1.0, 1.0)
-    found = br.attack(learner, state, x, others(y), variance=1.0, bounds=(-1.0, 1.0))
+    found = br.explore.attack(learner, state, x, others(y), variance=1.0, bounds=(-1.0, 1.0))
     assert float(found.images.abs().max()) <= 1.0
     assert found.rate > 0.9
 
@@ -103,12 +103,12 @@ def test_pixels_stay_in_bounds() -> None:
 def test_a_variance_that_is_carried_on_and_weights_that_share_the_blame_reach_less() -> None:
     learner, state = trained("hierarchical")
     x, y = pictures(50, 5)
-    known = br.attack(learner, state, x, others(y), variance=0.03**2)
-    unsure = br.attack(learner, state, x, others(y), variance=0.03**2, only_inputs=False)
-    carried = br.attack(learner, state, x, others(y), variance=0.03**2, carry=True)
+    known = br.explore.attack(learner, state, x, others(y), variance=0.03**2)
+    unsure = br.explore.attack(learner, state, x, others(y), variance=0.03**2, only_inputs=False)
+    carried = br.explore.attack(learner, state, x, others(y), variance=0.03**2, carry=True)
     assert unsure.iterations.sum() > known.iterations.sum()
     assert carried.iterations.sum() >= known.iterations.sum()
-    noisy = br.attack(learner, state, x, others(y), variance=0.03**2, times=1)
+    noisy = br.explore.attack(learner, state, x, others(y), variance=0.03**2, times=1)
     assert noisy.iterations.sum() > known.iterations.sum()
 
 
@@ -116,7 +116,7 @@ def test_the_networks_images_are_not_changed() -> None:
     learner, state = trained("hierarchical")
     x, y = pictures(10, 6)
     before = x.clone()
-    br.attack(learner, state, x, others(y), variance=0.1)
+    br.explore.attack(learner, state, x, others(y), variance=0.1)
     torch.testing.assert_close(x, before, rtol=0.0, atol=0.0)
 
 
@@ -124,13 +124,13 @@ def test_what_cannot_be_attacked_is_refused() -> None:
     learner, state = trained("hierarchical")
     x, _ = pictures(10, 7)
     with pytest.raises(ValueError, match="10 images but 3"):
-        br.attack(learner, state, x, torch.zeros(3, dtype=torch.long))
+        br.explore.attack(learner, state, x, torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="steps"):
-        br.attack(learner, state, x, 1, steps=0)
+        br.explore.attack(learner, state, x, 1, steps=0)
     with pytest.raises(ValueError, match="times"):
-        br.attack(learner, state, x, 1, times=0)
+        br.explore.attack(learner, state, x, 1, times=0)
     with pytest.raises(ValueError, match="class 9"):
-        br.attack(learner, state, x, 9)
+        br.explore.attack(learner, state, x, 9)
     numbers = br.tagi(nn.Linear(3, 1), br.GaussianLikelihood(), num_data=1)
     with pytest.raises(TypeError, match="needs classes, got GaussianLikelihood"):
-        br.attack(numbers, numbers.init(), torch.zeros(2, 3), 1)
+        br.explore.attack(numbers, numbers.init(), torch.zeros(2, 3), 1)

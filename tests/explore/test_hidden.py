@@ -16,7 +16,7 @@ def _exact(double_precision: None) -> None:
     """Float64 in every test."""
 
 
-def net() -> tuple[br.Learner, br.State]:
+def net() -> tuple[br.Learner, br.types.State]:
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     learner = br.tagi(model, br.GaussianLikelihood(noise=NOISE), num_data=1)
     return learner, learner.init()
@@ -25,7 +25,7 @@ def net() -> tuple[br.Learner, br.State]:
 def test_units_are_conditioned_layer_by_layer() -> None:
     learner, state = net()
     x, y = torch.randn(5, 2), torch.randn(5, 1)
-    found = br.infer_hidden(learner, state, x, y)
+    found = br.explore.infer_hidden(learner, state, x, y)
     assert list(found) == ["0", "1", "2"]
     out, hidden = found["2"], found["1"]
     total = out.prior_variance + NOISE**2
@@ -43,8 +43,8 @@ def test_units_are_conditioned_layer_by_layer() -> None:
 def test_names_choose_and_uncertain_inputs_widen() -> None:
     learner, state = net()
     x, y = torch.randn(5, 2), torch.randn(5, 1)
-    plain = br.infer_hidden(learner, state, x, y, ["0"])
-    wide = br.infer_hidden(learner, state, br.uncertain(x, 0.5), y, "0")
+    plain = br.explore.infer_hidden(learner, state, x, y, ["0"])
+    wide = br.explore.infer_hidden(learner, state, br.moments.uncertain(x, 0.5), y, "0")
     assert list(plain) == list(wide) == ["0"]
     assert bool((wide["0"].prior_variance > plain["0"].prior_variance).all())
 
@@ -60,7 +60,7 @@ def test_what_the_outputs_do_not_depend_on_stays() -> None:
             return self.used(x)
 
     learner = br.tagi(Idle(), br.GaussianLikelihood(noise=NOISE), num_data=1)
-    found = br.infer_hidden(learner, learner.init(), torch.randn(5, 2), torch.randn(5, 1))
+    found = br.explore.infer_hidden(learner, learner.init(), torch.randn(5, 2), torch.randn(5, 1))
     torch.testing.assert_close(found["idle"].mean, found["idle"].prior_mean)
     torch.testing.assert_close(found["idle"].variance, found["idle"].prior_variance)
     assert bool((found["used"].variance < found["used"].prior_variance).all())
@@ -68,9 +68,9 @@ def test_what_the_outputs_do_not_depend_on_stays() -> None:
 
 def test_the_module_is_left_without_hooks() -> None:
     learner, state = net()
-    br.infer_hidden(learner, state, torch.randn(5, 2), torch.randn(5, 1))
+    br.explore.infer_hidden(learner, state, torch.randn(5, 2), torch.randn(5, 1))
     with pytest.raises(ValueError, match="needs targets"):
-        br.infer_hidden(learner, state, torch.randn(5, 2), torch.randn(5, 3))
+        br.explore.infer_hidden(learner, state, torch.randn(5, 2), torch.randn(5, 3))
     assert not any(module._forward_hooks for module in learner.model.modules())
 
 
@@ -85,10 +85,10 @@ def test_submodules_that_cannot_be_read_are_named() -> None:
 
     learner = br.tagi(Twice(), br.GaussianLikelihood(noise=NOISE), num_data=1)
     state, x, y = learner.init(), torch.randn(5, 2), torch.randn(5, 2)
-    assert br.infer_hidden(learner, state, x, y) == {}
+    assert br.explore.infer_hidden(learner, state, x, y) == {}
     with pytest.raises(ValueError, match=r"'layer' \(Linear\) returned GaussianTensor, Gauss"):
-        br.infer_hidden(learner, state, x, y, ["layer"])
+        br.explore.infer_hidden(learner, state, x, y, ["layer"])
     with pytest.raises(ValueError, match=r"'unused' \(Linear\) returned nothing"):
-        br.infer_hidden(learner, state, x, y, ["unused"])
+        br.explore.infer_hidden(learner, state, x, y, ["unused"])
     with pytest.raises(ValueError, match="no submodule 'lair'; it has layer, unused"):
-        br.infer_hidden(learner, state, x, y, ["lair"])
+        br.explore.infer_hidden(learner, state, x, y, ["lair"])

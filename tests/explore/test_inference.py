@@ -28,7 +28,7 @@ def gone_back(noise: float, times: int) -> tuple[Propagation, GaussianTensor, to
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     learner = br.tagi(model, br.GaussianLikelihood(noise=noise), num_data=1)
     network = FixedNetwork(learner, learner.init())
-    propagation, outputs = network.forward(br.uncertain(torch.randn(5, 3), 0.1))
+    propagation, outputs = network.forward(br.moments.uncertain(torch.randn(5, 3), 0.1))
     return propagation, outputs, network.back(outputs, torch.randn(5, 2), times=times)
 
 
@@ -51,7 +51,7 @@ def test_classes_seen_more_often_are_surer() -> None:
     network, x, y = FixedNetwork(learner, learner.init()), torch.randn(5, 3), torch.arange(5) % 3
     before = -math.inf
     for times in (1, 10, 1000):
-        _, outputs = network.forward(br.uncertain(x, 1.0))
+        _, outputs = network.forward(br.moments.uncertain(x, 1.0))
         network.back(outputs, y, times=times)
         mean, variance = posterior_moments(outputs, reach=1e9)
         sure = learner.likelihood.condition(mean, variance, y, {}).log_prob

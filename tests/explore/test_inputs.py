@@ -21,14 +21,14 @@ def _exact(double_precision: None) -> None:
     """Float64 in every test."""
 
 
-def line(gain: float = 0.3) -> tuple[br.Learner, br.State]:
+def line(gain: float = 0.3) -> tuple[br.Learner, br.types.State]:
     """One output that is linear in three inputs."""
     model = nn.Linear(3, 1)
     learner = br.tagi(model, br.GaussianLikelihood(noise=NOISE), num_data=1, gain=gain)
     return learner, learner.init()
 
 
-def curve() -> tuple[br.Learner, br.State]:
+def curve() -> tuple[br.Learner, br.types.State]:
     """A trained y = x² on [−1, 1]."""
     x = torch.linspace(-1, 1, 100).unsqueeze(1)
     model = mlp(1, 1, hidden=(30,))
@@ -39,7 +39,7 @@ def curve() -> tuple[br.Learner, br.State]:
 def test_one_linear_output_is_conditioned_on_exactly() -> None:
     learner, state = line()
     x, s, y = torch.randn(4, 3), torch.rand(4, 3) + 0.1, torch.randn(4, 1)
-    found = br.infer_inputs(learner, state, x, y, variance=s)
+    found = br.explore.infer_inputs(learner, state, x, y, variance=s)
     (w, b), variance = state.posterior.mean.values(), state.posterior.variance()
     v = variance["weight"]
     total = (v * (x.square() + s) + w.square() * s).sum(1, keepdim=True) + variance["bias"]
@@ -59,7 +59,7 @@ def test_a_chain_of_known_weights_is_inverted_exactly() -> None:
     learner = br.tagi(model, br.GaussianLikelihood(noise=NOISE), num_data=1, gain=1e-9)
     slope = math.prod(float(v) for k, v in model.state_dict().items() if "weight" in k)
     x, y = torch.randn(4, 1), torch.randn(4, 1)
-    found = br.infer_inputs(learner, learner.init(), x, y, variance=2.0)
+    found = br.explore.infer_inputs(learner, learner.init(), x, y, variance=2.0)
     precision = 1 / 2.0 + slope**2 / NOISE**2
     torch.testing.assert_close(found.variance, torch.full((4, 1), 1 / precision))
     mean = (x / 2.0 + slope / NOISE**2 * (y - model(x).detach() + slope * x)) / precision
@@ -69,13 +69,15 @@ def test_a_chain_of_known_weights_is_inverted_exactly() -> None:
 def test_steps_carry_the_posterior_on_or_only_its_mean() -> None:
     learner, state = line(gain=1e-9)
     x, y = torch.randn(4, 3), torch.randn(4, 1)
-    twice = br.infer_inputs(learner, state, x, y, variance=1.0, steps=2)
-    once = br.infer_inputs(learner, state, x, y, variance=1.0)
-    again = br.infer_inputs(learner, state, br.uncertain(once.mean, once.variance), y)
-    reset = br.infer_inputs(learner, state, br.uncertain(once.mean, 1.0), y)
+    twice = br.explore.infer_inputs(learner, state, x, y, variance=1.0, steps=2)
+    once = br.explore.infer_inputs(learner, state, x, y, variance=1.0)
+    again = br.explore.infer_inputs(
+        learner, state, br.moments.uncertain(once.mean, once.variance), y
+    )
+    reset = br.explore.infer_inputs(learner, state, br.moments.uncertain(once.mean, 1.0), y)
     torch.testing.assert_close(twice.mean, again.mean)
     torch.testing.assert_close(twice.variance, again.variance)
-    without = br.infer_inputs(learner, state, x, y, variance=1.0, steps=2, carry=False)
+    without = br.explore.infer_inputs(learner, state, x, y, variance=1.0, steps=2, carry=False)
     torch.testing.assert_close(without.mean, reset.mean)
     torch.testing.assert_close(without.variance, reset.variance)
     assert twice.output_mean.shape == (2, 4, 1)
@@ -85,7 +87,9 @@ def test_steps_carry_the_posterior_on_or_only_its_mean() -> None:
 def test_a_trained_network_is_asked_where_it_gives_a_value() -> None:
     learner, state = curve()
     start, wanted = torch.tensor([[0.5], [-0.5]]), torch.tensor([[0.64], [0.64]])
-    found = br.infer_inputs(learner, state, start, wanted, variance=0.01, steps=30, carry=False)
+    found = br.explore.infer_inputs(
+        learner, state, start, wanted, variance=0.01, steps=30, carry=False
+    )
     torch.testing.assert_close(found.mean, torch.tensor([[0.8], [-0.8]]), rtol=0.0, atol=0.02)
     assert bool((found.log_prob[-1] > found.log_prob[0]).all())
 
@@ -94,7 +98,9 @@ def test_no_step_overshoots_where_one_input_drives_many_units() -> None:
     # The variance of the output is summed up over 30 units as if each had an input of its own.
     learner, state = curve()
     start, wanted = torch.tensor([[0.5], [-0.5]]), torch.tensor([[0.64], [0.64]])
-    found = br.infer_inputs(learner, state, start, wanted, variance=0.01, steps=8, carry=False)
+    found = br.explore.infer_inputs(
+        learner, state, start, wanted, variance=0.01, steps=8, carry=False
+    )
     assert bool((found.output_mean < 0.66).all())
     assert bool((found.output_mean.diff(dim=0) > 0).all())
 
@@ -102,8 +108,8 @@ def test_no_step_overshoots_where_one_input_drives_many_units() -> None:
 def test_batches_make_no_difference() -> None:
     learner, state = curve()
     x, y = torch.rand(7, 1), torch.rand(7, 1)
-    whole = br.infer_inputs(learner, state, x, y, variance=0.1, steps=3)
-    parts = br.infer_inputs(learner, state, x, y, variance=0.1, steps=3, batch_size=2)
+    whole = br.explore.infer_inputs(learner, state, x, y, variance=0.1, steps=3)
+    parts = br.explore.infer_inputs(learner, state, x, y, variance=0.1, steps=3, batch_size=2)
     for name in ("mean", "variance", "output_mean", "output_variance", "log_prob"):
         torch.testing.assert_close(getattr(whole, name), getattr(parts, name))
 
@@ -111,17 +117,22 @@ def test_batches_make_no_difference() -> None:
 def test_arrays_and_uncertain_inputs_are_taken_alike() -> None:
     learner, state = line()
     x, y = torch.randn(4, 3), torch.randn(4)
-    plain = br.infer_inputs(learner, state, x, y, variance=0.1)
-    for given in (br.uncertain(x, 0.1), (br.uncertain(x, torch.full((4, 3), 0.1)),)):
-        torch.testing.assert_close(br.infer_inputs(learner, state, given, y).mean, plain.mean)
-    array = br.infer_inputs(learner, state, x.numpy(), y.numpy(), variance=0.1)
+    plain = br.explore.infer_inputs(learner, state, x, y, variance=0.1)
+    for given in (
+        br.moments.uncertain(x, 0.1),
+        (br.moments.uncertain(x, torch.full((4, 3), 0.1)),),
+    ):
+        torch.testing.assert_close(
+            br.explore.infer_inputs(learner, state, given, y).mean, plain.mean
+        )
+    array = br.explore.infer_inputs(learner, state, x.numpy(), y.numpy(), variance=0.1)
     torch.testing.assert_close(array.mean, plain.mean)
 
 
 def test_nothing_is_learned_where_nothing_is_wanted() -> None:
     learner, state = line()
     x = torch.randn(2, 3)
-    found = br.infer_inputs(learner, state, x, torch.tensor([math.nan, 0.0]), variance=0.1)
+    found = br.explore.infer_inputs(learner, state, x, torch.tensor([math.nan, 0.0]), variance=0.1)
     torch.testing.assert_close(found.mean[0], x[0])
     torch.testing.assert_close(found.variance[0], torch.full((3,), 0.1))
     assert not torch.allclose(found.mean[1], x[1])
@@ -131,7 +142,7 @@ def test_bounds_hold() -> None:
     learner, state = line(gain=1e-3)
     x, y = torch.zeros(4, 3), torch.full((4, 1), 100.0)
     low, high = torch.tensor([-0.1, -0.2, -0.3]), torch.tensor([0.3, 0.2, 0.1])
-    found = br.infer_inputs(learner, state, x, y, variance=1.0, bounds=(low, high))
+    found = br.explore.infer_inputs(learner, state, x, y, variance=1.0, bounds=(low, high))
     at_edge = (found.mean == low) | (found.mean == high)
     assert bool(at_edge.all())
 
@@ -139,7 +150,9 @@ def test_bounds_hold() -> None:
 def test_the_state_stays_as_it_is() -> None:
     learner, state = curve()
     before = [v.clone() for _, v in tree.leaves(state) if isinstance(v, Tensor)]
-    br.infer_inputs(learner, state, torch.rand(3, 1), torch.rand(3, 1), variance=0.1, steps=2)
+    br.explore.infer_inputs(
+        learner, state, torch.rand(3, 1), torch.rand(3, 1), variance=0.1, steps=2
+    )
     after = [v for _, v in tree.leaves(state) if isinstance(v, Tensor)]
     for old, new in zip(before, after, strict=True):
         torch.testing.assert_close(new, old, rtol=0.0, atol=0.0)
@@ -148,7 +161,7 @@ def test_the_state_stays_as_it_is() -> None:
 def test_many_outputs_leave_a_positive_variance() -> None:
     model = nn.Linear(1, 50)
     learner = br.tagi(model, br.GaussianLikelihood(noise=1e-3), num_data=1, gain=1e-6)
-    found = br.infer_inputs(
+    found = br.explore.infer_inputs(
         learner, learner.init(), torch.zeros(2, 1), torch.ones(2, 50), variance=1.0, steps=3
     )
     assert bool((found.variance > 0).all())
@@ -169,11 +182,13 @@ class Two(nn.Module):
 def test_of_two_inputs_the_uncertain_one_is_inferred() -> None:
     learner = br.tagi(Two(), br.GaussianLikelihood(noise=0.1), num_data=1)
     state, a, b, y = learner.init(), torch.randn(5, 2), torch.randn(5, 3), torch.randn(5, 1)
-    found = br.infer_inputs(learner, state, (a, br.uncertain(b, 0.1)), y, batch_size=2)
+    found = br.explore.infer_inputs(
+        learner, state, (a, br.moments.uncertain(b, 0.1)), y, batch_size=2
+    )
     assert found.mean.shape == (5, 3)
     assert not torch.allclose(found.mean, b)
     with pytest.raises(ValueError, match="one input"):
-        br.infer_inputs(learner, state, (a, b), y, variance=0.1)
+        br.explore.infer_inputs(learner, state, (a, b), y, variance=0.1)
 
 
 class TestRefusals:
@@ -182,35 +197,35 @@ class TestRefusals:
         x, y = torch.zeros(2, 3), torch.zeros(2)
         for variance in (0.0, -1.0, math.inf, torch.tensor([[1.0, 1.0, 0.0]] * 2)):
             with pytest.raises(ValueError, match="positive"):
-                br.infer_inputs(learner, state, x, y, variance=variance)
+                br.explore.infer_inputs(learner, state, x, y, variance=variance)
         with pytest.raises(ValueError, match="no variance"):
-            br.infer_inputs(learner, state, x, y)
+            br.explore.infer_inputs(learner, state, x, y)
         with pytest.raises(ValueError, match="a variance"):
-            br.infer_inputs(learner, state, br.uncertain(x, 1.0), y, variance=1.0)
+            br.explore.infer_inputs(learner, state, br.moments.uncertain(x, 1.0), y, variance=1.0)
 
     def test_whole_numbers(self) -> None:
         learner, state = line()
         x = torch.zeros(2, 3, dtype=torch.long)
         with pytest.raises(TypeError, match="floating-point"):
-            br.infer_inputs(learner, state, x, torch.zeros(2), variance=1.0)
+            br.explore.infer_inputs(learner, state, x, torch.zeros(2), variance=1.0)
 
     def test_sizes_that_do_not_fit(self) -> None:
         learner, state = line()
         with pytest.raises(ValueError, match="2 inputs but 3"):
-            br.infer_inputs(learner, state, torch.zeros(2, 3), torch.zeros(3), variance=1.0)
+            br.explore.infer_inputs(learner, state, torch.zeros(2, 3), torch.zeros(3), variance=1.0)
         with pytest.raises(ValueError, match="steps"):
-            br.infer_inputs(
+            br.explore.infer_inputs(
                 learner, state, torch.zeros(2, 3), torch.zeros(2), variance=1.0, steps=0
             )
         with pytest.raises(ValueError, match="bounds"):
-            br.infer_inputs(
+            br.explore.infer_inputs(
                 learner, state, torch.zeros(2, 3), torch.zeros(2), variance=1.0, bounds=(1, 0)
             )
 
     def test_weights_that_vary_together(self) -> None:
         learner = br.ridge(nn.Linear(3, 1), br.GaussianLikelihood(noise=1.0), num_data=2)
         with pytest.raises(TypeError, match="it would lose what DenseMatrix knows"):
-            br.infer_inputs(
+            br.explore.infer_inputs(
                 learner, learner.init(), torch.zeros(2, 3), torch.zeros(2), variance=1.0
             )
 
@@ -222,7 +237,7 @@ class TestRefusals:
         model = nn.Sequential(nn.Linear(3, 3), Strange(), nn.Linear(3, 1))
         learner = br.tagi(model, br.GaussianLikelihood(noise=1.0), num_data=2)
         with pytest.raises(NoRule, match=r"'fft_fft'.*Layer '1', Strange"):
-            br.infer_inputs(
+            br.explore.infer_inputs(
                 learner, learner.init(), torch.zeros(2, 3), torch.zeros(2), variance=1.0
             )
 
@@ -230,5 +245,5 @@ class TestRefusals:
 def test_diagonal_beliefs_of_other_methods_can_be_asked() -> None:
     learner = br.vogn(nn.Linear(3, 1), br.GaussianLikelihood(noise=NOISE), num_data=10)
     x, y = torch.randn(4, 3), torch.randn(4, 1)
-    found = br.infer_inputs(learner, learner.init(), x, y, variance=1.0)
+    found = br.explore.infer_inputs(learner, learner.init(), x, y, variance=1.0)
     assert bool(((found.mean - x).abs() > 0).all())

@@ -15,7 +15,7 @@ BEST = torch.tensor([0.3, -0.4])
 
 
 @cache
-def bowl() -> tuple[br.Learner, br.State]:
+def bowl() -> tuple[br.Learner, br.types.State]:
     """A trained `y = |x − best|²` on [−1, 1]²."""
     x = 2.0 * torch.rand(400, 2, generator=torch.Generator().manual_seed(0)) - 1.0
     y = (x - BEST).square().sum(1, keepdim=True)
@@ -29,7 +29,7 @@ def starts(num: int = 5) -> Tensor:
 
 def test_the_least_output_is_found_from_anywhere() -> None:
     learner, state = bowl()
-    found = br.optimise_inputs(learner, state, starts(), variance=0.05, bounds=(-1.0, 1.0))
+    found = br.explore.optimise_inputs(learner, state, starts(), variance=0.05, bounds=(-1.0, 1.0))
     assert float((found.x - BEST).abs().max()) < 0.2
     prediction = br.predict(learner, state, found.x)
     torch.testing.assert_close(found.mean, prediction.mean[:, 0])
@@ -38,7 +38,7 @@ def test_the_least_output_is_found_from_anywhere() -> None:
 
 def test_scores_only_get_better_and_the_path_ends_at_the_best() -> None:
     learner, state = bowl()
-    found = br.optimise_inputs(learner, state, starts(), variance=0.05, steps=12)
+    found = br.explore.optimise_inputs(learner, state, starts(), variance=0.05, steps=12)
     assert found.path.shape == (13, 5, 2)
     assert found.values.shape == (13, 5)
     assert bool((found.values.diff(dim=0) <= 0).all())
@@ -49,7 +49,7 @@ def test_scores_only_get_better_and_the_path_ends_at_the_best() -> None:
 
 def test_the_largest_output_lies_in_a_corner() -> None:
     learner, state = bowl()
-    found = br.optimise_inputs(
+    found = br.explore.optimise_inputs(
         learner, state, starts(20), variance=0.05, bounds=(-1.0, 1.0), maximise=True
     )
     assert bool((found.values.diff(dim=0) >= 0).all())
@@ -59,15 +59,15 @@ def test_the_largest_output_lies_in_a_corner() -> None:
 
 def test_exploration_prefers_what_is_not_known() -> None:
     learner, state = bowl()
-    sure = br.optimise_inputs(learner, state, starts(20), variance=0.05)
-    bold = br.optimise_inputs(learner, state, starts(20), variance=0.05, exploration=300.0)
+    sure = br.explore.optimise_inputs(learner, state, starts(20), variance=0.05)
+    bold = br.explore.optimise_inputs(learner, state, starts(20), variance=0.05, exploration=300.0)
     assert float(bold.std.mean()) > 1.3 * float(sure.std.mean())
     torch.testing.assert_close(bold.values[-1], bold.mean - 300.0 * bold.std)
 
 
 def test_bounds_move_the_start_too() -> None:
     learner, state = bowl()
-    found = br.optimise_inputs(
+    found = br.explore.optimise_inputs(
         learner, state, torch.full((1, 2), 5.0), variance=0.05, bounds=(-0.5, 0.5)
     )
     assert float(found.path.abs().max()) <= 0.5
@@ -75,18 +75,18 @@ def test_bounds_move_the_start_too() -> None:
 
 def test_the_start_may_be_uncertain_itself() -> None:
     learner, state = bowl()
-    plain = br.optimise_inputs(learner, state, starts(), variance=0.05)
-    given = br.optimise_inputs(learner, state, br.uncertain(starts(), 0.05))
+    plain = br.explore.optimise_inputs(learner, state, starts(), variance=0.05)
+    given = br.explore.optimise_inputs(learner, state, br.moments.uncertain(starts(), 0.05))
     torch.testing.assert_close(given.x, plain.x)
 
 
 def test_what_has_no_best_is_refused() -> None:
     two = br.tagi(nn.Linear(2, 2), br.GaussianLikelihood(), num_data=1)
     with pytest.raises(ValueError, match="one real-valued output"):
-        br.optimise_inputs(two, two.init(), starts(), variance=1.0)
+        br.explore.optimise_inputs(two, two.init(), starts(), variance=1.0)
     classes = br.tagi(nn.Linear(2, 1), br.BernoulliLikelihood(), num_data=1)
     with pytest.raises(ValueError, match="BernoulliLikelihood"):
-        br.optimise_inputs(classes, classes.init(), starts(), variance=1.0)
+        br.explore.optimise_inputs(classes, classes.init(), starts(), variance=1.0)
     learner, state = bowl()
     with pytest.raises(ValueError, match="no variance"):
-        br.optimise_inputs(learner, state, starts())
+        br.explore.optimise_inputs(learner, state, starts())

@@ -197,7 +197,7 @@ def test_bad_data_are_named() -> None:
     with pytest.raises(ValueError, match="GaussianLikelihood needs targets of the shape"):
         hmc(model, likelihood, (x, torch.cat([y, y], 1)), **SHORT)
     with pytest.raises(TypeError, match="plain inputs"):
-        hmc(model, likelihood, (br.uncertain(x, 0.1), y), **SHORT)
+        hmc(model, likelihood, (br.moments.uncertain(x, 0.1), y), **SHORT)
 
 
 def test_bad_models_and_likelihoods_are_named() -> None:

@@ -28,7 +28,7 @@ def _log_prior(theta: Tensor, precision: float = 1.0) -> Tensor:
     return Normal(torch.zeros_like(std), std).log_prob(theta).sum()
 
 
-LIKELIHOODS: list[tuple[br.Likelihood, int, Callable[[Tensor], Tensor]]] = [
+LIKELIHOODS: list[tuple[br.likelihoods.Likelihood, int, Callable[[Tensor], Tensor]]] = [
     (br.GaussianLikelihood(noise=0.7), 1, lambda y: y),
     (br.HeteroscedasticLikelihood(), 2, lambda y: y),
     (br.CategoricalLikelihood(), 3, lambda y: (y.squeeze(1) > 0).long()),
@@ -46,7 +46,7 @@ EACH = pytest.mark.parametrize(
 
 @EACH
 def test_the_density_is_the_likelihood_and_the_prior(
-    likelihood: br.Likelihood, outputs: int, targets: Callable[[Tensor], Tensor]
+    likelihood: br.likelihoods.Likelihood, outputs: int, targets: Callable[[Tensor], Tensor]
 ) -> None:
     model, (x, y) = mlp(2, 3, outputs), _data()
     y = targets(y)
@@ -58,7 +58,7 @@ def test_the_density_is_the_likelihood_and_the_prior(
 
 @EACH
 def test_the_traced_gradient_is_that_of_autograd(
-    likelihood: br.Likelihood, outputs: int, targets: Callable[[Tensor], Tensor]
+    likelihood: br.likelihoods.Likelihood, outputs: int, targets: Callable[[Tensor], Tensor]
 ) -> None:
     x, y = _data()
     density = LogDensity(mlp(2, 3, outputs), likelihood, (x, targets(y)))

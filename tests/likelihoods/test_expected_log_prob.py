@@ -176,6 +176,6 @@ def test_a_class_that_there_is_not_is_refused() -> None:
 
 def test_a_likelihood_without_it_names_those_that_have_it() -> None:
     with pytest.raises(TypeError, match=r"RemaxLikelihood does not know .* CategoricalLike"):
-        br.RemaxLikelihood().expected_log_prob(
+        br.likelihoods.RemaxLikelihood().expected_log_prob(
             torch.zeros(1, 3), torch.ones(1, 3), torch.tensor([1]), {}
         )

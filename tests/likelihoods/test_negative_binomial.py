@@ -102,7 +102,9 @@ def test_a_dispersion_that_is_none_is_refused(dispersion: float) -> None:
 
 
 @pytest.mark.parametrize("how", [br.Draws(50), br.AtMean(), br.Linearised()])
-def test_a_network_learns_and_predicts_counts(how: br.Expectation | br.Linearised) -> None:
+def test_a_network_learns_and_predicts_counts(
+    how: br.expectations.Expectation | br.Linearised,
+) -> None:
     """`log μ = 1 + x`, and predictions sample what they state."""
     x = 2.0 * torch.rand(400, 1, generator=generator(1)) - 1.0
     likelihood = NegativeBinomialLikelihood(dispersion=0.3)

@@ -294,7 +294,7 @@ def test_a_step_on_linear_regression_is_the_exact_posterior() -> None:
     state, _ = learner.step(learner.init(), (x, y))
     truth = LinearRegression(with_ones(x), y[:, 0], 0.3, 0.7)
     belief = state.posterior
-    assert isinstance(belief, br.Gaussian)
+    assert isinstance(belief, br.posteriors.Gaussian)
     close(flat(belief.mean), truth.mean)
     close(columns(belief.precision.matmul, belief.mean), truth.precision)
 

@@ -23,7 +23,7 @@ STRUCTURES: list[Any] = [
     br.Kronecker(),
     br.Kronecker(exact=True),
     br.Kronecker(corrected=True),
-    br.BlockTridiagonal(),
+    br.matrices.BlockTridiagonal(),
 ]
 
 
@@ -122,7 +122,7 @@ def test_several_draws_are_those_of_one_after_another(structure: Structure) -> N
 
 def test_draws_of_neighbouring_layers_have_the_inverse_as_their_covariance() -> None:
     """Whatever basis is chosen among equal eigenvalues, of which a chain has many."""
-    whole: Matrix = alone(matrix(br.BlockTridiagonal(), 1), 0)
+    whole: Matrix = alone(matrix(br.matrices.BlockTridiagonal(), 1), 0)
     sizes = [value.numel() for value in vector(0).values()]
     total = sum(sizes)
 

@@ -246,7 +246,7 @@ def test_draws_have_the_covariance() -> None:
     params = params_of(model)
     matrix = BlockTridiagonal().contract(rows_of(model, randn(5, 1))).damped(0.1)
     generator = torch.Generator().manual_seed(0)
-    belief = br.Gaussian({k: torch.zeros_like(v) for k, v in params.items()}, matrix)
+    belief = br.posteriors.Gaussian({k: torch.zeros_like(v) for k, v in params.items()}, matrix)
     draws = torch.stack([flat(belief.sample(generator)) for _ in range(4000)])
     z_close(draws, 0.0)
     covariance = torch.linalg.inv(dense(matrix, params))

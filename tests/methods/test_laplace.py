@@ -9,10 +9,11 @@ from learning import equal_trees, small_batch, small_model
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import CategoricalLikelihood, Dense, Diagonal, Gaussian, Isotropic, State, Structure
+from bayesrule import CategoricalLikelihood, Dense, Diagonal
 from bayesrule.curvature import Problem
-from bayesrule.matrices import DenseMatrix, SubsetMatrix
-from bayesrule.types import Params
+from bayesrule.matrices import DenseMatrix, Isotropic, Structure, SubsetMatrix
+from bayesrule.posteriors import Gaussian
+from bayesrule.types import Params, State
 
 PRIOR, NUM_DATA = 0.6, 24
 
@@ -42,7 +43,7 @@ def _trained(model: nn.Module, **options: Any) -> tuple[br.Learner, State]:
     return learner, state
 
 
-def _precision(state: State) -> br.Matrix:
+def _precision(state: State) -> br.matrices.Matrix:
     assert isinstance(state.posterior, Gaussian)
     return state.posterior.precision
 

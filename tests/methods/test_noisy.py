@@ -12,9 +12,10 @@ from contracts.method import regression_task
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import GaussianLikelihood, Kronecker, Learner, State
+from bayesrule import GaussianLikelihood, Kronecker, Learner
 from bayesrule.posteriors import Gaussian, Rotated
 from bayesrule.training import checkpoint
+from bayesrule.types import State
 
 NOISY = ["noisy_adam", "noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full"]
 INTERVALS: dict[str, dict[str, Any]] = {
@@ -36,7 +37,7 @@ def learner_of(name: str, kind: str, **options: Any) -> Learner:
     """A method with learned noise."""
     given = {} if name == "noisy_adam" else INTERVALS[kind]
     noise = GaussianLikelihood(averaging=0.1)
-    return br.METHODS[name](net(), noise, num_data=64, **{**given, **options})
+    return br.methods.METHODS[name](net(), noise, num_data=64, **{**given, **options})
 
 
 def trained(learner: Learner, state: State, steps: int) -> State:
@@ -73,12 +74,12 @@ def test_the_noise_is_learned(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["noisy_kfac", "noisy_ekfac"])
 @pytest.mark.parametrize(("inverse_every", "kind"), [(1, Gaussian), (7, Rotated)])
 def test_bases_are_kept_where_inverses_are(name: str, inverse_every: int, kind: type) -> None:
-    learner = br.METHODS[name](
+    learner = br.methods.METHODS[name](
         net(), GaussianLikelihood(), num_data=64, inverse_every=inverse_every
     )
     assert type(learner.init().posterior) is kind
     options = {"inverse_every": inverse_every, "curvature": br.PerExample()}
-    plain = br.METHODS[name](net(), GaussianLikelihood(), num_data=64, **options)
+    plain = br.methods.METHODS[name](net(), GaussianLikelihood(), num_data=64, **options)
     assert type(plain.init().posterior) is Gaussian
     assert learner.parts()["posterior"] == "Kronecker"
 
@@ -104,7 +105,7 @@ def test_options_reach_the_rule() -> None:
         assert isinstance(rule, br.Noisy)
         assert {key: getattr(rule, key) for key in options} == options
         assert rule.momentum == br.Average(0.5)
-        momentum = br.Velocity(0.3)
+        momentum = br.rules.Velocity(0.3)
         assert learner_of(name, "usual bases", momentum=momentum).rule.momentum is momentum  # type: ignore[attr-defined]
         assert learner_of(name, "usual bases", momentum=None).rule.momentum is None  # type: ignore[attr-defined]
 
@@ -142,7 +143,7 @@ def test_a_recurrent_layer_is_no_chain() -> None:
 
 @pytest.mark.parametrize("name", [*(k for k in NOISY if k != "noisy_tridiagonal"), "vogn"])
 def test_recurrent_layers_are_taken(name: str) -> None:
-    learner = br.METHODS[name](Recurrent(), GaussianLikelihood(), num_data=8)
+    learner = br.methods.METHODS[name](Recurrent(), GaussianLikelihood(), num_data=8)
     state, _ = learner.step(learner.init(), (torch.randn(4, 5, 2), torch.randn(4, 1)))
     for weight in ("memory.weight_hh_l0", "memory.bias_ih_l0"):
         after = state.posterior.mean[weight]

@@ -167,7 +167,11 @@ WORDS: dict[str, str] = dict.fromkeys(
 
 
 def own(
-    model: nn.Module, likelihood: br.Likelihood, *, speed: float = 0.1, **options: Unpack[Settings]
+    model: nn.Module,
+    likelihood: br.likelihoods.Likelihood,
+    *,
+    speed: float = 0.1,
+    **options: Unpack[Settings],
 ) -> br.Learner:
     """MAP under another name."""
     return br.map(model, likelihood, learning_rate=speed, **options)

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
-from bayesrule import Learner, State, moments
+from bayesrule import Learner, moments
 from bayesrule.likelihoods import PoissonLikelihood
 from bayesrule.matrices import Dense, Diagonal, Isotropic, LowRank, Structure, Subset
 from bayesrule.posteriors import FanIn, Gaussian, GaussianFamily
 from bayesrule.rules import Conditioning
 from bayesrule.tensors import distributed
+from bayesrule.types import State
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -243,7 +244,7 @@ class TestSettling:
         learner = self.learner()
         state = learner.init()
         batches = [(torch.randn(5, 2), torch.randn(5, 1)) for _ in range(4)]
-        settled = learner.settle(state, batches, most=3)
+        settled = learner.renew_averages(state, batches, most=3)
         mean, variance = [], []
         for x, _ in batches[:3]:
             weight, bias = (state.posterior.mean[f"0.{k}"] for k in ("weight", "bias"))

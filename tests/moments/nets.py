@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, State
+from bayesrule import Learner
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.posteriors import Gaussian
 from bayesrule.rules import Conditioning
+from bayesrule.types import State
 
 from . import equations
 

@@ -380,7 +380,7 @@ class Finder(nn.Module):
         return self.head(tokens.mean(1))
 
 
-def markers(num: int, seed: int, length: int = 6) -> br.Batch:
+def markers(num: int, seed: int, length: int = 6) -> br.types.Batch:
     """Tokens of kinds 1 to 3 at places 0 to 5, and the place of the one token of kind 0."""
     generator = torch.Generator().manual_seed(seed)
     place = torch.randint(length, (num,), generator=generator)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import State, moments
+from bayesrule import moments
 from bayesrule.moments import Propagation
 from bayesrule.tensors.network import Network
+from bayesrule.types import State
 
 from . import equations
 from .nets import (

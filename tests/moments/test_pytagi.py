@@ -178,14 +178,14 @@ def test_one_step_of_a_net(name: str) -> None:
 
 def test_one_step_of_a_tree_of_ten_classes() -> None:
     arrays, network = case("hierarchical_10"), Network(mlp(4, 8, 11).double())
-    likelihood = br.HierarchicalLikelihood(10, noise=float(arrays["sigma_v"]))
+    likelihood = br.likelihoods.HierarchicalLikelihood(10, noise=float(arrays["sigma_v"]))
     check_outputs(arrays, network)
     check_step(arrays, network, seen_by(likelihood, arrays["labels"].long()))
 
 
 def test_class_probabilities_of_a_tree() -> None:
     arrays = case("hierarchical_10")
-    found = br.HierarchicalLikelihood(10).marginal(
+    found = br.likelihoods.HierarchicalLikelihood(10).marginal(
         arrays["given.mean"], arrays["given.variance"], {}
     )
     expected = arrays["given.probability"]
@@ -194,7 +194,7 @@ def test_class_probabilities_of_a_tree() -> None:
 
 def test_one_step_behind_remax() -> None:
     arrays, network = case("remax_6"), Network(mlp(4, 8, 5).double())
-    likelihood = br.RemaxLikelihood(noise=float(arrays["sigma_v"]))
+    likelihood = br.likelihoods.RemaxLikelihood(noise=float(arrays["sigma_v"]))
     check_step(arrays, network, seen_by(likelihood, arrays["target"].argmax(1)))
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesrule import Learner, State, moments
+from bayesrule import Learner, moments
 from bayesrule.moments import GaussianTensor, MomentMatched, NoRule, Tape, uncertain
 from bayesrule.moments.tensor import RULES, name_of, parts, tape_of
+from bayesrule.types import State
 
 from . import equations
 from .nets import NOISE, assert_same, belief_of, learner_of, randn, uneven

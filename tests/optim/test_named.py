@@ -48,7 +48,7 @@ def test_ivon_equals_the_learner(draws: int) -> None:
 @pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adam"])
 def test_methods_at_the_mean_equal_the_learners(name: str, prior_precision: float) -> None:
     settings: dict[str, Any] = {"num_data": N, "prior_precision": prior_precision}
-    method, likelihood = br.METHODS[name.lower()], br.CategoricalLikelihood()
+    method, likelihood = br.methods.METHODS[name.lower()], br.CategoricalLikelihood()
     learner = method(network(), likelihood, learning_rate=0.02, **settings)
     state, model = learner.init(), network()
     optimizer = getattr(optimisers, name)(model.named_parameters(), lr=0.02, **settings)
@@ -87,7 +87,7 @@ def test_options_and_defaults_are_those_of_the_methods(name: str) -> None:
         {k.replace("learning_rate", "lr"): v.default for k, v in parameters.items()}
         for parameters in (
             inspect.signature(getattr(optimisers, name)).parameters,
-            inspect.signature(br.METHODS[name.lower()]).parameters,
+            inspect.signature(br.methods.METHODS[name.lower()]).parameters,
         )
     )
     shared = {"model", "likelihood", *Settings.__annotations__}

@@ -14,7 +14,7 @@ from bayesrule.posteriors import evidence
 
 MEAN = {"w": randn(2, 2, seed=1), "b": randn(2, seed=2)}
 STRUCTURES = [
-    br.Isotropic(),
+    br.matrices.Isotropic(),
     br.Diagonal(),
     br.Dense(),
     br.LowRank(6),
@@ -22,7 +22,7 @@ STRUCTURES = [
 ]
 
 
-def curvature(structure: br.Structure) -> Matrix:
+def curvature(structure: br.matrices.Structure) -> Matrix:
     return structure.project(5.0 * positive(6, seed=3), MEAN)
 
 
@@ -46,7 +46,7 @@ def test_for_linear_regression_it_is_the_marginal_likelihood() -> None:
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 @pytest.mark.parametrize("start", [0.01, 1.0, 300.0])
-def test_the_prior_found_is_a_maximum(structure: br.Structure, start: float) -> None:
+def test_the_prior_found_is_a_maximum(structure: br.matrices.Structure, start: float) -> None:
     matrix = curvature(structure)
     best = evidence.prior_precision(matrix, MEAN, start, steps=200, tolerance=1e-9)
     top = evidence.log_evidence(matrix, MEAN, best)
@@ -66,7 +66,7 @@ def test_laplace_uses_it_only_where_no_prior_is_asked_for() -> None:
     def precision(**options: object) -> torch.Tensor:
         learner = br.laplace(model, br.CategoricalLikelihood(), num_data=40, **options)  # type: ignore[arg-type]
         state = learner.finish(learner.init(), [(x, y)])
-        assert isinstance(state.posterior, br.Gaussian)
+        assert isinstance(state.posterior, br.posteriors.Gaussian)
         return flat(state.posterior.precision.diagonal())
 
     plain, tuned = precision(prior_precision=1.0), precision()

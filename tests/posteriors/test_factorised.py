@@ -68,21 +68,21 @@ def test_the_divergence_of_many_weights_is_summed_without_rounding() -> None:
 
 
 def test_the_first_spread_is_a_share_of_the_prior_or_by_fan_in() -> None:
-    q = MeanFieldFamily(0.2).init(PARAMS, weight=10.0, prior_precision=4.0)
+    q = MeanFieldFamily(0.2).init(PARAMS, weight=10.0, prior=4.0)
     close(flat(q.std()), torch.full((6,), 0.1, dtype=DTYPE), 1e-12)
-    q = MeanFieldFamily(FanIn(0.5)).init(PARAMS, weight=10.0, prior_precision=4.0)
+    q = MeanFieldFamily(FanIn(0.5)).init(PARAMS, weight=10.0, prior=4.0)
     close(q.std()["w"], torch.full((2, 2), 0.5 * 2**-0.5, dtype=DTYPE), 1e-12)
-    q = MeanFieldFamily(0.2).init(PARAMS, weight=10.0, prior_precision=0.0)
+    q = MeanFieldFamily(0.2).init(PARAMS, weight=10.0, prior=0.0)
     close(flat(q.std()), torch.full((6,), 0.2, dtype=DTYPE), 1e-12)
     with pytest.raises(ValueError, match="spread must be positive, got 0"):
-        MeanFieldFamily(0.0).init(PARAMS, weight=10.0, prior_precision=1.0)
+        MeanFieldFamily(0.0).init(PARAMS, weight=10.0, prior=1.0)
 
 
 def test_known_names_must_exist_and_leave_some() -> None:
     with pytest.raises(ValueError, match=r"No weight is named 'x\*'.*There are: w, b"):
-        MeanFieldFamily(known=("x*",)).init(PARAMS, weight=1.0, prior_precision=1.0)
+        MeanFieldFamily(known=("x*",)).init(PARAMS, weight=1.0, prior=1.0)
     with pytest.raises(ValueError, match="All weights are held as known"):
-        MeanFieldFamily(known=("w", "b")).init(PARAMS, weight=1.0, prior_precision=1.0)
+        MeanFieldFamily(known=("w", "b")).init(PARAMS, weight=1.0, prior=1.0)
 
 
 def test_the_gradient_in_log_std_is_that_in_the_scales() -> None:

@@ -61,7 +61,7 @@ class RotatedContract(FamilyContract):
         """The bases are in it, too: they must not be found anew."""
         q = self.posterior()
         kept = q.state_dict()
-        start = self.family.init(PARAMS, weight=10.0, prior_precision=0.5)
+        start = self.family.init(PARAMS, weight=10.0, prior=0.5)
         again = tree.rebuild(start, lambda name, old: kept[name])
         close(flat(again.mean), flat(q.mean), 0.0)
         close(flat(again.variance()), flat(q.variance()), 0.0)
@@ -81,7 +81,7 @@ class TestCorrected(RotatedContract):
 
 def test_other_parameters_stay_as_they_are() -> None:
     params = {"w": PARAMS["w"], "scale": PARAMS["b"]}
-    q = RotatedFamily(Kronecker()).init(params, weight=4.0, prior_precision=0.5)
+    q = RotatedFamily(Kronecker()).init(params, weight=4.0, prior=0.5)
     assert set(q.rotated) == {"w", "scale"}
     close(q.rotated["scale"], params["scale"])
     close(q.variance()["scale"], params["scale"] * 0.0 + 1.0 / 4.5)

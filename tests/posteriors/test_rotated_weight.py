@@ -13,10 +13,10 @@ from torch.nn import functional
 from bayesrule.curvature import Problem
 from bayesrule.curvature._base import plain_gradient
 from bayesrule.curvature.rows import Recording
-from bayesrule.posteriors.rotated_weight import RotatedWeight, turned
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Kronecker
 from bayesrule.matrices.rotation import Rotation
+from bayesrule.posteriors.rotated_weight import RotatedWeight, turned
 from bayesrule.tensors.network import Network
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -199,7 +199,7 @@ def test_parameters_are_as_many_as_in_the_paper(rank: int | None, thousands: int
     """Swiatkowski et al. (2020), figure 6: MNIST, MLP. Biases are counted with scales."""
     params = {k: v.detach() for k, v in _mlp().named_parameters()}
     family = MeanFieldFamily() if rank is None else KTiedFamily(rank)
-    found = family.init(params, weight=1.0, prior_precision=1.0).num_parameters
+    found = family.init(params, weight=1.0, prior=1.0).num_parameters
     assert round(found / 1000) == thousands
     tied = 784 * 400 + 400 * 400 + 400 * 10 if rank is None else rank * (784 + 3 * 400 + 400 + 10)
     assert found == 478_410 + 810 + tied
@@ -207,7 +207,7 @@ def test_parameters_are_as_many_as_in_the_paper(rank: int | None, thousands: int
 
 def test_kernels_of_recurrent_layers_are_tied_over_their_gates() -> None:
     params = {k: v.detach() for k, v in nn.LSTM(7, 8).named_parameters()}
-    scales = KTiedFamily(2).init(params, weight=1.0, prior_precision=1.0).scales
+    scales = KTiedFamily(2).init(params, weight=1.0, prior=1.0).scales
     assert {k: tuple(v.shape) for k, v in scales.items()} == {
         "weight_ih_l0.u": (2, 32),
         "weight_ih_l0.v": (2, 7),
@@ -249,12 +249,12 @@ REFUSED: list[tuple[Rank, str]] = [
 @pytest.mark.parametrize(("rank", "message"), REFUSED, ids=[str(case[0]) for case in REFUSED])
 def test_ranks_that_do_not_fit_are_refused(rank: Rank, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        KTiedFamily(rank).init(_tied().mean, weight=1.0, prior_precision=1.0)
+        KTiedFamily(rank).init(_tied().mean, weight=1.0, prior=1.0)
 
 
 def test_a_known_weight_cannot_be_tied() -> None:
     with pytest.raises(ValueError, match=r"is named 'w', which has rank 2\. There are: c"):
-        KTiedFamily({"w": 2}, known=("w",)).init(_tied().mean, weight=1.0, prior_precision=1.0)
+        KTiedFamily({"w": 2}, known=("w",)).init(_tied().mean, weight=1.0, prior=1.0)
 
 
 # The first belief.
@@ -264,8 +264,8 @@ def test_a_known_weight_cannot_be_tied() -> None:
 @pytest.mark.parametrize("spread", [0.05, FanIn(0.5)], ids=repr)
 def test_the_first_mean_is_that_of_mean_field(rank: int, spread: float | FanIn) -> None:
     params = {"w": torch.zeros(300, 200), "c": torch.zeros(64, 32, 3, 3), "b": torch.zeros(300)}
-    found = KTiedFamily(rank, spread).init(params, weight=1.0, prior_precision=4.0).std()
-    wanted = MeanFieldFamily(spread).init(params, weight=1.0, prior_precision=4.0).std()
+    found = KTiedFamily(rank, spread).init(params, weight=1.0, prior=4.0).std()
+    wanted = MeanFieldFamily(spread).init(params, weight=1.0, prior=4.0).std()
     for name in params:
         # `close` takes its tolerance twice, so this is within 3 %.
         close(found[name].mean() / wanted[name].mean(), 1.0, 0.015)
@@ -275,7 +275,7 @@ def test_the_first_mean_is_that_of_mean_field(rank: int, spread: float | FanIn) 
 
 def test_the_first_logarithms_are_spread_by_the_jitter() -> None:
     q = KTiedFamily(2, jitter=0.3).init(
-        {"w": torch.zeros(4000, 100, dtype=DTYPE)}, weight=1.0, prior_precision=1.0
+        {"w": torch.zeros(4000, 100, dtype=DTYPE)}, weight=1.0, prior=1.0
     )
     logs = torch.cat([q.scales["w.u"], q.scales["w.v"]], dim=1)
     close(logs.std(), 0.3, 0.01)
@@ -287,13 +287,13 @@ def test_the_first_logarithms_are_spread_by_the_jitter() -> None:
 def test_the_first_belief_follows_from_the_names_alone() -> None:
     params = {"a": torch.zeros(5, 6), "b": torch.zeros(5, 6)}
     before = torch.random.get_rng_state()
-    one, two = (KTiedFamily().init(params, weight=1.0, prior_precision=1.0) for _ in range(2))
+    one, two = (KTiedFamily().init(params, weight=1.0, prior=1.0) for _ in range(2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(one.scales[k], two.scales[k]) for k in one.scales)
     assert not torch.equal(one.scales["a.u"], one.scales["b.u"])
     assert not torch.equal(one.scales["a.u"], one.scales["a.v"][:, :5])
     double = {name: value.double() for name, value in params.items()}
-    same = KTiedFamily().init(double, weight=1.0, prior_precision=1.0)
+    same = KTiedFamily().init(double, weight=1.0, prior=1.0)
     assert same.scales["a.u"].dtype == DTYPE
     close(same.scales["a.u"].float(), one.scales["a.u"], 1e-6)
 

@@ -9,11 +9,12 @@ from exact import close, dense, jacobian, randn
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Kronecker, Learner, State
+from bayesrule import Kronecker, Learner
 from bayesrule.curvature import ExampleRows
 from bayesrule.matrices.layer_rows import MatrixRows, ProductRows
 from bayesrule.posteriors import Normal, Rotated
 from bayesrule.predicting.predict import linearised_outputs
+from bayesrule.types import State
 
 CLASSES = 3
 
@@ -45,7 +46,7 @@ NETS = {"linear": dense_net, "convolution": convolutions}
 Made = tuple[Learner, State, nn.Module, Tensor]
 
 
-def laplace(structure: br.Structure, net: str) -> Made:
+def laplace(structure: br.matrices.Structure, net: str) -> Made:
     model, x = NETS[net]()
     y = torch.arange(len(x)) % CLASSES
     learner = br.laplace(
@@ -67,7 +68,7 @@ BELIEFS: dict[str, Callable[[str], Made]] = {
     "laplace": lambda net: laplace(Kronecker(), net),
     "laplace, exact": lambda net: laplace(Kronecker(exact=True), net),
     "laplace, corrected": lambda net: laplace(Kronecker(corrected=True), net),
-    "laplace, neighbours": lambda net: laplace(br.BlockTridiagonal(), net),
+    "laplace, neighbours": lambda net: laplace(br.matrices.BlockTridiagonal(), net),
     "noisy_kfac": lambda net: noisy(br.noisy_kfac, net, inverse_every=1),
     "noisy_kfac, kept bases": lambda net: noisy(br.noisy_kfac, net, inverse_every=2),
     "noisy_ekfac": lambda net: noisy(br.noisy_ekfac, net, inverse_every=2),

@@ -39,20 +39,22 @@ from bayesrule.tensors import seeds
 from bayesrule.types import Params, State
 
 
-def believing(learner: Learner, precision: br.Matrix) -> State:
+def believing(learner: Learner, precision: br.matrices.Matrix) -> State:
     """The learner's first state with another precision."""
     state = learner.init()
-    return dataclasses.replace(state, posterior=br.Gaussian(state.posterior.mean, precision))
+    return dataclasses.replace(
+        state, posterior=br.posteriors.Gaussian(state.posterior.mean, precision)
+    )
 
 
-def precision_of(state: State) -> br.Matrix:
+def precision_of(state: State) -> br.matrices.Matrix:
     """The precision of a Gaussian belief."""
-    assert isinstance(state.posterior, br.Gaussian)
+    assert isinstance(state.posterior, br.posteriors.Gaussian)
     return state.posterior.precision
 
 
 def full_belief(
-    model: nn.Module, likelihood: br.Likelihood, scale: float = 1.0
+    model: nn.Module, likelihood: br.likelihoods.Likelihood, scale: float = 1.0
 ) -> tuple[Learner, State, Tensor]:
     """A learner with a full random precision over the weights, its state and the covariance."""
     learner = br.ridge(model, likelihood, num_data=10)
@@ -111,10 +113,10 @@ MODELS = {
     "squeezed": (lambda: nn.Sequential(*mlp(3, 4, 1), nn.Flatten(0)), randn(6, 3, seed=7)),
     "batch norm": (batch_norm, randn(6, 1, 3, seed=8)),
 }
-STRUCTURES = [br.Isotropic(), br.Diagonal(), br.Dense(), br.LowRank(3), br.LowRank(99)]
+STRUCTURES = [br.matrices.Isotropic(), br.Diagonal(), br.Dense(), br.LowRank(3), br.LowRank(99)]
 
 
-def _covariance(precision: br.Matrix, mean: Params) -> Tensor:
+def _covariance(precision: br.matrices.Matrix, mean: Params) -> Tensor:
     """The explicit covariance; weights outside a subset have none."""
     some = {name: mean[name] for name in precision.diagonal()}
     return torch.linalg.inv(dense(precision, some))
@@ -171,7 +173,7 @@ class TestClasses:
 
     def test_monte_carlo_link_tends_to_quadrature(self) -> None:
         learner, state, mean, variance = self.logistic()
-        p = br.predict(learner, state, self.x, br.Linearised(br.MonteCarlo(20_000)))
+        p = br.predict(learner, state, self.x, br.Linearised(br.predicting.MonteCarlo(20_000)))
         exact = gauss_hermite(torch.sigmoid, mean, variance)
         z_close(p.conditional_means[..., 0], exact)
         spread = gauss_hermite(lambda f: torch.sigmoid(f).square(), mean, variance) - exact**2
@@ -189,7 +191,7 @@ class TestClasses:
         close(p.probs, (mean / (1 + math.pi * spread / 8).sqrt()).softmax(-1))
         drawn = torch.linalg.cholesky(output_covariance) @ randn(20_000, 4, 3, 1, seed=10)
         reference = (mean + drawn.squeeze(-1)).softmax(-1)
-        sampled = br.predict(learner, state, x, br.Linearised(br.MonteCarlo(20_000)))
+        sampled = br.predict(learner, state, x, br.Linearised(br.predicting.MonteCarlo(20_000)))
         z_close(reference - sampled.conditional_means, 0.0)
         # Probit drops the covariance of the logits: close only as far as this for three classes.
         assert float((p.probs - reference.mean(0)).abs().max()) < 0.1
@@ -216,7 +218,7 @@ class TestLaplaceOfLogisticRegression:
         learner = br.laplace(model, br.BernoulliLikelihood(), structure=br.Dense(), num_data=n)
         state = learner.init()
         mode, hessian = logistic_mode(design, y, 1.0)
-        posterior = br.Gaussian(named(mode, state.posterior.mean), precision_of(state))
+        posterior = br.posteriors.Gaussian(named(mode, state.posterior.mean), precision_of(state))
         state = dataclasses.replace(state, posterior=posterior)
         batches = [(x[i : i + 64], y[i : i + 64]) for i in range(0, n, 64)]
         return learner.finish(state, batches), mode, hessian
@@ -266,7 +268,7 @@ def test_linearised_counts() -> None:
     learner, state, _ = full_belief(mlp(2, 1), br.PoissonLikelihood(), 4.0)
     x = randn(4, 2, seed=14)
     mean, covariance = linearised_outputs(learner, state, x)
-    p = br.predict(learner, state, x, br.Linearised(br.MonteCarlo(20_000)))
+    p = br.predict(learner, state, x, br.Linearised(br.predicting.MonteCarlo(20_000)))
     rate = (mean[:, 0] + 0.5 * covariance[:, 0, 0]).exp()
     z_close(p.conditional_means[..., 0], rate)
     close(p.aleatoric, p.mean)
@@ -316,7 +318,7 @@ def test_elbo_of_a_mean_field_gaussian() -> None:
     likelihood = br.GaussianLikelihood(noise=0.3)
     learner = br.vogn(model, likelihood, num_data=40, prior_precision=2.0, temperature=0.5)
     precision = br.Diagonal().identity(learner.init().posterior.mean, 0.05**-2)
-    found = br.elbo(learner, believing(learner, precision), (x, y), br.Draws(7), seed=8)
+    found = br.predicting.elbo(learner, believing(learner, precision), (x, y), br.Draws(7), seed=8)
     expected = _elbo_by_hand(model, 0.05, x, y, seed=8)
     torch.testing.assert_close(found, expected.detach(), rtol=1e-10, atol=0.0)
 

@@ -9,12 +9,12 @@ from exact import close, randn
 from torch import nn
 
 import bayesrule as br
-from bayesrule import SignalToNoise
+from bayesrule.predicting import SignalToNoise
 from bayesrule.types import Params, State
 
 
 def _state(scales: Params) -> State:
-    posterior = br.MeanField({"w": torch.zeros(2)}, {"w": torch.zeros(2)})
+    posterior = br.posteriors.MeanField({"w": torch.zeros(2)}, {"w": torch.zeros(2)})
     return State(posterior, {"gradients": {"scales": scales}}, {}, {}, 0, 0)
 
 
@@ -90,7 +90,7 @@ def test_it_says_what_is_missing() -> None:
         measure(learner.init())
 
 
-def _learner(family: br.Family) -> br.Learner:
+def _learner(family: br.posteriors.Family) -> br.Learner:
     torch.manual_seed(0)
     return br.Learner(
         nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)),

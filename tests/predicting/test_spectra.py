@@ -150,9 +150,9 @@ def test_ranks_are_as_for_the_family() -> None:
 
 def test_the_compressed_belief_counts_as_a_tied_one() -> None:
     params = {k: v.detach() for k, v in nn.Linear(20, 30).named_parameters()}
-    free = br.MeanFieldFamily().init(params, weight=1.0, prior_precision=1.0)
+    free = br.MeanFieldFamily().init(params, weight=1.0, prior=1.0)
     for rank in (1, 2, 3):
-        tied = br.KTiedFamily(rank).init(params, weight=1.0, prior_precision=1.0)
+        tied = br.KTiedFamily(rank).init(params, weight=1.0, prior=1.0)
         assert compressed_parameters(free, rank) == tied.num_parameters
         assert compressed_parameters(tied, rank) == tied.num_parameters
         assert compress(free, rank).num_parameters == free.num_parameters
@@ -168,11 +168,11 @@ def test_a_state_keeps_all_but_its_posterior_and_predicts() -> None:
     assert isinstance(state.posterior, MeanField)
     for scales in state.posterior.scales.values():
         scales.add_(torch.randn(scales.shape, generator=generator(2)))
-    small = br.compress(state, 1)
+    small = br.predicting.compress(state, 1)
     assert isinstance(small.posterior, MeanField)
     assert small.rule is state.rule
     assert small.step == 1
-    assert br.spectrum(small.posterior)["0.weight"].explained[0] > 1.0 - 1e-9
+    assert br.predicting.spectrum(small.posterior)["0.weight"].explained[0] > 1.0 - 1e-9
     before, after = (br.predict(learner, s, x).mean for s in (state, small))
     # The same draws at standard deviations that are close to each other.
     close(after, before, 0.03)

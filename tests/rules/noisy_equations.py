@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import Draws, GaussianLikelihood, State
-from bayesrule.expectations import Point
-from bayesrule.posteriors import Posterior, Rotated
-from bayesrule.types import Params
+from bayesrule import Draws, GaussianLikelihood
+from bayesrule.posteriors import Point, Posterior, Rotated
+from bayesrule.types import Params, State
 
 NUM_DATA, NOISE, PRIOR, TEMPERATURE = 40, 0.7, 1.3, 0.8
 WEIGHT, GAMMA = NUM_DATA / TEMPERATURE, TEMPERATURE * PRIOR / NUM_DATA

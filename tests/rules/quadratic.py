@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesrule import GaussianLikelihood, State
+from bayesrule import GaussianLikelihood
 from bayesrule.matrices import DenseMatrix
 from bayesrule.posteriors import Gaussian
+from bayesrule.types import State
 
 NOISE, PRIOR = 0.7, 1.3
 

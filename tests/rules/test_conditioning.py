@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule import Learner, State
+from bayesrule import Learner
 from bayesrule.curvature import GGN, Innovations
 from bayesrule.expectations import AtMean, Moments
 from bayesrule.matrices import Dense, Diagonal, DiagonalMatrix
 from bayesrule.posteriors import Gaussian, GaussianFamily
 from bayesrule.rules import Conditioning
-from bayesrule.types import Derivatives
+from bayesrule.types import Derivatives, State
 
 
 def kalman(

@@ -10,7 +10,9 @@ from bayesrule import GGN, AtMean, Diagonal, Draws, Fisher, GaussianFamily, Lear
 from rules.quadratic import moments, regression
 
 
-def _diagonal_learner(expectation: br.Expectation, curvature: br.Curvature, rule: Natural) -> Any:
+def _diagonal_learner(
+    expectation: br.expectations.Expectation, curvature: br.curvature.Curvature, rule: Natural
+) -> Any:
     task = regression()
     learner = Learner(
         task.model(),
@@ -28,7 +30,7 @@ def _diagonal_learner(expectation: br.Expectation, curvature: br.Curvature, rule
 @pytest.mark.parametrize(
     "expectation", [AtMean(), Draws(2, antithetic=True)], ids=["online", "variational online"]
 )
-def test_the_diagonal_optimum_is_reached_exactly(expectation: br.Expectation) -> None:
+def test_the_diagonal_optimum_is_reached_exactly(expectation: br.expectations.Expectation) -> None:
     # On a quadratic the noise of antithetic draws cancels, so both meet the optimum to rounding.
     task, learner = _diagonal_learner(expectation, GGN(), Natural(0.3, 0.2))
     state = learner.init()
@@ -45,7 +47,7 @@ def test_the_diagonal_optimum_is_reached_exactly(expectation: br.Expectation) ->
     ids=["variational online", "sampled Fisher", "ivon"],
 )
 def test_the_diagonal_optimum_is_reached_with_decaying_rates(
-    expectation: br.Expectation, curvature: br.Curvature, retract: bool
+    expectation: br.expectations.Expectation, curvature: br.curvature.Curvature, retract: bool
 ) -> None:
     rule = Natural(lambda t: 0.3 / (1.0 + 0.05 * t), lambda t: 1.0 / (2.0 + t), retract=retract)
     task, learner = _diagonal_learner(expectation, curvature, rule)

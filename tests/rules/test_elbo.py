@@ -17,24 +17,23 @@ from bayesrule import (
     GGN,
     AtMean,
     CategoricalLikelihood,
-    Curvature,
     Dense,
     Diagonal,
     Draws,
     Elbo,
-    Expectation,
     Fisher,
     GaussianFamily,
     GaussianLikelihood,
-    Isotropic,
     Learner,
     MeanFieldFamily,
-    NoCurvature,
     Price,
     mean_field,
     schedules,
 )
+from bayesrule.curvature import Curvature, NoCurvature
+from bayesrule.expectations import Expectation
 from bayesrule.learner import _DRAWS
+from bayesrule.matrices import Isotropic
 from bayesrule.tensors import seeds
 from bayesrule.training import checkpoint
 from bayesrule.types import State

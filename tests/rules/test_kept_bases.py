@@ -9,7 +9,7 @@ from curvature.brute_force import problem_of
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.curvature import Local, Recording
+from bayesrule.curvature import Recording
 from bayesrule.matrices import Kronecker
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.kronecker_layer import CorrectedLayer

@@ -18,15 +18,15 @@ from bayesrule import (
     Diagonal,
     Draws,
     GaussianFamily,
-    HeavyBall,
     Hessian,
     Learner,
     Natural,
-    NoCurvature,
     PerExample,
     Price,
-    Structure,
 )
+from bayesrule.curvature import NoCurvature
+from bayesrule.matrices import Structure
+from bayesrule.rules import HeavyBall
 from bayesrule.schedules import linear
 from rules.quadratic import moments, regression
 
@@ -96,7 +96,7 @@ def test_natural_parameters_approach_the_posterior_geometrically(rate: float) ->
 
 
 def _logistic(
-    structure: Structure, rule: Natural, curvature: br.Curvature | None = None
+    structure: Structure, rule: Natural, curvature: br.curvature.Curvature | None = None
 ) -> tuple[Learner, Tensor, Tensor]:
     x = torch.randn(12, 3)
     y = (x[:, 0] + 0.5 * torch.randn(12) > 0).double()
@@ -220,7 +220,7 @@ def test_average_momentum_is_without_bias() -> None:
 def test_root_steps_are_bounded_by_the_prior() -> None:
     alpha, rho, decay, prior, num = 0.1, 0.2, 0.7, 0.8, 12
     rule = Natural(alpha, rho, br.Average(decay), square_root=True, debias=True)
-    learner, x, y = _logistic(Diagonal(), rule, br.SquaredGradient())
+    learner, x, y = _logistic(Diagonal(), rule, br.curvature.SquaredGradient())
     state = learner.init()
     mean, _ = moments(state)
     first, second = torch.zeros(3), torch.zeros(3)

@@ -15,7 +15,6 @@ from bayesrule import (
     GGN,
     AtMean,
     Average,
-    BlockTridiagonal,
     Dense,
     Draws,
     Fisher,
@@ -23,11 +22,12 @@ from bayesrule import (
     Kronecker,
     Learner,
     Noisy,
-    SquaredGradient,
-    State,
-    Velocity,
 )
+from bayesrule.curvature import SquaredGradient
+from bayesrule.matrices import BlockTridiagonal
 from bayesrule.posteriors import Rotated, RotatedFamily
+from bayesrule.rules import Velocity
+from bayesrule.types import State
 from rules import noisy_equations as by_hand
 from rules.noisy_equations import (
     GAMMA,
@@ -90,7 +90,7 @@ def close(got: Tensor, want: Tensor, tolerance: float = 1e-9) -> None:
 def covariance(state: State) -> Tensor:
     """`Σ` over both layers, column by column, from what the belief's precision does to vectors."""
     belief = state.posterior
-    assert isinstance(belief, br.Gaussian | Rotated)
+    assert isinstance(belief, br.posteriors.Gaussian | Rotated)
     columns = []
     for i in range(17):
         unit = torch.zeros(17)

@@ -22,12 +22,11 @@ from bayesrule import (
     Learner,
     LocalDraws,
     MeanFieldFamily,
-    NoCurvature,
     Noisy,
     PerExample,
     Price,
-    SquaredGradient,
 )
+from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.posteriors import RotatedFamily
 from bayesrule.tensors import tree
 from rules.noisy_equations import flat, matrices

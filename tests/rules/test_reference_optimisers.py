@@ -12,9 +12,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 import bayesrule as br
-from bayesrule import CategoricalLikelihood, Draws, Gaussian, Learner, State
-from bayesrule.expectations import Point
-from bayesrule.posteriors import Posterior
+from bayesrule import CategoricalLikelihood, Draws, Learner
+from bayesrule.posteriors import Gaussian, Point, Posterior
+from bayesrule.types import State
 
 NUM_DATA = 60
 Batches = list[tuple[Tensor, Tensor]]

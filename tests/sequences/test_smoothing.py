@@ -23,7 +23,7 @@ def walked(y: np.ndarray, a: float, c: float, q: float) -> tuple[Online, Place, 
     on = online(Walk(a, c))
     place, steps = on.init(), []
     for row in torch.as_tensor(y):
-        x = br.uncertain(torch.full((y.shape[1], 1), 0.3), q)
+        x = br.moments.uncertain(torch.full((y.shape[1], 1), 0.3), q)
         place, seen = on.observe(place, (x, row[:, None]))
         steps.append(seen)
     return on, place, steps

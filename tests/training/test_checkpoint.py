@@ -18,17 +18,9 @@ import torch
 from torch import nn
 
 import bayesrule
-from bayesrule import (
-    Dense,
-    Diagonal,
-    Gaussian,
-    GaussianLikelihood,
-    Isotropic,
-    Learner,
-    LowRank,
-    Structure,
-    Subset,
-)
+from bayesrule import Dense, Diagonal, GaussianLikelihood, Learner, LowRank, Subset
+from bayesrule.matrices import Isotropic, Structure
+from bayesrule.posteriors import Gaussian
 from bayesrule.training import checkpoint
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.types import State
@@ -95,10 +87,10 @@ def test_a_state_of_any_structure_comes_back_bit_for_bit(
     assert torch.equal(mean, bayesrule.predict(learner, state, X).variance)
 
 
-@pytest.mark.parametrize("method", sorted(bayesrule.METHODS))
+@pytest.mark.parametrize("method", sorted(bayesrule.methods.METHODS))
 def test_every_method_goes_on_from_its_checkpoint(method: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    learner = bayesrule.METHODS[method](nn.Linear(1, 1), GaussianLikelihood(), num_data=12)
+    learner = bayesrule.methods.METHODS[method](nn.Linear(1, 1), GaussianLikelihood(), num_data=12)
     state, _ = learner.step(learner.init(seed=1), (X, X))
     path = checkpoint.save(tmp_path / "a.safetensors", state)
     found, _ = checkpoint.load(path, learner.init())

@@ -38,7 +38,7 @@ def built(name: str = "vogn", **options: Any) -> Any:
     )
 
 
-def alone(build: Any, one: Set, seed: int, **options: Any) -> br.Run:
+def alone(build: Any, one: Set, seed: int, **options: Any) -> br.training.Run:
     """The training of one set as a user would write it."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -46,7 +46,7 @@ def alone(build: Any, one: Set, seed: int, **options: Any) -> br.Run:
     return br.fit(learner, one, seed=seed, progress=False, **options)
 
 
-def same(found: br.Run, expected: br.Run) -> None:
+def same(found: br.training.Run, expected: br.training.Run) -> None:
     """Whether two runs ended alike, and were alike on the way."""
     a, b = dict(tree.leaves(found.state)), dict(tree.leaves(expected.state))
     assert a.keys() == b.keys()
@@ -165,7 +165,7 @@ class TestWhoTrainsTogether:
         assert self.groups(built(), sets) == [[0, 1, 4], [2, 3]]
         assert self.groups(built("tagi"), sets) == [[0, 4], [1], [2], [3]]
         assert self.groups(built("noisy_kfac"), sets) == [[0, 1, 4], [2, 3]]
-        apart = {"curvature": br.SquaredGradient()}
+        apart = {"curvature": br.curvature.SquaredGradient()}
         assert self.groups(built("noisy_kfac", **apart), sets) == [[0], [1], [2], [3], [4]]
 
     def test_settings_and_modules(self) -> None:
@@ -191,7 +191,9 @@ class TestTrouble:
     def test_numbers_that_are_not_finite(self, length: int) -> None:
         sets = [data(8, 0), data(length, 1), data(8, 2)]
         sets[1][1][2] = math.nan
-        with pytest.raises(br.TrainingError, match=r"Set 1: [Tt]he loss is nan in epoch 1"):
+        with pytest.raises(
+            br.training.TrainingError, match=r"Set 1: [Tt]he loss is nan in epoch 1"
+        ):
             fit_many(built(), sets, epochs=2, batch_size=8)
 
     def test_weights_that_are_not_finite(self) -> None:
@@ -199,12 +201,16 @@ class TestTrouble:
         sets = [data(4, 0), data(4, 1)]
         sets[1] = sets[1][0], sets[1][1] * 1e150
         build = built("sgd", learning_rate=1e200)
-        with pytest.raises(br.TrainingError, match="Set 1: the weights are not finite in epoch 1"):
+        with pytest.raises(
+            br.training.TrainingError, match="Set 1: the weights are not finite in epoch 1"
+        ):
             fit_many(build, sets, epochs=1, batch_size=4)
 
     def test_scales_that_explode(self) -> None:
         build = built("mean_field", scale_multiplier=1e4, kl_weight=50.0)
-        with pytest.raises(br.TrainingError, match=r"Set 0: A standard deviation of .* has exp"):
+        with pytest.raises(
+            br.training.TrainingError, match=r"Set 0: A standard deviation of .* has exp"
+        ):
             fit_many(build, [data(4, 0), data(4, 1)], epochs=1, batch_size=4)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from sine import X, Y, laplace, net, quick, vogn
 
-from bayesrule import Learner, Run, fit, load_run
-from bayesrule.training import checkpoint
+from bayesrule import Learner, fit, load_run
+from bayesrule.training import Run, checkpoint
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.train import Epoch
 

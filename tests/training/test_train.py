@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesrule
-from bayesrule import CategoricalLikelihood, GaussianLikelihood, Learner, Run, TrainingError, fit
-from bayesrule.training import checkpoint
+from bayesrule import CategoricalLikelihood, GaussianLikelihood, Learner, fit
+from bayesrule.training import Run, TrainingError, checkpoint
 from bayesrule.training.batches import as_batches
 from bayesrule.training.train import Epoch
 from bayesrule.types import State

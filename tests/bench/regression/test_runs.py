@@ -162,7 +162,7 @@ def test_scores_are_those_of_the_mixture_in_original_units() -> None:
     trained = runs.train(setting, data, "boston", plan=plan)
     for k, one in enumerate(trained):
         f = torch.stack([*one.predict(data.x_test[k], br.Draws(100)).conditional_means])[..., 0]
-        noise = one.state.noise["b"] / one.state.noise["a"]
+        noise = one.state.likelihood["b"] / one.state.likelihood["a"]
         off = ((data.y_test[k] - data.shift[k]) / data.scale[k] - f).square()
         density = -0.5 * ((2 * math.pi * noise).log() + off / noise) - data.scale[k].log()
         expected = float((density.logsumexp(0) - math.log(100)).mean())

@@ -97,7 +97,7 @@ class TestTheLearner:
 
     @pytest.mark.parametrize(("setting", "width"), [("table", 2.0), ("learned", 1.0)])
     def test_the_first_belief(self, setting: str, width: float) -> None:
-        state = br.Stacked(uci.learner_of("boston", setting, 13, 455), 200).init()
+        state = br.execution.Stacked(uci.learner_of("boston", setting, 13, 455), 200).init()
         for name, mean in state.posterior.mean.items():
             fan_in, wide = (50, 1.0) if name.startswith("2") else (13, width)
             assert float(mean.std()) == pytest.approx(wide * fan_in**-0.5, rel=0.15)
