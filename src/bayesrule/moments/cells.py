@@ -1,4 +1,4 @@
-"""One step of torch's recurrent cells on Gaussians, forwards and back.
+"""One step of torch's recurrent cells: Gaussians forwards, innovations back.
 
 A cell's gates are driven by two Gaussians, one from the inputs and one from the former hidden
 state: `z = W x + b` and `W h + b`. Means and variances of each gate are those of a linear layer;
@@ -71,7 +71,6 @@ class Cell(ABC):
 
     name: str
     gates: int
-    states: int
     crosses: tuple[tuple[int, int], ...] = ()
     forward_crosses: int = 0
 
@@ -120,17 +119,16 @@ def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Ten
     away = function(torch.addcmul(m, std, points)) - value
     weighted = away * weights
     first = weighted.sum(0)
-    # Below this the nodes differ by little more than rounding.
+    # Where the variance is tiny, values at the nodes differ by little more than rounding errors.
     close = s < torch.finfo(m.dtype).eps ** (2 / 3)
     slope = torch.where(close, tangent, (weighted * points).sum(0) / std)
     variance = (weighted * away).sum(0) - first.square()
     return value + first, at_least_linear(variance, slope, s), slope
 
 
-Squashed: TypeAlias = Callable[[Tensor, Tensor, Activations], Triple]
-
-
-def _squashed(function: Scalar, derivative: Scalar) -> Squashed:
+def _squashed(
+    function: Scalar, derivative: Scalar
+) -> Callable[[Tensor, Tensor, Activations], Triple]:
     """Mean, variance and slope of a function; `derivative` is a function of its value."""
 
     def moments(m: Tensor, s: Tensor, activations: Activations) -> Triple:
@@ -159,7 +157,6 @@ class Elman(Cell):
     """`h = φ(W x + b + W h₋ + b)`, φ = tanh or ReLU."""
 
     gates = 1
-    states = 1
 
     def __init__(self, activations: Activations, *, rectified: bool) -> None:
         super().__init__(activations)
@@ -187,7 +184,6 @@ class LSTM(Cell):
 
     name = "lstm"
     gates = 4
-    states = 2
     crosses = ((0, 2), (0, 3), (1, 3), (2, 3), (0, 1), (1, 2))
     forward_crosses = 4
 
@@ -237,7 +233,6 @@ class GRU(Cell):
 
     name = "gru"
     gates = 3
-    states = 1
     crosses = ((0, 1), (0, 2), (1, 2))
     forward_crosses = 3
 

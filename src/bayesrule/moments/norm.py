@@ -35,12 +35,9 @@ def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tenso
 
 def _viewed(x: Any, shape: Sequence[int]) -> tuple[Tensor | None, Tensor | None, Any]:
     """Mean and variance of a weight in the shape in which it multiplies, and its node."""
-    mean, variance, node = parts(x)
-    return (
-        None if mean is None else mean.reshape(shape),
-        None if variance is None else variance.reshape(shape),
-        node,
-    )
+    *moments, node = parts(x)
+    mean, variance = (None if t is None else t.reshape(shape) for t in moments)
+    return mean, variance, node
 
 
 def _affine(x: Tensor, factor: Tensor, shift: Tensor | None) -> Tensor:
@@ -109,23 +106,22 @@ def normalised(
     mean = _affine(x, slope, -shift * slope if b is None else torch.addcmul(b, -shift, slope))
     variance = _variance(x, s, shift, scale, slope, sg, sb)
 
-    def summed(t: Tensor, like: Any) -> Tensor:
-        return t.sum_to_size(shape).reshape(like.shape)
-
     tape = tape_of(input, weight, bias)
+
+    def to_weight(t: Tensor, like: Any) -> Tensor:
+        return t.sum_to_size(shape).reshape(like.shape)
 
     def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_x = to_g = to_b = None
+        unit = _affine(x, scale, -shift * scale)
         if nx is not None:
             to_x = delta * slope, eta * slope.square()
             if through is not None and not tape.activations.constant_statistics:
-                unit = _affine(x, scale, -shift * scale)
                 to_x = through(to_x[0], unit), to_x[1]
         if ng is not None:
-            unit = _affine(x, scale, -shift * scale)
-            to_g = summed(unit * delta, weight), summed(unit.square() * eta, weight)
+            to_g = to_weight(unit * delta, weight), to_weight(unit.square() * eta, weight)
         if nb is not None:
-            to_b = summed(delta, bias), summed(eta, bias)
+            to_b = to_weight(delta, bias), to_weight(eta, bias)
         return to_x, to_g, to_b
 
     return tape.result(name, mean, variance, (nx, ng, nb), to_sources)
