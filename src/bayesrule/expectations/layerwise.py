@@ -292,13 +292,10 @@ def _std(posterior: Posterior, expectation: str) -> Params:
     """The standard deviations of the uncertain weights, which must be independent."""
     if isinstance(posterior, Factorised):
         return posterior.std()
-    if isinstance(posterior, Normal):
-        precision = posterior.precision
-        if isinstance(precision, DiagonalMatrix | IsotropicMatrix):
-            return {k: v.rsqrt() for k, v in precision.diagonal().items()}
-        kind = type(precision).__name__
-    else:
-        kind = type(posterior).__name__
+    precision = posterior.precision if isinstance(posterior, Normal) else posterior
+    if isinstance(precision, DiagonalMatrix | IsotropicMatrix):
+        return {k: v.rsqrt() for k, v in precision.diagonal().items()}
+    kind = type(precision).__name__
     raise TypeError(
         f"{expectation}() takes independent Gaussian weights, such as MeanFieldFamily() or "
         f"GaussianFamily(Diagonal()), got {kind}; use Draws(1)."

@@ -131,10 +131,12 @@ for _num in (1, 2, 3):
     rule(getattr(F, f"adaptive_avg_pool{_num}d"))(_adaptive(_num))
 
 
-def _largest(num: int, function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Any]:
+def _largest(
+    num: int, function: Callable[..., tuple[Tensor, Tensor]], *, with_indices: bool
+) -> Callable[..., Any]:
     """The rule of max pooling, from torch's function that also returns the indices of maxima."""
 
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> tuple[GaussianTensor, Tensor]:
+    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("return_indices", None)
         mean, indices = function(input.centre, *args, **kwargs)
         where, shape = indices.flatten(-num), input.centre.shape
@@ -144,20 +146,17 @@ def _largest(num: int, function: Callable[..., tuple[Tensor, Tensor]]) -> Callab
             return flat.scatter_add(-1, where, t.flatten(-num)).reshape(shape)
 
         variance = input.variance.flatten(-num).gather(-1, where).reshape(mean.shape)
-        return mapped("max_pool", input, mean, variance, back, back), indices
+        result = mapped("max_pool", input, mean, variance, back, back)
+        return (result, indices) if with_indices else result
 
     return apply
 
 
-def _without_indices(function: Callable[..., Any], *args: Any, **kwargs: Any) -> GaussianTensor:
-    return function(*args, **kwargs)[0]
-
-
 for _name in ("max_pool", "adaptive_max_pool"):
     for _num in (1, 2, 3):
-        _with_indices = getattr(F, f"{_name}{_num}d_with_indices")
-        _rule = rule(_with_indices)(_largest(_num, _with_indices))
-        rule(getattr(F, f"{_name}{_num}d"))(partial(_without_indices, _rule))
+        _function = getattr(F, f"{_name}{_num}d_with_indices")
+        rule(_function)(_largest(_num, _function, with_indices=True))
+        rule(getattr(F, f"{_name}{_num}d"))(_largest(_num, _function, with_indices=False))
 
 
 _INTERPOLATED = {"linear": 1, "bilinear": 2, "trilinear": 3}

@@ -118,8 +118,11 @@ def contiguous(
     """The same Gaussians; they never change in place, so that no copy is needed."""
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return input
-    laid_out = {"memory_format": memory_format}
-    return moved("contiguous", input, lambda t: t.contiguous(**laid_out), lambda t: t)
+
+    def convert(t: Tensor) -> Tensor:
+        return t.contiguous(memory_format=memory_format)
+
+    return moved("contiguous", input, convert, lambda t: t)
 
 
 @rule(Tensor.detach, torch.detach)
