@@ -106,11 +106,8 @@ def pulled(
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     x = plain(input)
-    if (
-        isinstance(weight, RotatedWeight)
-        and _are_of_one_layer(weight, bias)
-        and weight.layer.is_cheap(x)
-    ):
+    rotated = isinstance(weight, RotatedWeight) and _are_of_one_layer(weight, bias)
+    if rotated and weight.layer.is_cheap(x):
         return weight.layer.linear(x)
     return F.linear(x, plain(weight), plain(bias))
 

@@ -186,9 +186,8 @@ def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -
     def back(t: Tensor) -> Tensor:
         return t.reshape(kept).expand(before)
 
-    return mapped(
-        name, x, total * share, variance, lambda t: back(t * share), lambda t: back(t * square)
-    )
+    average = total * share
+    return mapped(name, x, average, variance, lambda t: back(t * share), lambda t: back(t * square))
 
 
 def _reduction(name: str) -> Callable[..., GaussianTensor]:

@@ -92,12 +92,6 @@ def product_variance(a: Moments, b: Moments, covariance: Tensor | float = 0.0) -
     return plain + covariance * (covariance + 2.0 * a_mean * b_mean)
 
 
-def _sum(x: Drive, h: Drive) -> tuple[Tensor, Tensor, Tensor]:
-    assert h.shared is not None
-    shared = h.shared if x.shared is None else x.shared + h.shared
-    return x.mean + h.mean, x.variance + h.variance, shared
-
-
 def _times(factor: Tensor, innovation: Innovation) -> Innovation:
     return factor * innovation[0], factor.square() * innovation[1]
 
@@ -188,7 +182,9 @@ class LSTM(Cell):
     forward_crosses = 4
 
     def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
-        mean, variance, shared = _sum(x, h)
+        assert h.shared is not None
+        mean, variance = x.mean + h.mean, x.variance + h.variance
+        shared = h.shared if x.shared is None else x.shared + h.shared
         (mi, mf, mg, mo), (vi, vf, vg, vo) = mean.chunk(4, -1), variance.chunk(4, -1)
         ig, io, fo, go = shared.chunk(4, -1)
         c0, s0 = state[1]
