@@ -199,7 +199,7 @@ class Learner:
         )
 
     def _streams(self, state: State, device: torch.device) -> Streams:
-        """Where a step draws targets and weights from, and the context in which the module draws."""
+        """Where targets and weights are drawn from, and the context in which the module draws."""
         targets, draws = (self._generator(state, kind, device) for kind in (TARGETS, DRAWS))
         key = seeds.key(state.seed, state.step, self._stream(MODULE))
         return targets, draws, partial(forked_randomness, device, key)
