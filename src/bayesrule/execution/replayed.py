@@ -116,7 +116,7 @@ class Replayed:
     def _load(self, state: State) -> None:
         """Takes a state's numbers over into the tensors that all graphs work on."""
         if self._state is None:
-            self._state = _own(state)
+            self._state = self._own(state)
             self._derived = tree.map_tensors(derived(state), torch.clone)
             seed = seeds_of(state)[0] if isinstance(state.seed, Tensor) else state.seed
             self._generators = [
@@ -159,7 +159,7 @@ class Replayed:
             return new, info.loss
 
         def rehearse() -> None:
-            begin = anew(_own(self._state), self._derived)
+            begin = anew(self._own(self._state), self._derived)
             advance(replace(begin, step=step))
 
         def work() -> Tensor:
@@ -171,6 +171,14 @@ class Replayed:
 
         graph, loss = captured(work, rehearse, self._generators)
         return _Plan(graph, _parts(held), y, rates, loss)
+
+    def _own(self, state: State) -> State:
+        """A copy of a state, whose belief and memory are in rows where the rule likes that."""
+        copied = tree.map_tensors(state, torch.clone)
+        stacked = isinstance(self._stepper, Stacked)
+        if stacked or not self.learner.rule.works_in_rows(self.learner.family):
+            return copied
+        return replace(copied, posterior=in_rows(copied.posterior), rule=in_rows(copied.rule))
 
     def _streams(self) -> list[Any]:
         if isinstance(self._stepper, Stacked):
@@ -207,12 +215,6 @@ def anew(state: State, known: dict[str, Params]) -> State:
         if path in known:
             matrix.restore(known[path])
     return found
-
-
-def _own(state: State) -> State:
-    """A copy of a state, whose belief and memory are in rows."""
-    copied = tree.map_tensors(state, torch.clone)
-    return replace(copied, posterior=in_rows(copied.posterior), rule=in_rows(copied.rule))
 
 
 def _shape(tensor: Tensor) -> object:

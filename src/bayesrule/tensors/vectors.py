@@ -6,6 +6,7 @@ As in torch, names that end in an underscore work in place; they are for vectors
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -56,6 +57,17 @@ def _as_laid_out(value: Tensor, like: Tensor) -> Tensor:
     return value if value.stride() == like.stride() else torch.empty_like(like).copy_(value)
 
 
+def _each(name: str, *lists: Any, **options: Any) -> Any:
+    """One of torch's operations on lists of tensors; on single tensors by its plain form.
+
+    The form for lists works on pieces of many thousand numbers, so one tensor is faster without.
+    """
+    if len(lists[0]) > 1:
+        return getattr(torch, f"_foreach_{name}")(*lists, **options)
+    single = (part[0] if isinstance(part, list) else part for part in lists)
+    return [getattr(torch.Tensor, name)(*single, **options)]
+
+
 def _named(like: Params, values: Sequence[Tensor]) -> Params:
     if isinstance(like, Flat):
         return Flat.around(values[0], like)
@@ -76,16 +88,19 @@ def _values(vector: Params, like: Params) -> list[Tensor]:
     return [one.row]
 
 
-def add(a: Params, b: Params, alpha: float = 1.0) -> Params:
-    """`a + alpha b`."""
-    return _named(a, torch._foreach_add(_list(a), _values(b, a), alpha=alpha))
+def add(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
+    """`a + alpha b`; alpha is a number or a tensor, as for `add_`."""
+    if isinstance(alpha, Tensor):
+        pairs = zip(_list(a), _values(b, a), strict=True)
+        return _named(a, [one.addcmul(other, over(alpha, other)) for one, other in pairs])  # type: ignore[arg-type]
+    return _named(a, _each("add", _list(a), _values(b, a), alpha=alpha))
 
 
 def shift(a: Params, value: float | Tensor) -> Params:
     """`a + value`, elementwise; the value is a number, or one for each net."""
     if _differs(value):
         return {name: one + over(value, one) for name, one in a.items()}
-    return _named(a, torch._foreach_add(_list(a), value))
+    return _named(a, _each("add", _list(a), value))
 
 
 def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
@@ -107,7 +122,7 @@ def scale(a: Params, factor: float | Tensor) -> Params:
     """`factor a`; the factor is a number, or one for each net."""
     if _differs(factor):
         return {name: value * over(factor, value) for name, value in a.items()}
-    return _named(a, torch._foreach_mul(_list(a), factor)) if a else {}
+    return _named(a, _each("mul", _list(a), factor)) if a else {}
 
 
 def scale_(a: Params, factor: float | Tensor) -> Params:
@@ -116,17 +131,17 @@ def scale_(a: Params, factor: float | Tensor) -> Params:
         for value in a.values():
             value.mul_(over(factor, value))
     elif a:
-        torch._foreach_mul_(_list(a), factor)
+        _each("mul_", _list(a), factor)
     return a
 
 
 def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
     """`a ← a + alpha b`; alpha is a number, a 0-d tensor (a GPU is not asked), or one per net."""
     if isinstance(alpha, Tensor):
-        beside = matched(b, a) if isinstance(a, Flat) else {name: b[name] for name in a}
-        torch._foreach_add_(_list(a), _list(scale(beside, alpha)))
+        for one, other in zip(_list(a), _values(b, a), strict=True):
+            one.addcmul_(other, over(alpha, other))  # type: ignore[arg-type]
     else:
-        torch._foreach_add_(_list(a), _values(b, a), alpha=alpha)
+        _each("add_", _list(a), _values(b, a), alpha=alpha)
     return a
 
 
@@ -137,7 +152,7 @@ def shift_(a: Params, value: float | Tensor) -> Params:
         for one in _list(a):
             one.add_(over(value, one))
         return a
-    torch._foreach_add_(_list(a), value)
+    _each("add_", _list(a), value)
     return a
 
 
@@ -147,52 +162,52 @@ def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
         for one, other in zip(_list(a), _values(b, a), strict=True):
             one.lerp_(other, weight)
     else:
-        torch._foreach_lerp_(_list(a), _values(b, a), weight)
+        _each("lerp_", _list(a), _values(b, a), weight)
     return a
 
 
 def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
     """`a ← a + value b / c`, elementwise; the value is a number or a tensor, as for `add_`."""
     if isinstance(value, Tensor):
-        ratio = torch._foreach_div(_values(b, a), _values(c, a))
+        ratio = _each("div", _values(b, a), _values(c, a))
         return add_(a, _named(a, ratio), alpha=value)
-    torch._foreach_addcdiv_(_list(a), _values(b, a), _values(c, a), value=value)
+    _each("addcdiv_", _list(a), _values(b, a), _values(c, a), value=value)
     return a
 
 
 def mul_(a: Params, b: Params) -> Params:
     """`a ← a ∘ b`."""
-    torch._foreach_mul_(_list(a), _values(b, a))
+    _each("mul_", _list(a), _values(b, a))
     return a
 
 
 def div_(a: Params, b: Params) -> Params:
     """`a ← a / b`, elementwise."""
-    torch._foreach_div_(_list(a), _values(b, a))
+    _each("div_", _list(a), _values(b, a))
     return a
 
 
 def mul(a: Params, b: Params) -> Params:
     """`a ∘ b`."""
-    return _named(a, torch._foreach_mul(_list(a), _values(b, a)))
+    return _named(a, _each("mul", _list(a), _values(b, a)))
 
 
 def div(a: Params, b: Params) -> Params:
     """`a / b`, elementwise."""
-    return _named(a, torch._foreach_div(_list(a), _values(b, a)))
+    return _named(a, _each("div", _list(a), _values(b, a)))
 
 
 def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
     """`a + value b ∘ c`."""
     lists = _list(a), _values(b, a), _values(c, a)
-    return _named(a, torch._foreach_addcmul(*lists, value=value))
+    return _named(a, _each("addcmul", *lists, value=value))
 
 
 def addcmul_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
     """`a ← a + value b ∘ c`; the value is a number or a tensor, as for `add_`."""
     if isinstance(value, Tensor):
-        return add_(a, _named(a, torch._foreach_mul(_values(b, a), _values(c, a))), alpha=value)
-    torch._foreach_addcmul_(_list(a), _values(b, a), _values(c, a), value=value)
+        return add_(a, _named(a, _each("mul", _values(b, a), _values(c, a))), alpha=value)
+    _each("addcmul_", _list(a), _values(b, a), _values(c, a), value=value)
     return a
 
 
@@ -201,28 +216,28 @@ def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
     if isinstance(weight, Tensor):
         pairs = zip(_list(a), _values(b, a), strict=True)
         return _named(a, [one.lerp(other, weight) for one, other in pairs])
-    return _named(a, torch._foreach_lerp(_list(a), _values(b, a), weight))
+    return _named(a, _each("lerp", _list(a), _values(b, a), weight))
 
 
 def reciprocal(a: Params) -> Params:
     """`1 / a`, elementwise."""
-    return _named(a, torch._foreach_reciprocal(_list(a)))
+    return _named(a, _each("reciprocal", _list(a)))
 
 
 def sqrt(a: Params) -> Params:
     """`√a`, elementwise."""
     values = _list(a)
     if any(value.device.type != "cpu" for value in values):
-        return _named(a, torch._foreach_sqrt(values))
+        return _named(a, _each("sqrt", values))
     # Twice as fast there as the root itself, and zero for zero too.
-    found = torch._foreach_rsqrt(values)
-    torch._foreach_reciprocal_(found)
+    found = _each("rsqrt", values)
+    _each("reciprocal_", found)
     return _named(a, found)
 
 
 def rsqrt(a: Params) -> Params:
     """`1/√a`, elementwise."""
-    return _named(a, torch._foreach_rsqrt(_list(a)))
+    return _named(a, _each("rsqrt", _list(a)))
 
 
 def clamp_(a: Params, bound: float | Tensor) -> Params:
@@ -231,8 +246,8 @@ def clamp_(a: Params, bound: float | Tensor) -> Params:
         for one in _list(a):
             torch.minimum(torch.maximum(one, -bound, out=one), bound, out=one)
         return a
-    torch._foreach_clamp_max_(_list(a), bound)
-    torch._foreach_clamp_min_(_list(a), -bound)
+    _each("clamp_max_", _list(a), bound)
+    _each("clamp_min_", _list(a), -bound)
     return a
 
 
