@@ -177,7 +177,7 @@ class Learner:
 
         Sums over the examples of all ranks and over the points of the expectation are then
         estimates for the whole data set over the temperature. Randomness follows from the state,
-        unless `streams` are given to draw from.
+        unless `streams` are given to draw from; then the state's buffers are given up, too.
         """
         x, y = batch
         size, device = check_batch(x, y), state.posterior.device
@@ -186,7 +186,7 @@ class Learner:
             self.network,
             self.likelihood,
             state.likelihood,
-            {name: value.clone() for name, value in state.buffers.items()},
+            dict(state.buffers) if streams else copies(state.buffers),
             x,
             y,
             targets,
@@ -380,6 +380,11 @@ class Learner:
     def _stream(self, kind: int) -> int:
         shared = kind == DRAWS and self.shared_draws
         return kind + _STREAMS * (0 if shared else distributed.rank())
+
+
+def copies(params: Params) -> Params:
+    """The same numbers in tensors of their own."""
+    return {name: value.clone() for name, value in params.items()}
 
 
 def check_batch(x: Inputs, y: Tensor) -> int:

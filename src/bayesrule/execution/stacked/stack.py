@@ -20,7 +20,7 @@ from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
 from bayesrule.execution.stacked.states import initialised, seeds_of, single, together
-from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner
+from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner, copies
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
@@ -165,7 +165,7 @@ class Stacked:
             learner.network,
             learner.likelihood,
             state.likelihood,
-            {name: value.clone() for name, value in state.buffers.items()},
+            dict(state.buffers) if streams else copies(state.buffers),
             x,
             y,
             targets,
