@@ -94,7 +94,7 @@ class _Bayes(BaseEstimator):
     def predict_distribution(self, X: Any, how: How | None = None) -> Prediction:
         """The predictive distribution in original units, its tensors (n, D) or (n, classes).
 
-        `how` is `Draws(num)`, `AtMean()`, `Linearised()`, `Moments()` or None: the method's default.
+        `how` is `Draws(num)`, `AtMean()`, `Linearised()`, `Moments()` or None (method's default).
         """
         check_is_fitted(self, "run_")
         x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
