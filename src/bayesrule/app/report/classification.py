@@ -25,9 +25,7 @@ def reliability(look: Look, name: str, p: ClassificationPredictions) -> str:
     plot.points(confidence, accuracy, tips, radius=sizes)
     plot.end()
     key = "<span>Larger discs hold more rows</span>"
-    caption = (
-        "Discs below the dashed line: overconfident. Small discs vary by chance."
-    )
+    caption = "Discs below the dashed line: overconfident. Small discs vary by chance."
     return figure("Reliability", plot.render(), caption, key=key)
 
 
