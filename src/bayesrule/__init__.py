@@ -29,6 +29,7 @@ from bayesrule.likelihoods import (
 from bayesrule.matrices import Dense, Diagonal, Kronecker, LowRank
 from bayesrule.methods import (
     adam,
+    bayesbinn,
     ivon,
     k_tied,
     laplace,
@@ -67,7 +68,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     # methods: `br.METHOD(model, likelihood, num_data=...)` builds a learner
-    "adam", "ivon", "k_tied", "laplace", "map", "mean_field", "newton", "noisy_adam",
+    "adam", "bayesbinn", "ivon", "k_tied", "laplace", "map", "mean_field", "newton", "noisy_adam",
     "noisy_ekfac", "noisy_full", "noisy_kfac", "noisy_tridiagonal", "ogn", "ridge", "rmsprop",
     "sgd", "tagi", "variational_laplace", "vogn",
     # likelihoods

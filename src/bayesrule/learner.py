@@ -17,7 +17,7 @@ from bayesrule.expectations import AtMean, Expectation, Look
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
 from bayesrule.moments import Propagation
-from bayesrule.posteriors import Family, GaussianPrior, Point, Posterior, Prior, evidence
+from bayesrule.posteriors import Family, GaussianPrior, Point, Posterior, Prior, Pull, evidence
 from bayesrule.rules import Rule
 from bayesrule.rules.fit_of_parts import check_final, check_parts, check_predictive
 from bayesrule.tensors import distributed, seeds, vectors
@@ -103,7 +103,7 @@ class Learner:
                 "Give a prior or a prior_precision, not both: prior_precision=δ is short for "
                 "prior=GaussianPrior(δ)."
             )
-        given = prior if prior is not None else 1.0 if precision is None else precision
+        given = precision if prior is None else prior
         return self.family.prior(given, self.network.params())
 
     @property
@@ -223,7 +223,8 @@ class Learner:
         for seen, point in points:
             share = point.num_draws / parts
             local = curvature.local(seen, point, structure, posterior)
-            local = point.pulled(self._averaged(local, point, share), share)
+            local = self._averaged(local, point, share)
+            local = point.pulled(local, Pull(share, seen.scale, self.prior))
             total = local if total is None else total.plus(local)
         assert total is not None
         return total

@@ -75,7 +75,8 @@ class Problem:
     ) -> Iterator[tuple[Problem, Point]]:
         """The points of an expectation, each with the problem as it is seen from there."""
         assert self.draws is not None
-        points = expectation.points(posterior, self.draws, tracked=curvature.needs_draws)
+        tracked = curvature.needs_draws or posterior.must_track
+        points = expectation.points(posterior, self.draws, tracked=tracked)
         return ((self, point) for point in points)
 
     def forward(self, params: Params) -> Tensor:

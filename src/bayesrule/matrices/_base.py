@@ -156,6 +156,7 @@ class Structure(ABC):
     - `only_positive`: it is kept by factors that are never negative, so it has no estimate by
       Price's theorem and no differences (heavy ball).
     - `says_if_negative`: it can be negative and says so itself when it is used as a precision.
+    - `mixes_entropy`: estimates hold the entropy's own curvature, which may be negative.
     - `layered`: it is made layer by layer from inputs and output gradients.
     - `stacks`: its matrices can have the nets of a stack along their first axis.
     - `draws_together`: curvatures at several draws of a net can be summed at once.
@@ -166,6 +167,7 @@ class Structure(ABC):
     elementwise: bool = False
     only_positive: bool = False
     says_if_negative: bool = False
+    mixes_entropy: bool = False
     layered: bool = False
     stacks: bool = False
     draws_together: bool = True

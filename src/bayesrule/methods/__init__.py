@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from bayesrule.learner import Learner
 from bayesrule.methods._options import Rate, Settings, option_names, unknown_option
 from bayesrule.methods._record import RECORDS, Course, Need, Record, method
+from bayesrule.methods.binary import bayesbinn
 from bayesrule.methods.closed_form import tagi
 from bayesrule.methods.laplace import laplace
 from bayesrule.methods.natural import ivon, newton, ogn, ridge, vogn
@@ -30,7 +31,7 @@ METHODS: dict[str, Callable[..., Learner]] = {
     for function in (
         *(sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi),
         *(mean_field, k_tied, variational_laplace),
-        *(noisy_adam, noisy_kfac, noisy_ekfac, noisy_tridiagonal, noisy_full),
+        *(noisy_adam, noisy_kfac, noisy_ekfac, noisy_tridiagonal, noisy_full, bayesbinn),
     )
 }
 """Every named method, in the order of the table."""

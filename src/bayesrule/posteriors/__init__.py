@@ -1,6 +1,7 @@
 """Families of beliefs over the weights, and what is believed before the data."""
 
 from bayesrule.posteriors._base import Family, Free, Posterior, Turn
+from bayesrule.posteriors.bernoulli import Bernoulli, BernoulliFamily, BernoulliPrior
 from bayesrule.posteriors.factorised import (
     Factorised,
     FreeScales,
@@ -10,14 +11,18 @@ from bayesrule.posteriors.factorised import (
     StdSlope,
 )
 from bayesrule.posteriors.gaussian import FanIn, Gaussian, GaussianFamily, Normal
+from bayesrule.posteriors.mixture import Mixture, MixtureFamily
 from bayesrule.posteriors.per_group import PerGroup, Product
 from bayesrule.posteriors.point_estimate import PointBelief, PointEstimate
-from bayesrule.posteriors.points import GaussianDraw, Point
+from bayesrule.posteriors.points import GaussianDraw, Point, Pull
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
 from bayesrule.posteriors.rotated import FactoredFamily, Rotated, RotatedFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 
 __all__ = [
+    "Bernoulli",
+    "BernoulliFamily",
+    "BernoulliPrior",
     "EarlierPosterior",
     "Factorised",
     "FactoredFamily",
@@ -34,6 +39,8 @@ __all__ = [
     "KTiedFamily",
     "MeanField",
     "MeanFieldFamily",
+    "Mixture",
+    "MixtureFamily",
     "Normal",
     "PerGroup",
     "Point",
@@ -42,6 +49,7 @@ __all__ = [
     "Posterior",
     "Prior",
     "Product",
+    "Pull",
     "Rank",
     "Rotated",
     "RotatedFamily",

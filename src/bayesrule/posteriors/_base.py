@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.posteriors.points import Point
-from bayesrule.posteriors.prior import GaussianPrior, Prior
+from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import tree
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
@@ -69,6 +69,8 @@ class Posterior(ABC):
         """A draw that knows how it came about, so that its gradient tells of the spread, too."""
         return Point(self.sample(generator))
 
+    must_track: bool = False
+    """Whether every gradient at a draw has to go through the draw's own `pulled`."""
     several_draws: bool = False
     """Whether the beliefs of a stack of nets make several draws at once."""
 
@@ -167,6 +169,7 @@ class Family(ABC):
       where natural gradients do not move it.
     - `has_scales`: gradient descent learns its spread; `has_mean`: at least its mean.
     - `spreads`: its weights have a variance; False for point estimates.
+    - `takes_precision`: a number tells its prior, as the precision of N(0, I / precision).
     - `independent`: its weights are independent Gaussians, with a standard deviation each.
     - `symmetric`: draws have a mirror image on the other side of the mean.
     - `linearisable`: it is a Gaussian whose precision can be multiplied with Jacobians.
@@ -180,6 +183,7 @@ class Family(ABC):
     has_scales: bool = False
     has_mean: bool = False
     spreads: bool = True
+    takes_precision: bool = True
     independent: bool = False
     symmetric: bool = True
     linearisable: bool = False
@@ -198,15 +202,12 @@ class Family(ABC):
         """The curvature of the whole data set before any is seen."""
         raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
 
+    @abstractmethod
     def prior(self, given: object, params: Params) -> Prior:
-        """The prior in the coordinates of this family: from a number, a prior or a posterior."""
-        if isinstance(given, Prior):
-            return given
-        if isinstance(given, int | float):
-            return GaussianPrior(float(given))
-        raise TypeError(
-            f"prior takes a GaussianPrior(precision) or a posterior of this family, got {given!r}."
-        )
+        """The prior in the coordinates of this family: from a number, a prior or a posterior.
+
+        None is the prior where nobody says.
+        """
 
     def other_form(self) -> Family | None:
         """The family that holds the same beliefs in another form, chosen on other devices."""

@@ -296,8 +296,8 @@ def gaussian_prior(given: object) -> Prior:
         return EarlierPosterior(given.kept())
     if isinstance(given, Prior):
         return given
-    if isinstance(given, int | float):
-        return GaussianPrior(float(given))
+    if given is None or isinstance(given, int | float):
+        return GaussianPrior(1.0 if given is None else float(given))
     raise TypeError(
         "The prior of Gaussian weights is GaussianPrior(precision) or a Gaussian posterior of "
         f"earlier data, got {given!r}."

@@ -14,7 +14,7 @@ from bayesrule.matrices import BlockMatrix, Blocks, Matrix, Structure
 from bayesrule.matrices.blocks import grouped, pick
 from bayesrule.posteriors._base import Family, Free, Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian
-from bayesrule.posteriors.points import Point
+from bayesrule.posteriors.points import Point, Pull
 from bayesrule.posteriors.prior import Prior, as_prior
 from bayesrule.types import Local, Params
 
@@ -61,6 +61,11 @@ class ProductPrior(Prior):
             )
         return found
 
+    def log_prob(self, params: Params) -> Tensor:
+        return _sum(
+            part.log_prob(pick(params, self.groups[group])) for group, part in self.parts.items()
+        )
+
     def describe(self) -> Any:
         return {group: part.describe() for group, part in self.parts.items()}
 
@@ -93,9 +98,12 @@ class ProductPoint(Point):
         }
         return BlockMatrix(blocks, self.groups)
 
-    def pulled(self, local: Local, share: float) -> Local:
+    def pulled(self, local: Local, pull: Pull) -> Local:
         found = {
-            group: part.pulled(_local_of(local, tuple(part.coordinates)), share)
+            group: part.pulled(
+                _local_of(local, tuple(part.coordinates)),
+                pull._replace(prior=prior_of(pull.prior, group)),
+            )
             for group, part in self.parts.items()
         }
         gradient = _union(part.gradient for part in found.values())
@@ -141,6 +149,11 @@ class Product(Posterior):
     def linearisable(self) -> bool:  # type: ignore[override]
         """Whether all groups are Gaussian."""
         return all(part.linearisable for part in self.parts.values())
+
+    @property
+    def must_track(self) -> bool:  # type: ignore[override]
+        """Whether the draws of some group are."""
+        return any(part.must_track for part in self.parts.values())
 
     @property
     def num_parameters(self) -> int:
@@ -320,6 +333,11 @@ class PerGroup(Family):
         return any(family.needs_additive for family in self.families.values())
 
     @property
+    def takes_precision(self) -> bool:  # type: ignore[override]
+        """Whether some group has a prior that is told by a precision."""
+        return any(family.takes_precision for family in self.families.values())
+
+    @property
     def structure(self) -> Structure | None:  # type: ignore[override]
         parts = {pattern: family.structure for pattern, family in self.families.items()}
         if any(part is None for part in parts.values()):
@@ -352,7 +370,7 @@ class PerGroup(Family):
         groups = grouped(self.families, params)
         earlier = given.parts if isinstance(given, Product) else {}
         parts = {
-            group: self.families[group].prior(earlier.get(group, given), pick(params, names))
+            group: self._prior(group, earlier.get(group, given), pick(params, names))
             for group, names in groups.items()
         }
         first = next(iter(parts.values()))
@@ -360,3 +378,8 @@ class PerGroup(Family):
         return (
             first if all(part == first for part in parts.values()) else ProductPrior(parts, groups)
         )
+
+    def _prior(self, group: str, given: object, params: Params) -> Prior:
+        """A precision is for those groups that have use for one."""
+        family, number = self.families[group], isinstance(given, int | float)
+        return family.prior(None if number and not family.takes_precision else given, params)

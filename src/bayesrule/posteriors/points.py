@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bayesrule.matrices import Matrix
+from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import vectors
 from bayesrule.types import Local, Params
+
+
+class Pull(NamedTuple):
+    """What a point has to know to turn sums over a batch into sums of its belief.
+
+    - `share`: its part in an average over all points and ranks; what does not depend on the data,
+      such as the entropy of the belief, is added with that factor.
+    - `scale`: what one example stands for; the loss of `Local` is without it.
+    - `prior`: the belief before the data, in the belief's own coordinates.
+    """
+
+    share: float
+    scale: float
+    prior: Prior
 
 
 @dataclass(frozen=True)
@@ -53,11 +69,8 @@ class Point:
         """Price's estimate of the curvature from the gradient at this draw; may use the draw up."""
         raise TypeError("Price's estimate needs a weight draw, and this point is none.")
 
-    def pulled(self, local: Local, share: float) -> Local:
-        """Sums in the coordinates as sums in the belief's own parameters.
-
-        `share` is this point's part in an average over all points and ranks.
-        """
+    def pulled(self, local: Local, pull: Pull) -> Local:
+        """Sums in the coordinates as sums in the belief's own parameters."""
         return local
 
     def mirrored(self) -> Point:

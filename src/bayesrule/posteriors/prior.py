@@ -40,6 +40,10 @@ class Prior(ABC):
         """The diagonal of P: one number for all weights, or one for each."""
 
     @abstractmethod
+    def log_prob(self, params: Params) -> Tensor:
+        """The log density at some weights, up to a number."""
+
+    @abstractmethod
     def describe(self) -> Any:
         """What tells this prior from another one, in words or numbers that json can hold."""
 
@@ -84,6 +88,9 @@ class GaussianPrior(Prior):
     def diagonal(self, like: Params) -> float:
         return self.precision
 
+    def log_prob(self, params: Params) -> Tensor:
+        return -0.5 * self.precision * vectors.dot(params, params)
+
     def describe(self) -> float:
         return self.precision
 
@@ -114,6 +121,9 @@ class EarlierPosterior(Prior):
 
     def diagonal(self, like: Params) -> Params:
         return self.posterior.precision.diagonal()
+
+    def log_prob(self, params: Params) -> Tensor:
+        return self.posterior.log_prob(params)
 
     def describe(self) -> list[float]:
         mean, variance = self.posterior.mean, self.posterior.variance()

@@ -53,6 +53,11 @@ def check_fit(rule: Natural, structure: Structure, family: Family, curvature: Cu
             f"{kind}() stands for its batch alone; use it with the rule Conditioning(), or "
             "PerExample(), Fisher() or GGN()."
         )
+    if structure.mixes_entropy and moving and not rule.retract:
+        raise ValueError(
+            f"The curvature of {family!r} holds that of its entropy, which may be negative; use "
+            "Natural(retract=True)."
+        )
     if curvature.may_be_negative and moving:
         _check_negative(rule, structure, curvature)
     if structure.only_positive and (curvature.needs_draws or isinstance(rule.momentum, HeavyBall)):

@@ -12,7 +12,7 @@ import torch
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Matrix
-from bayesrule.posteriors import Point, Posterior
+from bayesrule.posteriors import Point, Posterior, Pull
 from bayesrule.tensors import vectors
 from bayesrule.types import Local, Params
 
@@ -70,7 +70,7 @@ class SeveralDraws(Point):
         assert self.whole is not None
         return self.whole.price(gradient)
 
-    def pulled(self, local: Local, share: float) -> Local:
+    def pulled(self, local: Local, pull: Pull) -> Local:
         """Sums over the draws, for what has an axis of them, as gradients by one pass have."""
         gradient, curvature = local.gradient, local.curvature
         if self.num > 1:

@@ -1,0 +1,221 @@
+"""Binary weights: each is +1 or −1, with a probability of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from bayesrule.matrices import Known, KnownMatrix, Matrix, Structure
+from bayesrule.posteriors._base import Family, Posterior
+from bayesrule.posteriors.gaussian import Gaussian
+from bayesrule.posteriors.points import Point, Pull
+from bayesrule.posteriors.prior import Prior
+from bayesrule.tensors import vectors
+from bayesrule.types import Local, Params
+
+# In single precision draws saturate; without this their gradients would be exactly zero.
+_LEAST = 1e-10
+
+
+@dataclass(frozen=True)
+class UnitMatrix(KnownMatrix):
+    """The identity, which no data change: natural parameters are moved by plain gradients."""
+
+    def matmul(self, vector: Params) -> Params:
+        return vector
+
+    def solve(self, vector: Params) -> Params:
+        return vector
+
+
+class Unit(Known):
+    """The structure of natural parameters that are moved by plain gradients."""
+
+    def identity(self, params: Params, scale: float) -> UnitMatrix:
+        return UnitMatrix()
+
+    contract = project = identity  # type: ignore[assignment]
+
+
+def _log_cosh(values: Params) -> Tensor:
+    """`Σ log cosh λ`, safe for large λ."""
+    parts = [v.abs() + functional.softplus(-2.0 * v.abs()) - _LOG_2 for v in values.values()]
+    return torch.stack([part.sum() for part in parts]).sum()
+
+
+_LOG_2 = 0.6931471805599453
+
+
+@dataclass(frozen=True)
+class BernoulliPrior(Prior):
+    """Independent binary weights with natural parameters `logits`; 0 is ±1 with equal chances."""
+
+    logits: Params | float = 0.0
+
+    def _beside(self, like: Params) -> Params:
+        if isinstance(self.logits, dict):
+            return {name: self.logits[name] for name in like}
+        return {name: torch.full_like(value, self.logits) for name, value in like.items()}
+
+    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+        vectors.add_(gradient, self._beside(gradient), alpha=-factor)
+        return vectors.add_(gradient, at, alpha=factor)
+
+    def added_to(self, curvature: Matrix) -> Matrix:
+        return curvature
+
+    def diagonal(self, like: Params) -> float:
+        return 1.0
+
+    def log_prob(self, params: Params) -> Tensor:
+        return vectors.dot(self._beside(params), params)
+
+    def describe(self) -> Any:
+        return self.logits if isinstance(self.logits, float) else float(vectors.total(self.logits))
+
+
+@dataclass(frozen=True)
+class RelaxedDraw(Point):
+    """`θ = tanh((λ + ½ logit u) / T)`, u uniform: a smooth draw near ±1 (the concrete relaxation).
+
+    Its gradient becomes one in the mean `tanh λ` by `dθ/dμ = (1 − θ²) / (T (1 − tanh² λ))`.
+    """
+
+    logits: Params
+    temperature: float
+
+    def pulled(self, local: Local, pull: Pull) -> Local:
+        gradient = {}
+        for name, slope in local.gradient.items():
+            near, sure = (
+                1.0 - v.square() for v in (self.coordinates[name], self.logits[name].tanh())
+            )
+            gradient[name] = slope * (near + _LEAST) / (self.temperature * (sure + _LEAST))
+        return replace(local, gradient=gradient)
+
+    def price(self, gradient: Params) -> Matrix:
+        return UnitMatrix()
+
+
+@dataclass(frozen=True)
+class Bernoulli(Posterior):
+    """`q(θ) = Π exp(λθ) / (2 cosh λ)` over θ = ±1, λ the `logits`: half the log-odds.
+
+    >>> q = Bernoulli({"w": torch.tensor([0.0, 20.0])})
+    >>> q.mean["w"], q.variance()["w"]
+    (tensor([0., 1.]), tensor([1., 0.]))
+    """
+
+    logits: Params
+    temperature: float = 1.0
+
+    must_track = True
+
+    __repr__ = Posterior.__repr__
+
+    @property
+    def mean(self) -> Params:  # type: ignore[override]
+        return {name: value.tanh() for name, value in self.logits.items()}
+
+    @property
+    def num_parameters(self) -> int:
+        return vectors.numel(self.logits)
+
+    def variance(self) -> Params:
+        return {name: 1.0 - value.square() for name, value in self.mean.items()}
+
+    def sample(self, generator: Generator) -> Params:
+        draws = {
+            k: torch.bernoulli((2.0 * v).sigmoid(), generator=generator)
+            for k, v in self.logits.items()
+        }
+        return {name: 2.0 * value - 1.0 for name, value in draws.items()}
+
+    def draw(self, generator: Generator) -> Point:
+        draws: Params = {}
+        for name, value in self.logits.items():
+            uniform = torch.empty_like(value).uniform_(1e-6, 1.0 - 1e-6, generator=generator)
+            draws[name] = torch.tanh((value + 0.5 * uniform.logit()) / self.temperature)
+        return RelaxedDraw(draws, self.logits, self.temperature)
+
+    def log_prob(self, params: Params) -> Tensor:
+        """`log q(θ)`, a 0-d tensor."""
+        return (
+            vectors.dot(self.logits, params) - _log_cosh(self.logits) - self.num_parameters * _LOG_2
+        )
+
+    def entropy(self, generator: Generator | None = None) -> Tensor:
+        own = _log_cosh(self.logits) + self.num_parameters * _LOG_2
+        return own - vectors.dot(self.logits, self.mean)
+
+    def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
+        if not isinstance(prior, BernoulliPrior):
+            raise TypeError(_no_precision(prior))
+        before = prior._beside(self.logits)
+        away = vectors.add(self.logits, before, alpha=-1.0)
+        return vectors.dot(self.mean, away) - _log_cosh(self.logits) + _log_cosh(before)
+
+    def coordinates(self) -> Gaussian:
+        return Gaussian(self.logits, UnitMatrix())
+
+    def with_mean(self, mean: Params) -> Bernoulli:
+        return replace(self, logits=mean)
+
+    def with_precision(self, precision: Matrix) -> tuple[Bernoulli, None]:
+        return self, None
+
+
+def _no_precision(given: object) -> str:
+    return (
+        "The prior of binary weights is BernoulliPrior(logits) or a Bernoulli posterior of earlier "
+        f"data, not a precision, got {given!r}; leave it out for equal chances."
+    )
+
+
+@dataclass(frozen=True)
+class BernoulliFamily(Family):
+    """Binary weights, +1 or −1, learned as natural parameters: BayesBiNN.
+
+    Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5. The first belief has the signs of the
+    module's own weights.
+
+    - `sure`: the size of the first natural parameters; 10 is nearly certain.
+    - `temperature`: T of the relaxed draws that gradients are taken at.
+    """
+
+    sure: float = 1.0
+    temperature: float = 1.0
+
+    symmetric = False
+    takes_precision = False
+
+    def __post_init__(self) -> None:
+        if not (self.sure >= 0 and self.temperature > 0):
+            raise ValueError(
+                "sure must not be negative and temperature must be positive, got "
+                f"{self.sure} and {self.temperature}."
+            )
+
+    @property
+    def structure(self) -> Structure:  # type: ignore[override]
+        return Unit()
+
+    def init(self, params: Params, *, weight: float, prior: Prior | float) -> Bernoulli:
+        signs = {k: torch.where(v.detach() < 0, -1.0, 1.0).to(v) for k, v in params.items()}
+        return Bernoulli(vectors.scale(signs, self.sure), self.temperature)
+
+    def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
+        return UnitMatrix()
+
+    def prior(self, given: object, params: Params) -> Prior:
+        if given is None:
+            return BernoulliPrior()
+        if isinstance(given, Bernoulli):
+            return BernoulliPrior({name: value.clone() for name, value in given.logits.items()})
+        if isinstance(given, BernoulliPrior):
+            return given
+        raise TypeError(_no_precision(given))
