@@ -38,7 +38,7 @@ class WatchedDraws(Draws):
     kept: list[Params] = field(default_factory=list)
 
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
         for point in super().points(posterior, generator):
             self.kept.append(point.params)

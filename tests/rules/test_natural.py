@@ -213,7 +213,7 @@ def test_average_momentum_is_without_bias() -> None:
     for _ in range(3):
         state, _ = learner.step(state, (x, y[:, None]))
     gradient, _ = _logistic_derivatives(x, y, moments(state)[0])
-    average = state.rule["gradient"]["weight"].flatten() / (1.0 - 0.9**3)
+    average = state.rule["momentum"]["weight"].flatten() / (1.0 - 0.9**3)
     torch.testing.assert_close(average, gradient)
 
 
@@ -272,7 +272,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "heavy ball in low rank of a part",
         {
-            "posterior": GaussianFamily(br.Subset(br.LowRank(2), ("weight",))),
+            "posterior": _low_rank_of_a_part(),
             "rule": Natural(momentum=HeavyBall()),
         },
         r"Average\(\) instead of HeavyBall\(\)",

@@ -332,6 +332,7 @@ class PerGroup(Family):
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Product:
         groups, given = grouped(self.families, params), as_prior(prior)
+        self._check_spread(groups)
         parts = {
             group: self.families[group].init(
                 pick(params, names), weight=weight, prior=prior_of(given, group)
@@ -339,6 +340,13 @@ class PerGroup(Family):
             for group, names in groups.items()
         }
         return Product(parts, groups)
+
+    def _check_spread(self, groups: dict[str, Names]) -> None:
+        if self.spreads and not any(self.families[group].spreads for group in groups):
+            raise ValueError(
+                f"All weights fit {' or '.join(map(repr, groups))} and have no variance, so there "
+                "is no belief to learn; leave some to a family such as MeanFieldFamily()."
+            )
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         groups = grouped(self.families, coordinates)
