@@ -178,13 +178,8 @@ class Learner:
         Sums over the examples of all ranks and over the points of the expectation are then
         estimates for the whole data set over the temperature.
         """
-        size = check_batch(*batch)
-        count = distributed.count_over_ranks(size, state.posterior.device)
-        return self._problem(state, batch, count)
-
-    def _problem(self, state: State, batch: Batch, count: int) -> Problem:
         x, y = batch
-        device = state.posterior.device
+        size, device = check_batch(x, y), state.posterior.device
         targets, draws = (self._generator(state, kind, device) for kind in (TARGETS, DRAWS))
         module = seeds.key(state.seed, state.step, self._stream(MODULE))
         return Problem(
@@ -197,7 +192,7 @@ class Learner:
             targets,
             draws,
             weight=self.weight,
-            count=count,
+            count=distributed.count_over_ranks(size, device),
             num_points=self.expectation.num,
             temperature=self.temperature,
             module_randomness=partial(forked_randomness, device, module),
@@ -322,14 +317,11 @@ class Learner:
     def _curvature_at_mean(self, state: State, batch: Batch, seen: int) -> Matrix:
         assert self.final_curvature is not None
         assert self.family.structure is not None
-        # Ranks may have other numbers of batches here, so nothing is counted together.
-        problem = dataclasses.replace(
-            self._problem(dataclasses.replace(state, step=state.step + seen), batch, count=1),
-            buffers=state.buffers,
-            weight=1.0,
-            num_points=1,
-            training=False,
-        )
+        # Ranks may have different numbers of batches here, so nothing is counted over them.
+        at = dataclasses.replace(state, step=state.step + seen)
+        targets = self._generator(at, TARGETS, state.posterior.device)
+        parts = self.network, self.likelihood, state.likelihood, state.buffers
+        problem = Problem(*parts, *batch, targets, training=False)
         structure = self.family.structure
         local = self.final_curvature.local(
             problem, state.posterior.at_mean(), structure, state.posterior

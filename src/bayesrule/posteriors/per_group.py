@@ -122,11 +122,14 @@ class Product(Posterior):
 
     parts: dict[str, Posterior]
     groups: dict[str, Names]
+    names: Names
+    """All weights in the order of the module."""
 
     __repr__ = Posterior.__repr__
 
     def _each(self, function: Callable[[Posterior], Params]) -> Params:
-        return _union(function(part) for part in self.parts.values())
+        found = _union(function(part) for part in self.parts.values())
+        return {name: found[name] for name in self.names if name in found}
 
     @property
     def mean(self) -> Params:  # type: ignore[override]
@@ -339,7 +342,7 @@ class PerGroup(Family):
             )
             for group, names in groups.items()
         }
-        return Product(parts, groups)
+        return Product(parts, groups, tuple(params))
 
     def _check_spread(self, groups: dict[str, Names]) -> None:
         if self.spreads and not any(self.families[group].spreads for group in groups):
