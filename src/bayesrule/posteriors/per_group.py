@@ -122,14 +122,14 @@ class Product(Posterior):
 
     parts: dict[str, Posterior]
     groups: dict[str, Names]
-    names: Names
-    """All weights in the order of the module."""
+    names: Names = ()
+    """All weights in the order of the module; without it they come group by group."""
 
     __repr__ = Posterior.__repr__
 
     def _each(self, function: Callable[[Posterior], Params]) -> Params:
         found = _union(function(part) for part in self.parts.values())
-        return {name: found[name] for name in self.names if name in found}
+        return {name: found[name] for name in self.names or found if name in found}
 
     @property
     def mean(self) -> Params:  # type: ignore[override]
