@@ -94,6 +94,11 @@ class Learner:
             self.final_curvature = _instance(final_curvature, Curvature, "final_curvature", "GGN()")
             check_final(self.network, self.likelihood, self.family, final_curvature)
         check_predictive(self.predictive, self.family, self.likelihood)
+        if empirical_prior and not isinstance(self.prior.diagonal({}), float):
+            raise ValueError(
+                "empirical_prior=True looks for the precision of N(0, I/δ), but the prior is a "
+                "posterior of earlier data; leave one of them out."
+            )
         # A structure that is too large for the module is refused here, not at the first step.
         self._first_belief(self.network.params(), self.weight)
 
