@@ -9,15 +9,17 @@ import pytest
 import torch
 from exact import mlp, randn
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 import bayesrule as br
 from bayesrule import GaussianLikelihood, Learner
-from bayesrule.posteriors import EarlierPosterior
+from bayesrule.matrices import DiagonalMatrix
+from bayesrule.posteriors import EarlierPosterior, Gaussian, GaussianPrior
 from bayesrule.posteriors.rotated import FactoredFamily
 from bayesrule.schedules import linear
 from bayesrule.tensors import tree
-from bayesrule.types import State
+from bayesrule.types import Derivatives, State
 
 STEPS = 6
 CPU = torch.device("cpu")
@@ -119,3 +121,31 @@ def test_rates_that_stay_the_same_are_numbers() -> None:
     assert kinds == {"learning_rate": True, "rate": False, "seen": True, "unbiased": True}
     average.refill(rates, 4)
     assert_close([float(v) for v in rates], [float(v) for v in average.rates(4)])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        br.Natural(0.1, linear(0.5, 0.1, 4), br.Average(0.9), retract=True, clip=0.1),
+        br.Natural(0.1, 0.2, br.Average(0.9), square_root=True, debias=True),
+        br.Natural(linear(0.1, 0.2, 4), 0.2, br.rules.Velocity(0.9), kl_clip=0.1, damping=0.1),
+        br.Natural(0.1, 0.2, br.Average(0.9), square_root=True, prior_at_draws=True),
+    ],
+)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_no_step_reads_the_value_of_a_rate(rule: br.Natural, earlier: bool) -> None:
+    """A GPU would have to wait for it; tensors without values show whether anybody asks."""
+    family = br.GaussianFamily()
+    with FakeTensorMode():
+        mean = {"w": torch.ones(3)}
+        old = EarlierPosterior(Gaussian(mean, DiagonalMatrix({"w": torch.ones(3)})))
+        prior = old if earlier else GaussianPrior(2.0)
+        posterior = family.init(mean, weight=5.0, prior=prior)
+        memory = rule.init(family, posterior, 5.0)
+        rates = rule.rate_tensors(1, CPU)
+        assert any(isinstance(rate, Tensor) for rate in rates)
+        curvature = DiagonalMatrix({"w": torch.ones(3)})
+        average = {"w": torch.ones(3)}
+        derivatives = Derivatives(torch.ones(()), average, curvature, 5.0, average=average)
+        moved, _ = rule.move(posterior, derivatives, prior, memory, rates, 1)
+        assert moved.mean["w"].shape == (3,)

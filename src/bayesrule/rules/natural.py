@@ -393,7 +393,7 @@ def _shifted(
     if isinstance(delta, dict):
         total = vectors.shift({name: delta[name] for name in values}, more)
         add = vectors.add_ if in_place else vectors.add
-        return add(values, total, alpha=1.0 / factor)
+        return add(values, vectors.scale_(total, 1.0 / factor))
     shift = vectors.shift_ if in_place else vectors.shift
     return shift(values, (delta + more) / factor)
 

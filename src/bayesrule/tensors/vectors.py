@@ -171,8 +171,13 @@ def rsqrt(a: Params) -> Params:
     return _named(a, torch._foreach_rsqrt(list(a.values())))
 
 
-def clamp_(a: Params, bound: float) -> Params:
-    """`a` kept within ±bound, elementwise."""
+def clamp_(a: Params, bound: float | Tensor) -> Params:
+    """`a` kept within ±bound, elementwise; the bound is a number or a 0-d tensor."""
+    if isinstance(bound, Tensor):
+        # Calls for many tensors at once would read the number, which a GPU has to wait for.
+        for value in a.values():
+            value.clamp_(-bound, bound)
+        return a
     torch._foreach_clamp_max_(list(a.values()), bound)
     torch._foreach_clamp_min_(list(a.values()), -bound)
     return a
