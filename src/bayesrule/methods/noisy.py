@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Unpack
 
 from torch import nn
 
@@ -52,12 +52,7 @@ def noisy_adam(
     `curvature=SquaredGradient()` takes those of the mean, which Adam has.
     """
     rate, momentum = options["rate"], _average(options["momentum"])
-    root: dict[str, Any] = {
-        "square_root": True,
-        "damped_root": damped_root,
-        "epsilon": 0.0,
-        "prior_at_draws": True,
-    }
+    root = {"square_root": True, "damped_root": damped_root, "epsilon": 0.0, "prior_at_draws": True}
     return Learner(
         model,
         likelihood,
