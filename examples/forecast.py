@@ -25,7 +25,7 @@ from torch.distributions import Normal
 import bayesrule as br
 from bayesrule.app.report.axes import Axis, limits
 from bayesrule.app.report.svg import Plot
-from bayesrule.sequences import Online, Place, Seen, rts_smoother
+from bayesrule.sequences import Online, SeriesState, SeriesStep, rts_smoother
 from benchmarks.data import timeseries
 
 STYLE = """
@@ -94,12 +94,14 @@ def problem(
     return Problem(times, raw, trend, float((values - trend)[use].std()), season, hidden, log)
 
 
-def passes(p: Problem, until: int, noises: Sequence[float]) -> tuple[Online, Place, list[Seen]]:
+def passes(
+    p: Problem, until: int, noises: Sequence[float]
+) -> tuple[Online, SeriesState, list[SeriesStep]]:
     """One pass over the series for each noise; each starts from the last one's smoothed state."""
     torch.manual_seed(0)
     model, target = Forecaster(9), p.z.masked_fill(torch.tensor(p.held), math.nan)
-    place: Place | None = None
-    first, steps = None, list[Seen]()
+    place: SeriesState | None = None
+    first, steps = None, list[SeriesStep]()
     for noise in noises:
         online = Online(br.tagi(model, br.GaussianLikelihood(noise=noise), num_data=until))
         place = online.init() if place is None else online.restart(place, first)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.sequences import Online, Seen
+from bayesrule.sequences import Online, SeriesStep
 
 NOISE = 0.4
 
@@ -63,7 +63,7 @@ class Echo(nn.Module):
         return self.head(x), state
 
 
-def lstm_steps(num: int = 6, learn: bool = True, **options: Any) -> tuple[Online, list[Seen]]:
+def lstm_steps(num: int = 6, learn: bool = True, **options: Any) -> tuple[Online, list[SeriesStep]]:
     """A forecaster along a sine with a gap."""
     torch.manual_seed(0)
     on = online(Forecaster(**options), gain=0.5)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule.curvature import Curvature, Problem
+from bayesrule.curvature import Curvature, Problem, Streams
 from bayesrule.expectations import AtMean, Expectation, Look
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
@@ -177,21 +177,21 @@ class Learner:
         """
         return self.advance(state, self.problem(state, batch), donate=donate)
 
-    def problem(self, state: State, batch: Batch) -> Problem:
+    def problem(self, state: State, batch: Batch, *, streams: Streams | None = None) -> Problem:
         """A batch with the state that it is looked at from, and what each example stands for.
 
         Sums over the examples of all ranks and over the points of the expectation are then
-        estimates for the whole data set over the temperature.
+        estimates for the whole data set over the temperature. Randomness follows from the state,
+        unless `streams` are given to draw from; then the state's buffers are given up, too.
         """
         x, y = batch
         size, device = check_batch(x, y), state.posterior.device
-        targets, draws = (self._generator(state, kind, device) for kind in (TARGETS, DRAWS))
-        module = seeds.key(state.seed, state.step, self._stream(MODULE))
+        targets, draws, module = streams or self._streams(state, device)
         return Problem(
             self.network,
             self.likelihood,
             state.likelihood,
-            {name: value.clone() for name, value in state.buffers.items()},
+            dict(state.buffers) if streams else copies(state.buffers),
             x,
             y,
             targets,
@@ -200,8 +200,14 @@ class Learner:
             count=distributed.count_over_ranks(size, device),
             num_points=self.expectation.num,
             temperature=self.temperature,
-            module_randomness=partial(forked_randomness, device, module),
+            module_randomness=module,
         )
+
+    def _streams(self, state: State, device: torch.device) -> Streams:
+        """Where targets and weights are drawn from, and the context in which the module draws."""
+        targets, draws = (self._generator(state, kind, device) for kind in (TARGETS, DRAWS))
+        key = seeds.key(state.seed, state.step, self._stream(MODULE))
+        return targets, draws, partial(forked_randomness, device, key)
 
     def advance(
         self, state: State, problem: Problem, *, donate: bool = False
@@ -376,6 +382,11 @@ class Learner:
     def _stream(self, kind: int) -> int:
         shared = kind == DRAWS and self.shared_draws
         return kind + _STREAMS * (0 if shared else distributed.rank())
+
+
+def copies(params: Params) -> Params:
+    """The same numbers in tensors of their own."""
+    return {name: value.clone() for name, value in params.items()}
 
 
 def check_batch(x: Inputs, y: Tensor) -> int:

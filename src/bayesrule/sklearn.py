@@ -1,7 +1,7 @@
 """scikit-learn estimators: arrays in, predictions and their uncertainty out, in original units.
 
-There is no `sample_weight` and no `partial_fit`: likelihoods do not weigh examples, and data that
-come bit by bit are for `Learner.step`.
+There is no `sample_weight` and no `partial_fit`: likelihoods do not weight examples, and
+`Learner.step` is for data that arrive in batches.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from bayesrule.tensors.network import forked_randomness
 Floats = NDArray[np.float64]
 Build = Callable[[int, int], nn.Module]
 
-# Beyond this, squares overflow on the way; such numbers are slips or marks of missing values.
+# The squares of larger numbers overflow; such numbers are mistakes or stand for missing values.
 _LARGEST = float(np.finfo(np.float32).max)
-# A module's first weights and its dropout come from torch's global randomness, which is put back
-# afterwards; fits in threads of one process therefore take turns.
+# A module's first weights and its dropout use torch's global random state, which is restored
+# afterwards; so only one thread of a process fits at a time.
 _FITTING = threading.RLock()
 
 
 @dataclass(frozen=True)
 class _Recipe(Recipe):
-    """A recipe whose method and module may be the caller's own."""
+    """A recipe whose method and module may be written by the caller."""
 
     function: Method | None = None
     build: Build | None = None
@@ -72,7 +72,7 @@ class _Recipe(Recipe):
 # A dataclass writes the constructor that scikit-learn asks for: settings kept as they are given.
 @dataclass(eq=False, repr=False)
 class _Bayes(BaseEstimator):
-    """What both estimators share: from checked arrays to a trained run and its predictions."""
+    """What both estimators share: checks of arrays, training and predictions."""
 
     method: str | Method = "vogn"
     _: KW_ONLY
@@ -94,30 +94,30 @@ class _Bayes(BaseEstimator):
     def predict_distribution(self, X: Any, how: How | None = None) -> Prediction:
         """The predictive distribution in original units, its tensors (n, D) or (n, classes).
 
-        `how` is `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`, or the method's own way.
+        `how` is `Draws(num)`, `AtMean()`, `Linearised()`, `Moments()` or None (method's default).
         """
         check_is_fitted(self, "run_")
         x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
         self._refuse_unfit(x)
-        found = self.run_.predict(self.scaler_.transform(x), how)
+        prediction = self.run_.predict(self.scaler_.transform(x), how)
         if self.target_scaler_ is None:
-            return found
-        moments = self.target_scaler_.mean_, self.target_scaler_.scale_
-        return found.rescaled(*(torch.as_tensor(moment).to(found.mean) for moment in moments))
+            return prediction
+        return prediction.rescaled(self.target_scaler_.mean_, self.target_scaler_.scale_)
 
     def predict_uncertainty(self, X: Any) -> tuple[Floats, Floats]:
         """Two variances of y: epistemic (more data would remove it) and aleatoric (would not).
 
         For classes they are of the one-hot y, summed over classes: together `1 − Σ_c p_c²`, (n,).
         """
-        found = self.predict_distribution(X)
-        return self._array(found.epistemic), self._array(found.aleatoric)
+        prediction = self.predict_distribution(X)
+        return self._array(prediction.epistemic), self._array(prediction.aleatoric)
 
     def log_likelihood(self, X: Any, y: ArrayLike) -> float:
         """The mean of `log p(y | x)` over examples, in original units; larger is better."""
         check_consistent_length(X, y)
-        found = self.predict_distribution(X)
-        return float(found.log_prob(torch.as_tensor(self._targets(y)).to(found.mean.device)).mean())
+        prediction = self.predict_distribution(X)
+        targets = torch.as_tensor(self._targets(y)).to(prediction.mean.device)
+        return float(prediction.log_prob(targets).mean())
 
     def _checked(self, X: Any, y: ArrayLike, **taken: bool) -> tuple[Floats, NDArray[Any]]:
         """The arrays of `fit`, refused where a number is unfit."""
@@ -129,7 +129,7 @@ class _Bayes(BaseEstimator):
         return x, targets
 
     def _refuse_unfit(self, values: Floats, of: str = "X") -> None:
-        """A ValueError that names the first number that is missing, infinite or far too large."""
+        """Raises a ValueError for the first number that is missing, infinite or too large."""
         unfit = np.argwhere(~(np.abs(values) <= _LARGEST))
         for row, column in unfit[:1]:
             names = getattr(self, "feature_names_in_", None) if of == "X" else None
@@ -168,7 +168,7 @@ class _Bayes(BaseEstimator):
         name = getattr(method, "__name__", "")
         named = METHODS.get(name) is method
         return _Recipe(
-            # A method of the caller's own trains for as long as the default one does.
+            # A method that the caller wrote trains for as long as the default one.
             method=name if named else "vogn",
             function=None if named else method,
             build=self.network,
@@ -183,7 +183,7 @@ class _Bayes(BaseEstimator):
         )
 
     def _options(self, method: Method | None) -> dict[str, Any]:
-        """The options of a method, checked where it is a named one; None is the method's own."""
+        """The options that are not None, checked where the method is a named one."""
         general = ("prior_precision", "temperature", "learning_rate")
         options = {name: getattr(self, name) for name in general} | dict(self.options or {})
         options = {name: value for name, value in options.items() if value is not None}
@@ -196,7 +196,8 @@ class _Bayes(BaseEstimator):
 class BayesRegressor(RegressorMixin, _Bayes):
     """Regression by a Bayesian neural network: predictions that say how sure they are.
 
-    - `method`: a name (`bayesrule.methods.METHODS`; hyphens or underscores) or a function of the same form.
+    - `method`: a name (`bayesrule.methods.METHODS`; hyphens or underscores) or a function of the
+      same form.
     - `likelihood`: "gaussian" (the default; its noise is learned), "heteroscedastic" (noise that
       depends on the inputs) or "poisson" (counts, which are not standardised).
     - `hidden`: sizes of the hidden layers; the linear methods "ridge" and "newton" have none.
@@ -235,9 +236,9 @@ class BayesRegressor(RegressorMixin, _Bayes):
                 "BayesRegressor takes the likelihoods gaussian, heteroscedastic and poisson, got "
                 f"{self.likelihood!r}. For classes use BayesClassifier."
             )
-        x, given = self._checked(X, y, multi_output=True, y_numeric=True)
-        self._shape = given.shape[1:]
-        targets = np.asarray(given, dtype=np.float64).reshape(len(given), -1)
+        x, checked = self._checked(X, y, multi_output=True, y_numeric=True)
+        self._shape = checked.shape[1:]
+        targets = np.asarray(checked, dtype=np.float64).reshape(len(checked), -1)
         self._refuse_unfit(targets, "y")
         scales = self.standardise and self.likelihood != "poisson"
         self.target_scaler_ = self._scaler(targets) if scales else None
@@ -253,14 +254,14 @@ class BayesRegressor(RegressorMixin, _Bayes):
 
     def predict(self, X: Any, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
         """The mean, shaped as y was; with `return_std` also the standard deviation of y."""
-        found = self.predict_distribution(X)
-        mean = self._array(found.mean)
-        return (mean, self._array(found.std)) if return_std else mean
+        prediction = self.predict_distribution(X)
+        mean = self._array(prediction.mean)
+        return (mean, self._array(prediction.std)) if return_std else mean
 
     def predict_quantiles(self, X: Any, q: float | Sequence[float]) -> Floats:
         """The quantile q of y for each input; several make a first axis of their own."""
-        found = self.predict_distribution(X)
-        quantiles = [self._array(found.quantile(float(one))) for one in np.atleast_1d(q)]
+        prediction = self.predict_distribution(X)
+        quantiles = [self._array(prediction.quantile(float(level))) for level in np.atleast_1d(q)]
         return np.stack(quantiles) if np.ndim(q) else quantiles[0]
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:

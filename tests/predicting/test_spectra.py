@@ -110,7 +110,7 @@ def test_tied_and_isotropic_beliefs_have_their_rank() -> None:
 
 def test_dependent_weights_are_refused() -> None:
     dense = br.Dense().identity({"w": MEAN["w"]}, 1.0)
-    with pytest.raises(TypeError, match=r"weights are independent.*got Gaussian over DenseMatrix"):
+    with pytest.raises(TypeError, match=r"independent weights.*got Gaussian over DenseMatrix"):
         spectrum(Gaussian({"w": MEAN["w"]}, dense))
 
 

@@ -15,7 +15,7 @@ from series import NOISE, Echo, Forecaster, lstm_steps, online
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.sequences import Online, Place, rts_smoother
+from bayesrule.sequences import Online, SeriesState, rts_smoother
 
 
 def test_forecasts_widen_as_an_autoregression_does(double_precision: None) -> None:
@@ -85,7 +85,7 @@ def test_series_side_by_side_are_those_alone(double_precision: None) -> None:
 
 def test_forecasts_are_steps_with_missing_targets(double_precision: None) -> None:
     on, steps = lstm_steps()
-    place = Place(steps[-1].before.weights, steps[-1].carried, steps[-1].before.target)
+    place = SeriesState(steps[-1].before.weights, steps[-1].carried, steps[-1].before.target)
     gap = torch.full((2, 1, 1), math.nan)
     ahead = on.forecast(place, [gap] * 3)
     torch.testing.assert_close(on.predict(place, gap).mean, ahead[0].mean)

@@ -14,11 +14,13 @@ from series import NOISE, Echo, Walk, lstm_steps, online
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.sequences import Online, Place, Seen, rts_smoother
+from bayesrule.sequences import Online, SeriesState, SeriesStep, rts_smoother
 from bayesrule.sequences.carried import leaves
 
 
-def walked(y: np.ndarray, a: float, c: float, q: float) -> tuple[Online, Place, list[Seen]]:
+def walked(
+    y: np.ndarray, a: float, c: float, q: float
+) -> tuple[Online, SeriesState, list[SeriesStep]]:
     """The states of the linear model observed along y (T, B)."""
     on = online(Walk(a, c))
     place, steps = on.init(), []

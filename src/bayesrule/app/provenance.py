@@ -1,4 +1,4 @@
-"""Which versions ran on which machine: what stands beside every result."""
+"""The versions and the machine that a result was made with."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in ("bayesrule", "torch", "numpy"):
         try:
-            found[package] = metadata.version(package)
+            by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "from source"
-    return found
+            by_package[package] = "from source"
+    return by_package
 
 
 def machine() -> str:
@@ -30,7 +30,7 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """The processor's name, from the kernel where there is one to ask."""
+    """The processor's name, on Linux from /proc/cpuinfo."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text().splitlines():

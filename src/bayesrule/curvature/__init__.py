@@ -1,6 +1,6 @@
 """Which second-order information of the loss is used."""
 
-from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.curvature._base import Curvature, Problem, Streams
 from bayesrule.curvature.expected import ExpectedLoss
 from bayesrule.curvature.fisher import GGN, Fisher
 from bayesrule.curvature.hessian import Hessian
@@ -26,4 +26,5 @@ __all__ = [
     "Recording",
     "SecondOrder",
     "SquaredGradient",
+    "Streams",
 ]

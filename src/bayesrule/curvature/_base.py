@@ -23,6 +23,9 @@ from bayesrule.tensors.network import Inputs, Network
 from bayesrule.tensors.stand_in import named_gradients
 from bayesrule.types import Derivatives, Local, Params
 
+Streams = tuple[Any, Any, Callable[[], AbstractContextManager[None]]]
+"""Where targets and weights are drawn from, and the context in which the module itself draws."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -227,4 +230,4 @@ def plain_gradient(problem: Problem, point: Point) -> tuple[Tensor, Params, Tens
     scaled = loss * problem.scale
     # One loss, or one of each net: no net has a part in the loss of another.
     gradient = named_gradients(scaled, torch.ones_like(scaled), leaves, weights)
-    return loss.detach(), vectors.apart(gradient), outputs
+    return loss.detach(), vectors.matched(vectors.apart(gradient), point.coordinates), outputs

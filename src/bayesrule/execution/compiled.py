@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from bayesrule.curvature import Problem
 from bayesrule.execution.graphs import captured
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
@@ -98,11 +100,17 @@ class Compiled:
         if plan.static is not None:
             moving = _rebuilt(moving, tensors)
         statistics = dict(zip(plan.learned, found[1:], strict=True))
-        likelihood = self._stepper.problem(state, batch).learned(statistics)
+        likelihood = state.likelihood
+        if statistics or self.learner.likelihood.scheduled:
+            likelihood = self._problem(state, batch).learned(statistics)
         new = replace(state, **moving, likelihood=likelihood, step=state.step + 1)
         self._last = new, [v for _, v in tree.leaves(_moving(new)) if isinstance(v, Tensor)]
         kl = getattr(self._stepper, "kl", None)
         return new, self.learner.info(found[0], new, divergence=kl)
+
+    def _problem(self, state: State, batch: Batch) -> Problem:
+        """A problem in which nothing is drawn."""
+        return self._stepper.problem(state, batch, streams=(None, None, nullcontext))
 
     def _planned(self, state: State, tensors: Tensors, key: object) -> _Plan:
         # Loading the compiler takes as long as loading the rest of the library.
@@ -129,7 +137,7 @@ class Compiled:
         def function(x: Tensor, y: Tensor, *flat: Tensor) -> Tensors:
             moving = _rebuilt(_moving(state), list(flat))
             begin = replace(state, **moving)
-            problem = _Deferred.of(self._stepper.problem(begin, (x, y)))
+            problem = _Deferred.of(self._problem(begin, (x, y)))
             new, info = self.learner.advance(begin, problem, donate=True)
             after = dict(tree.leaves(_moving(new)))
             for name, old in tree.leaves(moving):

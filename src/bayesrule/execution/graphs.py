@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.tensors import tree
+from bayesrule.tensors import tree, vectors
 
 T = TypeVar("T")
 _REHEARSALS = 3
@@ -41,11 +42,47 @@ def captured(
 
 def copy_into(target: object, source: object) -> None:
     """Copies every tensor of one tree into the same place of another."""
-    values, places, tensors = dict(tree.leaves(source)), [], []
-    for name, place in tree.leaves(target):
+    values, places, tensors = dict(_tensors(source)), [], []
+    for name, place in _tensors(target):
         value = values.get(name)
-        if isinstance(place, Tensor) and isinstance(value, Tensor) and value is not place:
+        if value is None:
+            # One of them is in a row and the other is not.
+            return _copy_each(target, source)
+        if value is not place:
             places.append(place)
             tensors.append(value)
     if places:
         torch._foreach_copy_(places, tensors)
+
+
+def _copy_each(target: object, source: object) -> None:
+    values = dict(tree.leaves(source))
+    for name, place in tree.leaves(target):
+        value = values.get(name)
+        if isinstance(place, Tensor) and isinstance(value, Tensor) and value is not place:
+            place.copy_(value)
+
+
+def _tensors(nested: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a nested object by path; what is in one row counts as one."""
+    if isinstance(nested, vectors.Flat):
+        yield f"{prefix}/row", nested.row
+    elif isinstance(nested, Tensor):
+        yield prefix, nested
+    else:
+        for name, child in tree.children(nested):
+            yield from _tensors(child, f"{prefix}/{name}")
+
+
+def in_rows(nested: T) -> T:
+    """A copy of a nested object in which groups of tensors by name are each in one row."""
+    if isinstance(nested, dict):
+        tensors = list(nested.values())
+        alike = len({(v.dtype, v.device) for v in tensors if isinstance(v, Tensor)}) == 1
+        if alike and all(isinstance(v, Tensor) and v.is_floating_point() for v in tensors):
+            return vectors.Flat.of(nested)  # type: ignore[return-value]
+        return {name: in_rows(child) for name, child in nested.items()}  # type: ignore[return-value]
+    if is_dataclass(nested) and not isinstance(nested, type):
+        new = {name: in_rows(child) for name, child in tree.children(nested)}
+        return replace(nested, **new)
+    return nested

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.execution.graphs import captured, copy_into
+from bayesrule.execution.graphs import captured, copy_into, in_rows
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.execution.stacked.states import seeds_of
 from bayesrule.learner import Learner
@@ -116,7 +116,7 @@ class Replayed:
     def _load(self, state: State) -> None:
         """Takes a state's numbers over into the tensors that all graphs work on."""
         if self._state is None:
-            self._state = tree.map_tensors(state, torch.clone)
+            self._state = self._own(state)
             self._derived = tree.map_tensors(derived(state), torch.clone)
             seed = seeds_of(state)[0] if isinstance(state.seed, Tensor) else state.seed
             self._generators = [
@@ -153,16 +153,13 @@ class Replayed:
         def advance(begin: State) -> tuple[State, Tensor]:
             """One step on tensors that nobody has to ask for."""
             options: dict[str, Any] = {} if sizes is None else {"sizes": sizes}
-            problem = self._stepper.problem(begin, (held, y), **options)
-            targets, draws = self._streams()
-            problem = replace(
-                problem, targets=targets, draws=draws, rates=rates, module_randomness=nullcontext
-            )
-            new, info = self.learner.advance(begin, problem, donate=True)
+            streams = (*self._streams(), nullcontext)
+            problem = self._stepper.problem(begin, (held, y), streams=streams, **options)
+            new, info = self.learner.advance(begin, replace(problem, rates=rates), donate=True)
             return new, info.loss
 
         def rehearse() -> None:
-            begin = anew(tree.map_tensors(self._state, torch.clone), self._derived)
+            begin = anew(self._own(self._state), self._derived)
             advance(replace(begin, step=step))
 
         def work() -> Tensor:
@@ -174,6 +171,14 @@ class Replayed:
 
         graph, loss = captured(work, rehearse, self._generators)
         return _Plan(graph, _parts(held), y, rates, loss)
+
+    def _own(self, state: State) -> State:
+        """A copy of a state, whose belief and memory are in rows where the rule likes that."""
+        copied = tree.map_tensors(state, torch.clone)
+        stacked = isinstance(self._stepper, Stacked)
+        if stacked or not self.learner.rule.works_in_rows(self.learner.family):
+            return copied
+        return replace(copied, posterior=in_rows(copied.posterior), rule=in_rows(copied.rule))
 
     def _streams(self) -> list[Any]:
         if isinstance(self._stepper, Stacked):

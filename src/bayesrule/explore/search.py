@@ -1,4 +1,4 @@
-"""A black box minimised by a network that learns it while it is asked."""
+"""Minimises a black-box function with a network that is trained on its values so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bayesrule.tensors import seeds
 from bayesrule.training.models import mlp
 from bayesrule.types import State
 
-# How far a new point is at least from all others, in turn: far ones explore, near ones refine.
+# The least distance of a new point from all others, in turn: large ones explore, small ones refine.
 _DISTANCES = (0.2, 0.05, 0.02, 0.005)
 _STARTS, _NEAR_BEST, _BEST = 32, 8, 4
 _BATCH, _PASSES, _ONLINE_PASSES = 16, 60, 4
@@ -25,7 +25,7 @@ _BATCH, _PASSES, _ONLINE_PASSES = 16, 60, 4
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """All that a black box was asked, in order: `points` (n, d) and `values` (n,)."""
+    """All evaluations of a black box, in order: `points` (n, d) and `values` (n,)."""
 
     points: Tensor
     values: Tensor
@@ -37,7 +37,7 @@ class Search:
 
     @property
     def value(self) -> float:
-        """The least value that was found."""
+        """The least value."""
         return float(self.values.min())
 
     @property
@@ -58,18 +58,18 @@ def minimise(
     online: bool = False,
     seed: int = 0,
 ) -> Search:
-    """Looks for the least value of `function(x)`, x (d,) within `bounds`, without gradients.
+    """Searches for the least value of `function(x)`, x (d,) within `bounds`, without gradients.
 
-    After `first` points drawn at random, a network learns by `learner.step` what is known so far,
-    proposes the input that it believes to be best (`optimise_inputs`), and the function is asked
-    there. It learns afresh for each proposal; with `online` it goes on from where it was, which is
-    several times as fast and, as it grows sure too early, finds less. How far a proposal must be
-    from all earlier ones goes in turn from a tenth of the range to a four-hundredth, so that far
-    and near are looked at alike; Regis & Shoemaker (2005).
+    After `first` random points, a network is trained by `learner.step` on all values so far,
+    proposes the input that it predicts to be best (`optimise_inputs`), and the function is
+    evaluated there. The network is trained from scratch for each proposal; with `online` it
+    continues, which is several times as fast but finds less, because it becomes certain too early.
+    The least distance of a proposal from all earlier points goes in turn from a tenth of the range
+    to a four-hundredth, so that the search is both wide and fine; Regis & Shoemaker (2005).
 
     `learner` takes inputs (n, d), scaled to [−1, 1], and one output, `log(1 + (y − min y) / c)`
-    standardised, which sees fine differences near the least value; by default it is `tagi` on a
-    layer of 50 units. Everything random follows from `seed`.
+    standardised, which keeps fine differences near the least value apart; by default it is `tagi`
+    with a layer of 50 units. Everything random follows from `seed`.
 
     >>> found = minimise(lambda x: float((x - 0.3).square().sum()), [(-1, 1)], evaluations=15)
     >>> len(found.points), found.value < 0.01
@@ -83,13 +83,13 @@ def minimise(
     learner = learner or _default(len(bounds), evaluations, seed)
     state, generator = learner.init(seed), seeds.generator(torch.device("cpu"), seed, 0)
     points = _anywhere(first, len(bounds), generator)
-    values = torch.stack([_asked(function, low, high, u) for u in points])
+    values = torch.stack([_evaluated(function, low, high, u) for u in points])
     while len(points) < evaluations:
         state = state if online else learner.init(seed)
         passes = _ONLINE_PASSES if online else _PASSES
         state = _learn(learner, state, points, _flattened(values), passes, generator)
         starts = _starts(points, values, generator)
-        found = optimise_inputs(
+        optimised = optimise_inputs(
             learner,
             state,
             starts,
@@ -99,9 +99,9 @@ def minimise(
             exploration=exploration,
             bounds=(-1.0, 1.0),
         )
-        new = _chosen(found, points, _DISTANCES[len(points) % len(_DISTANCES)])
+        new = _chosen(optimised, points, _DISTANCES[len(points) % len(_DISTANCES)])
         points = torch.cat([points, new[None]])
-        values = torch.cat([values, _asked(function, low, high, new)[None]])
+        values = torch.cat([values, _evaluated(function, low, high, new)[None]])
     return Search(_scaled(points, low, high), values)
 
 
@@ -113,7 +113,7 @@ def _corners(bounds: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
 
 
 def _default(num: int, evaluations: int, seed: int) -> Learner:
-    # Few points, learned afresh each time: long steps.
+    # Few points, trained from scratch each time: long steps.
     return tagi(
         mlp(num, 1, seed=seed),
         GaussianLikelihood(noise=0.03),
@@ -131,7 +131,7 @@ def _scaled(u: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return low + 0.5 * (u + 1.0) * (high - low)
 
 
-def _asked(function: Callable[[Tensor], float], low: Tensor, high: Tensor, u: Tensor) -> Tensor:
+def _evaluated(function: Callable[[Tensor], float], low: Tensor, high: Tensor, u: Tensor) -> Tensor:
     value = torch.as_tensor(function(_scaled(u, low, high)), dtype=u.dtype)
     if value.numel() != 1 or not value.isfinite().all():
         raise ValueError(
@@ -156,7 +156,7 @@ def _learn(
     passes: int,
     generator: Generator,
 ) -> State:
-    """So many passes through all that is known."""
+    """Trains for so many passes through all evaluations."""
     targets = values.unsqueeze(1)
     for _ in range(passes):
         order = torch.randperm(len(points), generator=generator)
@@ -166,16 +166,16 @@ def _learn(
 
 
 def _starts(points: Tensor, values: Tensor, generator: Generator) -> Tensor:
-    """Points from anywhere, and some about the best ones so far, near and not so near."""
+    """Random points, and some around the best points so far, at various distances."""
     anywhere = _anywhere(_STARTS, points.shape[1], generator)
     best = points[values.argsort()[:_BEST]].repeat(_NEAR_BEST, 1)
     reach = 0.3 * torch.rand(len(best), 1, generator=generator)
     return torch.cat([anywhere, best + reach * torch.randn(best.shape, generator=generator)])
 
 
-def _chosen(found: Optimised, points: Tensor, distance: float) -> Tensor:
+def _chosen(optimised: Optimised, points: Tensor, distance: float) -> Tensor:
     """The best input on any path that is far enough from all points; else the farthest one."""
-    inputs, scores = found.path.flatten(0, 1), found.values.flatten()
+    inputs, scores = optimised.path.flatten(0, 1), optimised.values.flatten()
     gaps = torch.cdist(inputs, points).amin(1)
     if not (gaps > distance).any():
         return inputs[gaps.argmax()]

@@ -18,13 +18,14 @@ from bayesrule.types import Params
 
 
 class LogDensity:
-    """`Σ log p(y | f(x; θ)) / T + log N(θ; 0, I / δ)` of all weights in a row, θ (P,).
+    """`Σ log p(y | f(x; θ)) / T + log N(θ; 0, I / δ)` of all weights as one vector θ (P,).
 
     In float64 on the CPU, with the module in evaluation mode (batch norm by its running averages,
     no dropout). A learned noise precision τ ~ Gamma(a₀, b₀), one for each output, is integrated
     out: with `a = a₀ + N/2T` and `b = b₀ + Σ(y − f)²/2T` the first term becomes
     `log Γ(a) − log Γ(a₀) + a₀ log b₀ − a log b − N/2T log 2π`.
 
+    >>> from bayesrule import GaussianLikelihood
     >>> data = torch.zeros(2, 1), torch.zeros(2, 1)
     >>> density = LogDensity(nn.Linear(1, 1), GaussianLikelihood(noise=1.0), data)
     >>> round(float(density(torch.zeros(2, dtype=torch.float64))) / math.log(2.0 * math.pi), 6)
@@ -67,7 +68,7 @@ class LogDensity:
         return fit + 0.5 * (self.num * width - self.prior_precision * theta.square().sum())
 
     def named(self, theta: Tensor) -> Params:
-        """Rows (..., P) under the names and in the shapes of the module's weights."""
+        """Vectors (..., P) as the module's weights, by name and in their shapes."""
         parts = theta.split([value.numel() for value in self.params.values()], dim=-1)
         shaped = zip(self.params.items(), parts, strict=True)
         return {name: part.reshape(*part.shape[:-1], *old.shape) for (name, old), part in shaped}
@@ -78,9 +79,9 @@ class LogDensity:
 
     def conjugate(self, outputs: Tensor) -> Params:
         """The belief Gamma(a, b) over the noise precision, given the outputs at all data."""
-        found = self.likelihood.statistics(outputs, self.y)
-        scaled = {name: value / self.temperature for name, value in found.items()}
-        # From the prior, the likelihood takes the whole conjugate step at once.
+        statistics = self.likelihood.statistics(outputs, self.y)
+        scaled = {name: value / self.temperature for name, value in statistics.items()}
+        # From its prior, a likelihood makes the whole conjugate step at once.
         return self.likelihood.update(self.prior_noise, scaled, self.count / self.temperature)
 
     def _integrated(self, noise: Params) -> Tensor:
@@ -118,7 +119,7 @@ def _double(value: Tensor) -> Tensor:
 
 
 def _refuse(model: nn.Module, likelihood: Likelihood, moving: bool) -> None:
-    """Says what has no log density of fixed data."""
+    """Refuses likelihoods and modules that have no log density of fixed data."""
     if moving:
         raise ValueError(
             f"{type(likelihood).__name__} changes from step to step (a schedule of noise), but a "

@@ -1,7 +1,7 @@
 """A log density and its gradient as one function of numbers, traced and compiled.
 
-A sampler asks for some hundred gradients for each draw, and for small networks nearly all of their
-time is spent between torch's operations: a traced graph saves some of it, compiled code most.
+A sampler needs hundreds of gradients for each draw, and for small networks most of their time is
+overhead between torch's operations: a traced graph saves some of it, compiled code most.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch.fx import GraphModule
 from bayesrule.hmc.density import LogDensity
 
 Floats = NDArray[np.float64]
-Way = Callable[[Tensor], tuple[Tensor, Tensor]]
+Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From θ (P,) to the gradient (P,) of the log density and its value."""
 
 
 def value_and_gradient(
@@ -27,22 +28,22 @@ def value_and_gradient(
     """A function from θ (P,) to the log density and its gradient (P,).
 
     Traced once and, with `compile`, compiled by torch's inductor, which takes seconds and a C++
-    compiler. What is found must agree with the module itself; a module that cannot be traced is
-    called as it is.
+    compiler. The result is checked against the module; a module that cannot be traced is called as
+    it is.
     """
     _refuse_randomness(density)
-    way = _fastest(density, compile)
+    gradient = _fastest(density, compile)
 
     def function(theta: Floats) -> tuple[float, Floats]:
         # Inference mode belongs to a thread, and the sampler calls from its own.
         with torch.inference_mode():
-            slope, value = way(torch.from_numpy(theta))
+            slope, value = gradient(torch.from_numpy(theta))
             return value.item(), slope.numpy()
 
     return function
 
 
-def _fastest(density: LogDensity, compile: bool) -> Way:
+def _fastest(density: LogDensity, compile: bool) -> Gradient:
     graph = _traced(density)
     if graph is None or not _agrees(density, graph.forward):
         return _plainly(density)
@@ -53,17 +54,17 @@ def _fastest(density: LogDensity, compile: bool) -> Way:
     return graph.forward
 
 
-def _plainly(density: LogDensity) -> Way:
+def _plainly(density: LogDensity) -> Gradient:
     """The module called as it is, with one backward pass."""
 
-    def way(theta: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(theta: Tensor) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
             point = theta.clone().requires_grad_()
             value = density(point)
             (slope,) = torch.autograd.grad(value, point)
             return slope, value.detach()
 
-    return way
+    return gradient
 
 
 def _traced(density: LogDensity) -> GraphModule | None:
@@ -74,11 +75,11 @@ def _traced(density: LogDensity) -> GraphModule | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return make_fx(torch.func.grad_and_value(density))(_probe(density, 0))
-    except Exception:  # whatever a module may do that a trace cannot hold
+    except Exception:  # modules fail to be traced in many ways
         return None
 
 
-def _compiled(graph: GraphModule, theta: Tensor) -> Way | None:
+def _compiled(graph: GraphModule, theta: Tensor) -> Gradient | None:
     import torch._inductor as inductor
 
     try:
@@ -96,10 +97,10 @@ def _compiled(graph: GraphModule, theta: Tensor) -> Way | None:
         return None
 
 
-def _agrees(density: LogDensity, way: Way) -> bool:
-    """Whether a way gives, at weights that it was not made with, what the module gives."""
+def _agrees(density: LogDensity, gradient: Gradient) -> bool:
+    """Whether a traced gradient is that of the module, at weights other than the traced ones."""
     theta = _probe(density, 1)
-    pairs = zip(_plainly(density)(theta), way(theta), strict=True)
+    pairs = zip(_plainly(density)(theta), gradient(theta), strict=True)
     return all(torch.allclose(a, b, rtol=1e-8, atol=1e-8, equal_nan=True) for a, b in pairs)
 
 
@@ -115,6 +116,6 @@ def _refuse_randomness(density: LogDensity) -> None:
 
 
 def _probe(density: LogDensity, seed: int) -> Tensor:
-    """Weights of an ordinary size to look at the density at."""
+    """Weights of an ordinary size at which the density is evaluated."""
     generator = torch.Generator().manual_seed(seed)
     return 0.3 * torch.randn(density.num, dtype=torch.float64, generator=generator)

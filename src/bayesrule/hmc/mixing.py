@@ -16,8 +16,7 @@ def rhat(draws: Tensor) -> Tensor:
     """How much wider the chains are together than each alone, (*); 1 is none, 1.01 is good.
 
     `√((B/W + n − 1) / n)` of rank-normalised half chains with the variances B between and W within
-    them, or of their distances from the median where that is larger. NaN says that
-    nothing moved.
+    them, or of their distances from the median where that is larger. NaN: all draws are equal.
 
     >>> still = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
     >>> round(float(rhat(still)), 2), bool(rhat(still + torch.arange(4.0)[:, None]) > 1.3)
@@ -29,7 +28,7 @@ def rhat(draws: Tensor) -> Tensor:
 
 
 def ess(draws: Tensor) -> Tensor:
-    """How many independent draws tell the centre of the posterior as well as these, (*).
+    """How many independent draws would estimate the posterior's centre as well, (*).
 
     `S / τ`, `τ = −1 + 2 Σ_k P_k`, of rank-normalised half chains, where `P_k = ρ_2k + ρ_2k+1` are
     autocorrelations over all chains, cut where they turn negative and made decreasing.
@@ -41,7 +40,7 @@ def ess(draws: Tensor) -> Tensor:
     scores = _normal_scores(_halves(draws))
     chains, num = scores.shape[:2]
     rho = _autocorrelations(scores)
-    # The last lag is a single product, too little to be told from chance.
+    # The last lag is a single product, which is mostly noise.
     pairs = rho[: 2 * max(1, (num - 1) // 2)].unflatten(0, (-1, 2)).sum(1)
     last = torch.full_like(pairs[:1], -1.0)
     cut = torch.cat([pairs[:-1], last]).lt(0).to(torch.uint8).argmax(0)
@@ -57,8 +56,8 @@ def _halves(draws: Tensor) -> Tensor:
     """Each chain as two, (2 chains, draws // 2, *)."""
     if draws.ndim < 2 or draws.shape[1] < 4:
         raise ValueError(
-            f"Mixing is told from draws (chains, draws, ...) with 4 draws of each chain or more, "
-            f"got {tuple(draws.shape)}."
+            f"Draws have the shape (chains, draws, ...) with 4 draws of each chain or more, got "
+            f"{tuple(draws.shape)}."
         )
     half = draws.shape[1] // 2
     return torch.cat([draws[:, :half], draws[:, -half:]]).double()

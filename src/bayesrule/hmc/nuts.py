@@ -8,7 +8,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -25,19 +24,8 @@ from bayesrule.tensors import seeds
 from bayesrule.training.progress import Progress
 from bayesrule.types import Params
 
-# Below these the sampler cannot set its step and its scales, or mixing cannot be told.
+# With fewer, the sampler cannot adapt its step and scales, or mixing cannot be measured.
 _FEWEST_WARMUP, _FEWEST_DRAWS = 10, 4
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """What the sampler gives back: theta (chains, draws, P), the others (chains, draws)."""
-
-    theta: Tensor
-    log_density: Tensor
-    diverging: Tensor
-    cut_off: Tensor
-    acceptance: Tensor
 
 
 def hmc(
@@ -61,7 +49,8 @@ def hmc(
     `LogDensity`. It is sampled by the No-U-Turn sampler of nutpie (`pip install 'bayesrule[hmc]'`),
     each chain from its own draw of the prior (of one no wider than N(0, I)).
 
-    - `draws`, `warmup`: kept and not kept, for each of the `chains`, which run one after another.
+    - `draws`, `warmup`: how many draws are kept and how many discarded before them, for each of the
+      `chains`, which run one after another.
     - `progress`: True, False, or None for a bar on a terminal only.
     - `compile`: the gradient is compiled, which takes seconds once and a C++ compiler, and then
       is five to ten times as fast. Compiled and plain gradients differ by rounding, and so the
@@ -102,9 +91,9 @@ class _Called:
         return self.function(theta)
 
     def _keep_thread_state(self) -> None:
-        # Python forgets a foreign thread at the end of each call and meets it anew at the next,
-        # which takes longer than the gradient of a small network. One claim that is never given
-        # back makes it remember; what is left behind is a few kilobytes for each call of hmc.
+        # Python drops its state of a foreign thread after each call and makes it again at the next,
+        # which takes longer than the gradient of a small network. One claim that is never released
+        # keeps it; this leaks a few kilobytes for each call of hmc.
         ctypes.pythonapi.PyGILState_Ensure()
         self._thread.kept = True
 
@@ -116,11 +105,11 @@ def _model(nutpie: Any, density: LogDensity, function: _Called, bar: Progress) -
         return spread * np.random.default_rng(seed).standard_normal(density.num)
 
     def expand(*_: int) -> Callable[[Floats], dict[str, Floats]]:
-        def kept(theta: Floats) -> dict[str, Floats]:
+        def record(theta: Floats) -> dict[str, Floats]:
             bar.advance()
             return {"theta": theta}
 
-        return kept
+        return record
 
     kinds, shapes = [np.dtype("float64")], [(density.num,)]
     return nutpie.compiled_pyfunc.from_pyfunc(
@@ -134,55 +123,47 @@ def _model(nutpie: Any, density: LogDensity, function: _Called, bar: Progress) -
     )
 
 
-def _run(nutpie: Any, model: Any, sizes: dict[str, int]) -> _Trace:
+def _run(nutpie: Any, model: Any, sizes: dict[str, int]) -> Params:
+    """The draws `theta` (chains, draws, P) and nutpie's statistics of them (chains, draws)."""
     with warnings.catch_warnings():
-        # nutpie's own way to hand over the draws has opinions on their number.
+        # nutpie warns about the number of draws and chains.
         warnings.simplefilter("ignore")
         # One core: the chains would only wait for each other's turn in Python.
         sampler = nutpie.sample(
             model, **sizes, cores=1, progress_bar=False, save_warmup=False, blocking=False
         )
         try:
-            found = sampler.wait()
+            trace = sampler.wait()
         except BaseException:
-            # Left alone, the sampler would go on in the background.
+            # Otherwise the sampler would continue in the background.
             sampler.cancel()
             raise
-    stats = found.sample_stats
-    return _Trace(
-        theta=_tensor(found.posterior["theta"]),
-        log_density=_tensor(stats["logp"]),
-        diverging=_tensor(stats["diverging"]),
-        cut_off=_tensor(stats["maxdepth_reached"]),
-        acceptance=_tensor(stats["mean_tree_accept"]),
-    )
-
-
-def _tensor(values: Any) -> Tensor:
-    return torch.from_numpy(np.array(values.values))
+    stats = ("logp", "diverging", "maxdepth_reached", "mean_tree_accept")
+    values = {"theta": trace.posterior["theta"], **{k: trace.sample_stats[k] for k in stats}}
+    return {name: torch.from_numpy(np.array(value.values)) for name, value in values.items()}
 
 
 def _samples(
-    density: LogDensity, trace: _Trace, seed: int, gradients: int, start: float
+    density: LogDensity, trace: Params, seed: int, gradients: int, start: float
 ) -> Samples:
-    chains, num = trace.log_density.shape
-    draws = density.named(trace.theta.flatten(0, 1))
+    draws = density.named(trace["theta"].flatten(0, 1))
     outputs = outputs_at(density, draws, density.x)
-    known: Params = {"log density": trace.log_density.flatten(), "outputs": outputs}
+    measured: Params = {"log density": trace["logp"].flatten(), "outputs": outputs}
     precision = _precision(density, outputs, seed) if density.learned else None
     if precision is not None:
-        known["noise precision"] = precision
-    apart = {k: v.unflatten(0, (chains, num)) for k, v in {**draws, **known}.items()}
+        measured["noise precision"] = precision
+    sizes = trace["logp"].shape
+    by_chain = {k: v.unflatten(0, sizes) for k, v in {**draws, **measured}.items()}
     return Samples(
         draws=draws,
         precision=precision,
-        log_density=known["log density"],
-        rhat={name: rhat(value) for name, value in apart.items()},
-        ess={name: ess(value) for name, value in apart.items()},
-        chains=chains,
-        divergences=int(trace.diverging.sum()),
-        cut_off=int(trace.cut_off.sum()),
-        acceptance=float(trace.acceptance.mean()),
+        log_density=measured["log density"],
+        rhat={name: rhat(value) for name, value in by_chain.items()},
+        ess={name: ess(value) for name, value in by_chain.items()},
+        chains=sizes[0],
+        divergences=int(trace["diverging"].sum()),
+        cut_off=int(trace["maxdepth_reached"].sum()),
+        acceptance=float(trace["mean_tree_accept"].mean()),
         gradients=gradients,
         seconds=time.perf_counter() - start,
         density=density,
@@ -201,7 +182,7 @@ def _precision(density: LogDensity, outputs: Tensor, seed: int) -> Tensor:
 def _nutpie() -> Any:
     try:
         with warnings.catch_warnings():
-            # What comes with nutpie announces its next version when it is imported.
+            # Dependencies of nutpie warn when they are imported.
             warnings.simplefilter("ignore")
             import nutpie
             import nutpie.compiled_pyfunc
@@ -219,11 +200,9 @@ def _check(
         "chains": (chains, 1),
         "seed": (seed, 0),
     }
-    for name, (given, fewest) in least.items():
-        if isinstance(given, bool) or not isinstance(given, Integral) or given < fewest:
-            raise ValueError(f"{name} is a whole number from {fewest} up, got {given!r}.")
-    for name, value in {"prior_precision": prior_precision, "temperature": temperature}.items():
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(
-                f"{name} must be positive for there to be a posterior to draw from, got {value}."
-            )
+    for name, (value, fewest) in least.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < fewest:
+            raise ValueError(f"{name} is a whole number from {fewest} up, got {value!r}.")
+    for name, number in {"prior_precision": prior_precision, "temperature": temperature}.items():
+        if not (number > 0 and math.isfinite(number)):
+            raise ValueError(f"{name} must be positive and finite, got {number}.")

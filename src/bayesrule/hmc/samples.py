@@ -1,4 +1,4 @@
-"""Weights drawn from the posterior, how well the chains mixed, and what the draws predict."""
+"""Weights drawn from the posterior, how well the chains mixed, and predictions from them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Samples:
     """Draws of several chains, one chain after the other: S = chains · draws, in float64.
 
     - `draws`: the weights, `{name: (S, *shape)}` as `model.named_parameters()` names them.
-    - `precision`: the learned noise precision, (S, *) with one for each output; None if known.
+    - `precision`: the learned noise precision, (S, *) with one for each output; else None.
     - `log_density`: (S,), with all its constants, the learned precision integrated out.
     - `rhat`, `ess`: rank-normalised split R-hat and bulk effective sample size of each weight, by
       name, of the `"log density"`, of the `"outputs"` at the inputs given (n, *), and of the
       `"noise precision"`. Hidden units can change places, so weights of a network mix badly where
       its outputs mix well: look at the outputs first.
-    - `divergences`: draws after warm-up whose trajectory went astray; there should be none.
-    - `cut_off`: draws after warm-up whose trajectory would have been longer than is allowed.
-    - `acceptance`: the mean acceptance probability after warm-up, which is steered to 0.8.
-    - `gradients`: how many gradients were asked for, `seconds`: how long all of it took.
+    - `divergences`: draws after warm-up whose trajectory diverged; there should be none.
+    - `cut_off`: draws after warm-up whose trajectory reached the greatest length allowed.
+    - `acceptance`: the mean acceptance probability after warm-up; the sampler aims at 0.8.
+    - `gradients`: how many gradients were computed, `seconds`: how long all of it took.
     - `density`: the `LogDensity` that was sampled.
     """
 
@@ -52,9 +52,9 @@ class Samples:
         return f"Samples({self.summary()})"
 
     def predict(self, x: Any, *, num: int | None = None, batch_size: int = 4096) -> Prediction:
-        """What the posterior says of new inputs `x` (n, *), a tensor or an array.
+        """The prediction for new inputs `x` (n, *), a tensor or an array.
 
-        A mixture over all draws or, to save memory, over `num` of them in even distances.
+        A mixture over all draws or, to save memory, over `num` evenly spaced ones.
         """
         inputs = as_inputs(x)
         if num_examples(inputs) == 0:
@@ -80,14 +80,14 @@ class Samples:
             return torch.arange(len(self))
         if not 1 <= num <= len(self):
             raise ValueError(f"num takes from 1 to all {len(self)} draws, got {num}.")
-        # Half a distance from both ends, so that no chain comes short.
+        # Half a step from both ends, so that all chains have the same share.
         return ((torch.arange(num) + 0.5) * (len(self) / num)).long()
 
     def _noises(self, chosen: Tensor) -> list[Params]:
         """The state of the likelihood at each draw."""
         if self.precision is None:
             return [{}] * len(chosen)
-        # A precision that is known exactly, as the likelihood reads its belief: τ = a / b.
+        # A belief Gamma(a, b) whose mean a / b is the drawn precision.
         drawn = self.precision[chosen]
         return [{"a": torch.ones_like(one), "b": 1.0 / one} for one in drawn]
 
@@ -108,8 +108,8 @@ def outputs_at(density: LogDensity, draws: Params, x: Inputs, batch_size: int = 
     """The network's outputs (S, n, *) at each of S draws of the weights."""
     starts = range(0, num_examples(x), batch_size)
     parts = [take(x, slice(start, start + batch_size)) for start in starts]
-    found = []
+    outputs = []
     for k in range(len(next(iter(draws.values())))):
         params = {name: value[k] for name, value in draws.items()}
-        found.append(torch.cat([density.outputs(params, part) for part in parts]))
-    return torch.stack(found)
+        outputs.append(torch.cat([density.outputs(params, part) for part in parts]))
+    return torch.stack(outputs)

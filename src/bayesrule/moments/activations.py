@@ -1,4 +1,4 @@
-"""Scalar functions of Gaussians: locally linear, or by their exact moments."""
+"""Elementwise functions of Gaussians: by their tangent at the mean, or by their moments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, rule
 def elementwise(
     name: str, x: GaussianTensor, mean: Tensor, variance: Tensor, slope: Tensor
 ) -> GaussianTensor:
-    """A scalar function of x from its moments; `slope = cov(φ(z), z) / Var z`."""
+    """An elementwise function of x from its moments; `slope = cov(φ(z), z) / Var z`."""
 
     def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         first, second = in_blocks(_to_input, slope, delta, eta, num=2, writes=True)
@@ -90,11 +90,10 @@ def _scalar(
     return apply
 
 
-leaky_relu = _scalar(F.leaky_relu, closed_forms.matched_leaky_relu, negative_slope=0.01)
 hardtanh = _scalar(F.hardtanh, closed_forms.matched_hardtanh, min_val=-1.0, max_val=1.0)
-rule(F.leaky_relu)(leaky_relu)
 rule(F.hardtanh)(hardtanh)
 rule(F.relu6)(lambda input, inplace=False: hardtanh(input, 0.0, 6.0))
+rule(F.leaky_relu)(_scalar(F.leaky_relu, closed_forms.matched_leaky_relu, negative_slope=0.01))
 rule(F.elu)(_scalar(F.elu, closed_forms.matched_elu, alpha=1.0))
 rule(F.celu, torch.celu)(_scalar(F.celu, closed_forms.matched_celu, alpha=1.0))
 # Klambauer et al. (2017): an ELU, scaled.

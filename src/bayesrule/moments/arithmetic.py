@@ -23,6 +23,7 @@ from bayesrule.moments.tensor import (
     mapped,
     parts,
     rule,
+    summed_like,
     tape_of,
 )
 
@@ -40,9 +41,8 @@ def squared(x: GaussianTensor) -> GaussianTensor:
     return mapped("square", x, mean, variance, lambda t: slope * t, lambda t: slope.square() * t)
 
 
-def _like(t: Tensor, x: Tensor, factor: float = 1.0) -> Tensor:
-    """`factor · t` summed and converted to the shape and type that x had before broadcasting."""
-    summed = t.sum_to_size(x.shape).to(x.dtype)
+def _back(t: Tensor, x: Tensor, factor: float) -> Tensor:
+    summed = summed_like(t, x)
     return summed if factor == 1 else summed * factor
 
 
@@ -64,8 +64,8 @@ def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
 
     def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         return (
-            None if nx is None else (_like(delta, x, a), _like(eta, x, a * a)),
-            None if ny is None else (_like(delta, y, b), _like(eta, y, b * b)),
+            None if nx is None else (_back(delta, x, a), _back(eta, x, a * a)),
+            None if ny is None else (_back(delta, y, b), _back(eta, y, b * b)),
         )
 
     spread = variance.expand(mean.shape).to(mean.dtype)
@@ -105,8 +105,8 @@ def positive(input: GaussianTensor) -> GaussianTensor:
 _ELEMENTWISE = Bilinear(
     "mul",
     lambda left, right, bias=None: left * right,
-    to_left=lambda result, left, right: _like(result * right, left),
-    to_right=lambda result, left, right: _like(result * left, right),
+    to_left=lambda result, left, right: summed_like(result * right, left),
+    to_right=lambda result, left, right: summed_like(result * left, right),
 )
 """`x w`, element by element, with broadcasting."""
 
@@ -142,13 +142,13 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Gaussian
 def _to_right_matrix(result: Tensor, left: Tensor, right: Tensor) -> Tensor:
     if right.ndim == 2:
         return left.flatten(0, -2).mT @ result.flatten(0, -2)
-    return _like(left.mT @ result, right)
+    return summed_like(left.mT @ result, right)
 
 
 _MATRICES = Bilinear(
     "matmul",
     lambda left, right, bias=None: left @ right,
-    to_left=lambda result, left, right: _like(result @ right.mT, left),
+    to_left=lambda result, left, right: summed_like(result @ right.mT, left),
     to_right=_to_right_matrix,
 )
 """`x w`, products of matrices (..., n, k) and (..., k, m) with broadcasting."""
@@ -186,9 +186,8 @@ def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -
     def back(t: Tensor) -> Tensor:
         return t.reshape(kept).expand(before)
 
-    return mapped(
-        name, x, total * share, variance, lambda t: back(t * share), lambda t: back(t * square)
-    )
+    average = total * share
+    return mapped(name, x, average, variance, lambda t: back(t * share), lambda t: back(t * square))
 
 
 def _reduction(name: str) -> Callable[..., GaussianTensor]:

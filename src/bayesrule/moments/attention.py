@@ -1,10 +1,10 @@
 """Attention of Gaussians: `softmax(q kᵀ / √d) v`, alone and inside `nn.MultiheadAttention`.
 
-Taken as independent are, as everywhere, the elements of each tensor; queries, keys and values of
-each other, although they may come from one input; and the scores of a query of each other and of
-the values. Two dependences are kept, for they are exact and large: softmax does not see what all
-scores of a query share, and its weights add up to one. So with `c = Σ_j p_j k_j` and the output
-`o = Σ_j p_j v_j` of a query, p the mean weights and s the variances of the scores,
+As everywhere, the elements of a tensor are taken as independent. So are queries, keys and values,
+although they may come from one input, and so are the scores of a query and the values. Two
+dependences are kept, which are exact and large: softmax ignores what is added to all scores of a
+query, and its weights add up to one. So with `c = Σ_j p_j k_j` and the output `o = Σ_j p_j v_j` of
+a query, p the mean weights and s the variances of the scores,
 
     score:   m_j = q·k_j,  s_j = Σ_d [σ_q² (k_j − c)² + (q² + σ_q²) σ_kj²],
     output:  o,  Var o = Σ_j [x_j (v_j − o)² + (p_j² + x_j) σ_vj²],
@@ -39,7 +39,7 @@ def _over_keys(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
 
 
 def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> GaussianTensor:
-    """`scale · q kᵀ + mask`, (..., L, S), less what all scores of a query share."""
+    """`scale · q kᵀ + mask`, (..., L, S), without the variance that all scores of a query share."""
     (q, sq, nq), (k, sk, nk) = full_parts(query), full_parts(key)
     mean = scale * (q @ k.mT)
     mean = mean if mask is None else mean + mask
@@ -99,7 +99,7 @@ def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
 
 
 def additive(mask: Tensor | None, like: Any, *, excluded: bool) -> Tensor | None:
-    """A mask as numbers to add; one of truth values is true where keys are `excluded`, or not."""
+    """A mask as numbers to add; a boolean mask is true where keys are `excluded`, or included."""
     if isinstance(mask, GaussianTensor):
         raise NoRule("An attention mask must be a plain tensor, got a GaussianTensor.")
     if mask is None or mask.dtype != torch.bool:
@@ -121,7 +121,7 @@ def attend(
 
 
 def _causal(query: Any, key: Any) -> Tensor:
-    """The mask that lets each query see the keys up to its own place."""
+    """The mask that lets each query see the keys up to its own position."""
     size = query.shape[-2], key.shape[-2]
     return torch.ones(size, dtype=torch.bool, device=query.device).tril()
 

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic a block at a time, so that what lies between stays in the cache."""
+"""Elementwise arithmetic one block at a time, so that intermediate results stay in the cache."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ _BLOCK = 1 << 16
 def in_blocks(
     function: Callable[..., Sequence[Tensor]], *inputs: Tensor, num: int, writes: bool = False
 ) -> tuple[Tensor, ...]:
-    """`function(*inputs)`, elementwise, which gives `num` tensors: the same numbers, in blocks.
+    """`function(*inputs)`, an elementwise function with `num` results, computed in blocks.
 
-    A dozen passes over a large tensor cost as many trips to memory on a CPU; block by block they
-    cost one. Small tensors, other devices, and tensors that are traced, mapped or differentiated go
-    through whole.
-    A function that `writes` takes `out=`, the tensors for its results.
+    On a CPU a dozen operations on a large tensor read and write memory a dozen times; block by
+    block they do so once. Small tensors, other devices, and tensors that are traced, mapped or
+    differentiated are not split. A function that `writes` takes tensors for its results as `out=`.
     """
     if not _worth_it(inputs):
         return tuple(function(*inputs))
     results = tuple(torch.empty_like(inputs[0]) for _ in range(num))
     rows = zip(*(t.view(-1).split(_BLOCK) for t in (*inputs, *results)), strict=True)
     for row in rows:
-        given, outs = row[: len(inputs)], row[len(inputs) :]
+        block, outs = row[: len(inputs)], row[len(inputs) :]
         if writes:
-            function(*given, out=outs)
+            function(*block, out=outs)
             continue
-        for out, value in zip(outs, function(*given), strict=True):
+        for out, value in zip(outs, function(*block), strict=True):
             out.copy_(value)
     return results
 
 
 def differentiated(*inputs: Tensor) -> bool:
-    """Whether autograd follows what is done with any of the tensors, and nothing may be written."""
+    """Whether autograd records operations on any of the tensors, so that none may be in place."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
 
 

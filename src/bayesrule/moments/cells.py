@@ -1,4 +1,4 @@
-"""One step of torch's recurrent cells on Gaussians, forwards and back.
+"""One step of torch's recurrent cells: Gaussians forwards, innovations back.
 
 A cell's gates are driven by two Gaussians, one from the inputs and one from the former hidden
 state: `z = W x + b` and `W h + b`. Means and variances of each gate are those of a linear layer;
@@ -71,7 +71,6 @@ class Cell(ABC):
 
     name: str
     gates: int
-    states: int
     crosses: tuple[tuple[int, int], ...] = ()
     forward_crosses: int = 0
 
@@ -91,12 +90,6 @@ def product_variance(a: Moments, b: Moments, covariance: Tensor | float = 0.0) -
     (a_mean, a_var), (b_mean, b_var) = a, b
     plain = a_var * (b_mean.square() + b_var) + b_var * a_mean.square()
     return plain + covariance * (covariance + 2.0 * a_mean * b_mean)
-
-
-def _sum(x: Drive, h: Drive) -> tuple[Tensor, Tensor, Tensor]:
-    assert h.shared is not None
-    shared = h.shared if x.shared is None else x.shared + h.shared
-    return x.mean + h.mean, x.variance + h.variance, shared
 
 
 def _times(factor: Tensor, innovation: Innovation) -> Innovation:
@@ -120,17 +113,16 @@ def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Ten
     away = function(torch.addcmul(m, std, points)) - value
     weighted = away * weights
     first = weighted.sum(0)
-    # Below this the nodes differ by little more than rounding.
+    # Where the variance is tiny, values at the nodes differ by little more than rounding errors.
     close = s < torch.finfo(m.dtype).eps ** (2 / 3)
     slope = torch.where(close, tangent, (weighted * points).sum(0) / std)
     variance = (weighted * away).sum(0) - first.square()
     return value + first, at_least_linear(variance, slope, s), slope
 
 
-Squashed: TypeAlias = Callable[[Tensor, Tensor, Activations], Triple]
-
-
-def _squashed(function: Scalar, derivative: Scalar) -> Squashed:
+def _squashed(
+    function: Scalar, derivative: Scalar
+) -> Callable[[Tensor, Tensor, Activations], Triple]:
     """Mean, variance and slope of a function; `derivative` is a function of its value."""
 
     def moments(m: Tensor, s: Tensor, activations: Activations) -> Triple:
@@ -159,7 +151,6 @@ class Elman(Cell):
     """`h = φ(W x + b + W h₋ + b)`, φ = tanh or ReLU."""
 
     gates = 1
-    states = 1
 
     def __init__(self, activations: Activations, *, rectified: bool) -> None:
         super().__init__(activations)
@@ -187,12 +178,13 @@ class LSTM(Cell):
 
     name = "lstm"
     gates = 4
-    states = 2
     crosses = ((0, 2), (0, 3), (1, 3), (2, 3), (0, 1), (1, 2))
     forward_crosses = 4
 
     def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
-        mean, variance, shared = _sum(x, h)
+        assert h.shared is not None
+        mean, variance = x.mean + h.mean, x.variance + h.variance
+        shared = h.shared if x.shared is None else x.shared + h.shared
         (mi, mf, mg, mo), (vi, vf, vg, vo) = mean.chunk(4, -1), variance.chunk(4, -1)
         ig, io, fo, go = shared.chunk(4, -1)
         c0, s0 = state[1]
@@ -237,7 +229,6 @@ class GRU(Cell):
 
     name = "gru"
     gates = 3
-    states = 1
     crosses = ((0, 1), (0, 2), (1, 2))
     forward_crosses = 3
 

@@ -1,4 +1,4 @@
-"""How Gaussians pass what is not linear."""
+"""How Gaussians pass functions that are not linear."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activations:
-    """How Gaussians pass scalar functions; `MomentMatched()` or `LocallyLinear()`.
+    """How Gaussians pass elementwise functions; `MomentMatched()` or `LocallyLinear()`.
 
-    In a normalising layer each output depends on all inputs through their mean and variance. The
-    way back counts that in, to first order; with `constant_statistics` it takes both as given, as
-    TAGI was first written down. Deep residual nets then hardly learn: what they ask for is lost
-    in the normalisation, and weights grow without effect.
+    In a normalising layer each output depends on all inputs through their mean and variance.
+    Innovations include that to first order. With `constant_statistics` they take both as constants,
+    as in the first papers on TAGI; deep residual nets then hardly learn, since much of what their
+    outputs ask for is lost in the normalisation, and weights grow without effect.
     """
 
     constant_statistics: bool = False

@@ -29,6 +29,8 @@ def _features(x: Tensor) -> Tensor:
 
 
 def _dropped(ones: Callable[[Tensor], Tensor]) -> Callable[..., GaussianTensor]:
+    """The rule of dropout; `ones` has an element for each number of the mask."""
+
     def apply(
         input: GaussianTensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> GaussianTensor:

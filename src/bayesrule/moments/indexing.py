@@ -10,7 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments.shape import both, moved
-from bayesrule.moments.tensor import GaussianTensor, Innovation, mapped, parts, rule, tape_of
+from bayesrule.moments.tensor import (
+    GaussianTensor,
+    Innovation,
+    mapped,
+    parts,
+    rule,
+    summed_like,
+    tape_of,
+)
 
 
 def _basic(index: Any) -> bool:
@@ -40,13 +48,12 @@ def _picked(function: Callable[..., Tensor], name: str) -> Callable[..., Gaussia
 for _name in (
     "narrow", "select", "index_select", "gather", "take_along_dim", "roll", "rot90", "tile",
     "diagonal", "tril", "triu", "masked_select", "pixel_shuffle", "pixel_unshuffle",
-    "channel_shuffle", "select_copy",
+    "channel_shuffle", "select_copy", "repeat_interleave",
 ):  # fmt: skip
     rule(*both(_name))(_picked(both(_name)[0], _name))
 for _method in (Tensor.repeat, Tensor.unfold):
     rule(_method)(_picked(_method, _method.__name__))
 rule(F.unfold)(_picked(F.unfold, "unfold"))
-rule(*both("repeat_interleave"))(_picked(torch.repeat_interleave, "repeat_interleave"))
 
 
 @rule(F.pad)
@@ -75,13 +82,10 @@ def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
 
     def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         def to(like: Any, mask: Tensor) -> Innovation:
-            d, e = (t.where(mask, 0.0).sum_to_size(like.shape) for t in (delta, eta))
-            return d.to(like.dtype), e.to(like.dtype)
+            first, second = (summed_like(t.where(mask, 0.0), like) for t in (delta, eta))
+            return first, second
 
-        return (
-            None if nx is None else to(x, condition),
-            None if ny is None else to(y, ~condition),
-        )
+        return None if nx is None else to(x, condition), None if ny is None else to(y, ~condition)
 
     return tape.result("where", mean, variance.to(mean.dtype), (nx, ny), to_sources)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -34,9 +36,7 @@ def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Gau
     """Tensors one after the other along an axis."""
     along = dim if axis is None else axis
     lengths = [one.shape[along] for one in tensors]
-    return _joined(
-        "cat", tensors, lambda ts: torch.cat(ts, along), lambda t: t.split(lengths, along)
-    )
+    return _joined("cat", tensors, partial(torch.cat, dim=along), lambda t: t.split(lengths, along))
 
 
 @rule(torch.stack)
@@ -90,9 +90,8 @@ def _cut(name: str, *keywords: str) -> Callable[..., tuple[GaussianTensor, ...]]
     def apply(input: GaussianTensor, *args: Any, dim: int = 0, **kwargs: Any) -> Any:
         sizes, *rest = [kwargs.pop(key) for key in keywords if key in kwargs] + list(args)
         axis = rest[0] if rest else dim
-        return _pieces(
-            name, input, lambda t: getattr(t, name)(sizes, axis), lambda ts: torch.cat(ts, axis)
-        )
+        cut = methodcaller(name, sizes, axis)
+        return _pieces(name, input, cut, partial(torch.cat, dim=axis))
 
     return apply
 

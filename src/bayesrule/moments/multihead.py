@@ -41,24 +41,21 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[GaussianTensor, GaussianTensor | None]:
-    """Attention of queries (L, N, E) or (L, E) to keys and values (S, N, *), as torch has it.
+    """Attention of queries (L, N, E) or (L, E) to keys and values (S, N, *).
 
-    The weights, where they are asked for, are Gaussian probabilities (N, L, S), averaged over the
-    heads as if those were independent.
+    With `need_weights` the weights are Gaussian probabilities (N, L, S), averaged over the heads as
+    if those were independent.
     """
     if static_k is not None or static_v is not None:
         raise NoRule("No moment rule for attention with static_k or static_v.")
     if is_causal and attn_mask is None:
-        raise ValueError("Attention with is_causal=True needs the attn_mask that it speaks of.")
+        raise ValueError("Attention with is_causal=True needs attn_mask, the causal mask.")
     batched = query.ndim == 3
     if not batched:
         query, key, value = _stacked(query, key, value)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    weights = (
-        (q_proj_weight, k_proj_weight, v_proj_weight)
-        if use_separate_proj_weight
-        else in_proj_weight
-    )
+    separate = q_proj_weight, k_proj_weight, v_proj_weight
+    weights = separate if use_separate_proj_weight else in_proj_weight
     q, k, v = _projected(query, key, value, weights, in_proj_bias)
     size = q.shape[1]
     mask = _mask(attn_mask, key_padding_mask, q, num_heads)
@@ -70,16 +67,16 @@ def multi_head_attention_forward(
         mask = F.pad(mask, (0, k.shape[0] - mask.shape[-1]))
     q, k, v = (_heads(x, num_heads) for x in (q, k, v))
     dropout = dropout_p if training else 0.0
-    found, scores = attend(q, k, v, mask, dropout, 1.0 / math.sqrt(q.shape[-1]))
-    outputs = F.linear(found.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
-    shown = _shown(scores, average_attn_weights) if need_weights else None
-    if not batched:
-        return outputs.squeeze(1), None if shown is None else shown.squeeze(0)  # type: ignore[return-value]
-    return outputs, shown  # type: ignore[return-value]
+    heads, scores = attend(q, k, v, mask, dropout, 1.0 / math.sqrt(q.shape[-1]))
+    outputs = F.linear(heads.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
+    probabilities = _probabilities(scores, average_attn_weights) if need_weights else None
+    if batched:
+        return outputs, probabilities  # type: ignore[return-value]
+    return outputs.squeeze(1), None if probabilities is None else probabilities.squeeze(0)  # type: ignore[return-value]
 
 
 def _stacked(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-    """As a batch of one; one tensor given three times stays one."""
+    """As a batch of one; a tensor that is query, key and value at once stays one tensor."""
     if query is key and key is value:
         return (query.unsqueeze(1),) * 3
     return query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
@@ -114,6 +111,6 @@ def _mask(
     return scores + keys[:, None, None]
 
 
-def _shown(scores: Any, average: bool) -> Any:
+def _probabilities(scores: Any, average: bool) -> Any:
     weights = F.softmax(scores, dim=-1)
     return weights.mean(1) if average else weights

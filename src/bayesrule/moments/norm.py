@@ -19,28 +19,34 @@ from torch.nn import functional as F
 
 from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
 
+Through: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From `r γ̄ δ` and the normalised `(μ − M) r` to the δ of the input."""
 
-def _count(shape: Sequence[int], axes: Sequence[int]) -> int:
-    return math.prod(shape[axis] for axis in axes)
 
+def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor, Through]:
+    """`M = Σμ/N` and `V = [Σ(μ − M)² + Σσ²]/(N − 1)` over axes that are kept with length one.
 
-def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """`M = Σμ/N` and `V = [Σ(μ − M)² + Σσ²]/(N − 1)` over axes that are kept with length one."""
-    count = _count(x.shape, axes)
-    variance, mean = torch.var_mean(x, list(axes), correction=min(1, count - 1), keepdim=True)
-    if s is None:
-        return mean, variance
-    return mean, variance.add(s.sum(list(axes), keepdim=True), alpha=1.0 / max(count - 1, 1))
+    The function that comes with them adds the slopes of M and V, which depend on all N inputs:
+    `∂y_j/∂μ_i = r γ_j (1[i = j] − 1/N − x̂_i x̂_j / (N − 1))` with `x̂ = (μ − M) r`.
+    """
+    dims, count = list(axes), math.prod(x.shape[axis] for axis in axes)
+    degrees = max(count - 1, 1)
+    variance, mean = torch.var_mean(x, dims, correction=min(1, count - 1), keepdim=True)
+    if s is not None:
+        variance = variance.add(s.sum(dims, keepdim=True), alpha=1.0 / degrees)
+
+    def through(u: Tensor, unit: Tensor) -> Tensor:
+        along = (u * unit).sum(dims, keepdim=True) / degrees
+        return u - torch.addcmul(u.mean(dims, keepdim=True), unit, along)
+
+    return mean, variance, through
 
 
 def _viewed(x: Any, shape: Sequence[int]) -> tuple[Tensor | None, Tensor | None, Any]:
     """Mean and variance of a weight in the shape in which it multiplies, and its node."""
-    mean, variance, node = parts(x)
-    return (
-        None if mean is None else mean.reshape(shape),
-        None if variance is None else variance.reshape(shape),
-        node,
-    )
+    *moments, node = parts(x)
+    mean, variance = (None if t is None else t.reshape(shape) for t in moments)
+    return mean, variance, node
 
 
 def _affine(x: Tensor, factor: Tensor, shift: Tensor | None) -> Tensor:
@@ -69,24 +75,6 @@ def _variance(
     return distance.square() if sb is None else torch.addcmul(sb, distance, distance)
 
 
-Through: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""From `r γ̄ δ` and the normalised `(μ − M) r` to the δ of the input."""
-
-
-def _through(shape: Sequence[int], axes: Sequence[int]) -> Through:
-    """The part of the slopes that comes from M and V, which depend on all N inputs.
-
-    `∂y_j/∂μ_i = r γ_j (1[i = j] − 1/N − x̂_i x̂_j / (N − 1))` with `x̂ = (μ − M) r`.
-    """
-    dims, degrees = list(axes), max(_count(shape, axes) - 1, 1)
-
-    def through(u: Tensor, unit: Tensor) -> Tensor:
-        along = (u * unit).sum(dims, keepdim=True) / degrees
-        return u - torch.addcmul(u.mean(dims, keepdim=True), unit, along)
-
-    return through
-
-
 def normalised(
     name: str,
     input: Any,
@@ -109,23 +97,22 @@ def normalised(
     mean = _affine(x, slope, -shift * slope if b is None else torch.addcmul(b, -shift, slope))
     variance = _variance(x, s, shift, scale, slope, sg, sb)
 
-    def summed(t: Tensor, like: Any) -> Tensor:
-        return t.sum_to_size(shape).reshape(like.shape)
-
     tape = tape_of(input, weight, bias)
+
+    def to_weight(t: Tensor, like: Any) -> Tensor:
+        return t.sum_to_size(shape).reshape(like.shape)
 
     def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_x = to_g = to_b = None
+        unit = _affine(x, scale, -shift * scale)
         if nx is not None:
             to_x = delta * slope, eta * slope.square()
             if through is not None and not tape.activations.constant_statistics:
-                unit = _affine(x, scale, -shift * scale)
                 to_x = through(to_x[0], unit), to_x[1]
         if ng is not None:
-            unit = _affine(x, scale, -shift * scale)
-            to_g = summed(unit * delta, weight), summed(unit.square() * eta, weight)
+            to_g = to_weight(unit * delta, weight), to_weight(unit.square() * eta, weight)
         if nb is not None:
-            to_b = summed(delta, bias), summed(eta, bias)
+            to_b = to_weight(delta, bias), to_weight(eta, bias)
         return to_x, to_g, to_b
 
     return tape.result(name, mean, variance, (nx, ng, nb), to_sources)
@@ -154,14 +141,14 @@ def _channel_norm(
 ) -> GaussianTensor:
     """Each channel normalised by its statistics over `axes`, or by running averages if None."""
     x, s, _ = parts(input)
-    shape, through = [1, x.shape[1]] + [1] * (x.ndim - 2), None
+    shape = [1, x.shape[1]] + [1] * (x.ndim - 2)
+    through: Through | None = None
     if axes is None:
         assert running[0] is not None
         assert running[1] is not None
         mean, variance = running[0].reshape(shape), running[1].reshape(shape)
     else:
-        mean, variance = _statistics(x, s, axes)
-        through = _through(x.shape, axes)
+        mean, variance, through = _statistics(x, s, axes)
         _average(running[0], mean, momentum)
         _average(running[1], variance, momentum)
     return normalised(name, input, mean, (variance + eps).rsqrt(), weight, bias, shape, through)
@@ -207,14 +194,12 @@ def group_norm(
     def grouped(t: Tensor) -> Tensor:
         return t.reshape(len(t), num_groups, -1)
 
-    groups = grouped(x)
-    mean, variance = _statistics(groups, None if s is None else grouped(s), [2])
+    mean, variance, within = _statistics(grouped(x), None if s is None else grouped(s), [2])
     ones = [1] * (x.ndim - 2)
     shift, scale = (
         t.repeat_interleave(width, 1).reshape(len(x), -1, *ones)
         for t in (mean, (variance + eps).rsqrt())
     )
-    within = _through(groups.shape, [2])
 
     def through(u: Tensor, unit: Tensor) -> Tensor:
         return within(grouped(u), grouped(unit)).reshape(u.shape)
@@ -233,9 +218,8 @@ def layer_norm(
 ) -> GaussianTensor:
     """Each example normalised over its last axes."""
     x, s, _ = parts(input)
-    axes = range(-len(normalized_shape), 0)
-    mean, variance = _statistics(x, s, axes)
-    scale, through = (variance + eps).rsqrt(), _through(x.shape, axes)
+    mean, variance, through = _statistics(x, s, range(-len(normalized_shape), 0))
+    scale = (variance + eps).rsqrt()
     return normalised("layer_norm", input, mean, scale, weight, bias, normalized_shape, through)
 
 

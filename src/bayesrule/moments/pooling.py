@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from bayesrule.moments.arithmetic import reduced
 from bayesrule.moments.convolution import each
-from bayesrule.moments.product import convolution
+from bayesrule.moments.product import convolution, product
 from bayesrule.moments.shape import moved
 from bayesrule.moments.tensor import GaussianTensor, NoRule, mapped, rule
 
@@ -85,17 +85,8 @@ def _averaged_by_kernels(
     """The same as a convolution of each channel with a constant: several times faster on a CPU."""
     kernel, step, pad = options[:3]
     channels = x.centre.shape[1]
-    each_channel = convolution(step, pad, [1] * num, groups=channels)
     weight = x.centre.new_full((channels, 1, *kernel), share)
-    squares = weight.square()
-    return mapped(
-        f"avg_pool{num}d",
-        x,
-        each_channel.apply(x.centre, weight),
-        each_channel.apply(x.variance, squares),
-        lambda delta: each_channel.to_left(delta, x.centre, weight),
-        lambda eta: each_channel.to_left(eta, x.centre, squares),
-    )
+    return product(convolution(step, pad, [1] * num, groups=channels), x, weight)
 
 
 def _contracted(maps: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -108,15 +99,10 @@ def _contracted(maps: Sequence[Tensor], x: Tensor) -> Tensor:
 def _separable(name: str, x: GaussianTensor, maps: Sequence[Tensor]) -> GaussianTensor:
     """A linear map that is one matrix (out, in) for each of the last axes."""
     squares = [one.square() for one in maps]
-    back, back_squares = [one.mT for one in maps], [one.mT for one in squares]
-    return mapped(
-        name,
-        x,
-        _contracted(maps, x.centre),
-        _contracted(squares, x.variance),
-        partial(_contracted, back),
-        partial(_contracted, back_squares),
-    )
+    back, back_squares = ([one.mT for one in matrices] for matrices in (maps, squares))
+    mean, variance = _contracted(maps, x.centre), _contracted(squares, x.variance)
+    to_x, to_x_squares = partial(_contracted, back), partial(_contracted, back_squares)
+    return mapped(name, x, mean, variance, to_x, to_x_squares)
 
 
 def _eye(size: int, like: Tensor) -> Tensor:
@@ -145,10 +131,12 @@ for _num in (1, 2, 3):
     rule(getattr(F, f"adaptive_avg_pool{_num}d"))(_adaptive(_num))
 
 
-def _largest(num: int, function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Any]:
+def _largest(
+    num: int, function: Callable[..., tuple[Tensor, Tensor]], *, with_indices: bool
+) -> Callable[..., Any]:
     """The rule of max pooling, from torch's function that also returns the indices of maxima."""
 
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> tuple[GaussianTensor, Tensor]:
+    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("return_indices", None)
         mean, indices = function(input.centre, *args, **kwargs)
         where, shape = indices.flatten(-num), input.centre.shape
@@ -158,24 +146,20 @@ def _largest(num: int, function: Callable[..., tuple[Tensor, Tensor]]) -> Callab
             return flat.scatter_add(-1, where, t.flatten(-num)).reshape(shape)
 
         variance = input.variance.flatten(-num).gather(-1, where).reshape(mean.shape)
-        return mapped("max_pool", input, mean, variance, back, back), indices
+        result = mapped("max_pool", input, mean, variance, back, back)
+        return (result, indices) if with_indices else result
 
     return apply
 
 
-def _register_largest(kind: str, num: int) -> None:
-    name = f"{kind}{num}d"
-    with_indices = getattr(F, f"{name}_with_indices")
-    apply = rule(with_indices)(_largest(num, with_indices))
-    rule(getattr(F, name))(lambda *args, **kwargs: apply(*args, **kwargs)[0])
+for _name in ("max_pool", "adaptive_max_pool"):
+    for _num in (1, 2, 3):
+        _function = getattr(F, f"{_name}{_num}d_with_indices")
+        rule(_function)(_largest(_num, _function, with_indices=True))
+        rule(getattr(F, f"{_name}{_num}d"))(_largest(_num, _function, with_indices=False))
 
 
-for _num in (1, 2, 3):
-    _register_largest("max_pool", _num)
-    _register_largest("adaptive_max_pool", _num)
-
-
-_SPREAD = {"linear": 1, "bilinear": 2, "trilinear": 3}
+_INTERPOLATED = {"linear": 1, "bilinear": 2, "trilinear": 3}
 
 
 @rule(F.interpolate)
@@ -195,12 +179,12 @@ def interpolate(
             return F.interpolate(t, size, scale_factor, mode, None, recompute_scale_factor)
 
         return moved("interpolate", input, copied)
-    if mode not in _SPREAD or antialias:
+    if mode not in _INTERPOLATED or antialias:
         raise NoRule(
             f"No moment rule for interpolation with mode={mode!r}, antialias={antialias}. Known: "
             "nearest, nearest-exact, linear, bilinear, trilinear, without antialias."
         )
-    num = _SPREAD[mode]
+    num = _INTERPOLATED[mode]
     sizes = [None] * num if size is None else each(size, num)
     scales = [None] * num if scale_factor is None else each(scale_factor, num)
     maps = []

@@ -116,7 +116,7 @@ class Propagation:
 class _CheckedTape(Tape):
     """A tape that stops at the first operation whose result is not finite."""
 
-    def result(self, name: str, mean: Tensor, variance: Tensor, *source: Any) -> GaussianTensor:  # type: ignore[override]
+    def result(self, name: str, mean: Tensor, variance: Tensor, *source: Any) -> GaussianTensor:
         for what, values in (("mean", mean), ("variance", variance)):
             bad = ~values.isfinite()
             if bad.any():

@@ -28,8 +28,8 @@ def nodes(num: int) -> tuple[tuple[float, float], ...]:
 
 def tangent(function: Scalar, m: Tensor) -> tuple[Tensor, Tensor]:
     """`φ(m)` and `φ'(m)`, elementwise."""
-    found = torch.func.vjp(function, m)
-    return found[0], found[1](torch.ones_like(m))[0]
+    value, back, *_ = torch.func.vjp(function, m)
+    return value, back(torch.ones_like(m))[0]
 
 
 def tangent_moments(function: Scalar, m: Tensor, s: Tensor) -> Triple:
@@ -39,27 +39,27 @@ def tangent_moments(function: Scalar, m: Tensor, s: Tensor) -> Triple:
 
 
 def positive(variance: Tensor) -> Tensor:
-    """The variance, or the smallest number where it has vanished."""
+    """The variance, or the smallest positive number where it is zero."""
     return variance.clamp_min(torch.finfo(variance.dtype).tiny)
 
 
 def at_least_linear(variance: Tensor, slope: Tensor, s: Tensor) -> Tensor:
-    """No variance is below `J² s`, the part that z explains; rounding may say otherwise."""
+    """The variance, but at least `J² s`, the part that z explains: rounding may put it below."""
     return positive(torch.maximum(variance, slope.square() * s))
 
 
 def quadrature(function: Scalar, m: Tensor, s: Tensor, num: int = 20) -> Triple:
     """Mean, variance and slope of φ(z), z ~ N(m, s), from `num` values of φ.
 
-    Polynomials are exact up to the degree num − 1. The variance of a sigmoid is right to 3e-8 at
-    s = 1, 2e-4 at s = 4 and 4 % at s = 25, where it is nearly a step. Memory is a few tensors like
-    m, however many the nodes. Mean and variance can be differentiated, once.
+    Exact for polynomials up to the degree num − 1. The relative error of the variance of a sigmoid
+    is 3e-8 at s = 1, 2e-4 at s = 4 and 4 % at s = 25, where it is nearly a step. Memory is a few
+    tensors like m, however large `num` is. Mean and variance can be differentiated once.
     """
     if differentiated(m, s) and not function(m.detach()).requires_grad:
-        return _followed(function, m, s, num)
+        return _differentiable(function, m, s, num)
     std = positive(s).sqrt()
     value, derivative = tangent(function, m)
-    # Sums of differences from φ(m): nothing large cancels. An infinite φ(m) is no reference.
+    # Differences from φ(m) are summed, so that nothing large cancels, unless φ(m) is infinite.
     start = torch.where(value.isfinite(), value, 0.0)
     first = second = cross = torch.zeros_like(start)
     for point, weight in nodes(num):
@@ -67,21 +67,21 @@ def quadrature(function: Scalar, m: Tensor, s: Tensor, num: int = 20) -> Triple:
         first = torch.add(first, away, alpha=weight)
         second = torch.addcmul(second, away, away, value=weight)
         cross = torch.add(cross, away, alpha=weight * point)
-    # An overflow is infinite, where ∞ − ∞ would be NaN.
+    # What overflows stays infinite; ∞ − ∞ would be NaN.
     variance = torch.where(second.isinf(), second, second - first.square())
     slope = torch.where(second.isinf(), second, cross / std)
-    # Below this the nodes differ by little more than rounding, and φ from its tangent by less.
+    # There values at the nodes differ by little more than rounding errors, φ and tangent by less.
     slope = torch.where(s < _little(m.dtype), derivative, slope)
     return start + first, at_least_linear(variance, slope, s), slope
 
 
 def _little(dtype: torch.dtype) -> float:
-    """The variance below which a function is no more than its tangent, as far as numbers go."""
+    """The variance below which φ and its tangent differ by less than rounding errors."""
     return torch.finfo(dtype).eps ** (2 / 3)
 
 
 def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
-    """A number with the derivatives that are given: `(x, ∂value/∂x)`, elementwise.
+    """A value to which autograd ascribes the derivatives of pairs `(x, ∂value/∂x)`, elementwise.
 
     >>> x = torch.tensor(3.0, requires_grad=True)
     >>> y = with_slopes(torch.tensor(9.0), (x, torch.tensor(6.0)))
@@ -118,15 +118,13 @@ def _values(function: Scalar, m: Tensor, s: Tensor, num: int) -> tuple[Tensor, .
     return *quadrature(function, m, s, num), *in_mean, *in_variance
 
 
-def _followed(function: Scalar, m: Tensor, s: Tensor, num: int) -> Triple:
-    """Autograd would keep all values of φ; the derivatives are found on the way instead.
+def _differentiable(function: Scalar, m: Tensor, s: Tensor, num: int) -> Triple:
+    """The same, with derivatives that are computed along with the values.
 
-    Only for functions that have no weights of their own, which autograd has to go back to.
+    Autograd would keep the values of φ at all nodes. Only for functions without weights, whose
+    gradients it would have to find.
     """
-    found = in_blocks(partial(_values, function, num=num), m.detach(), s.detach(), num=7)
-    mean, variance, slope, *by = found
-    return (
-        with_slopes(mean, (m, by[0]), (s, by[1])),
-        with_slopes(variance, (m, by[2]), (s, by[3])),
-        slope,
-    )
+    values = in_blocks(partial(_values, function, num=num), m.detach(), s.detach(), num=7)
+    mean, variance, slope, mean_by_m, mean_by_s, variance_by_m, variance_by_s = values
+    mean = with_slopes(mean, (m, mean_by_m), (s, mean_by_s))
+    return mean, with_slopes(variance, (m, variance_by_m), (s, variance_by_s)), slope

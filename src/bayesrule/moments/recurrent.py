@@ -50,14 +50,10 @@ class Layout:
     state_outwards: Map = _same
 
 
-TIME_FIRST = Layout()
-BATCH_FIRST = Layout(lambda t: t.transpose(0, 1), lambda t: t.transpose(0, 1))
-ONE_STEP = Layout(
-    lambda t: t.unsqueeze(0),
-    lambda t: t.squeeze(0),
-    lambda t: t.unsqueeze(0),
-    lambda t: t.squeeze(0),
-)
+_swapped = partial(torch.transpose, dim0=0, dim1=1)
+_unsqueezed, _squeezed = partial(torch.unsqueeze, dim=0), partial(torch.squeeze, dim=0)
+TIME_FIRST, BATCH_FIRST = Layout(), Layout(_swapped, _swapped)
+ONE_STEP = Layout(_unsqueezed, _squeezed, _unsqueezed, _squeezed)
 
 
 class _Backward:

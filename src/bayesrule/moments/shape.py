@@ -6,7 +6,7 @@ Each element of a result is one element of its source, so means and variances mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -41,9 +41,8 @@ def _reshaped(name: str) -> Callable[..., GaussianTensor]:
 
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
         before = input.centre.shape
-        return moved(
-            name, input, lambda t: getattr(t, name)(*args, **kwargs), lambda t: t.reshape(before)
-        )
+        reshape = methodcaller(name, *args, **kwargs)
+        return moved(name, input, reshape, lambda t: t.reshape(before))
 
     return apply
 
@@ -64,9 +63,7 @@ def _own_inverse(name: str) -> Callable[..., GaussianTensor]:
     """The rule of a method that undoes itself when it is called twice."""
 
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
-        def turn(t: Tensor) -> Tensor:
-            return getattr(t, name)(*args, **kwargs)
-
+        turn = methodcaller(name, *args, **kwargs)
         return moved(name, input, turn, turn)
 
     return apply
@@ -118,8 +115,8 @@ def contiguous(
     """The same Gaussians; they never change in place, so that no copy is needed."""
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return input
-    laid_out = {"memory_format": memory_format}
-    return moved("contiguous", input, lambda t: t.contiguous(**laid_out), lambda t: t)
+    convert = methodcaller("contiguous", memory_format=memory_format)
+    return moved("contiguous", input, convert, lambda t: t)
 
 
 @rule(Tensor.detach, torch.detach)
@@ -134,10 +131,7 @@ def _converted(name: str) -> Callable[..., GaussianTensor]:
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
         plain = [parts(one)[0] for one in args]
         named = {key: parts(one)[0] for key, one in kwargs.items()}
-
-        def convert(t: Tensor) -> Tensor:
-            return getattr(t, name)(*plain, **named)
-
+        convert = methodcaller(name, *plain, **named)
         mean = convert(input.centre)
         if mean is input.centre:
             return input

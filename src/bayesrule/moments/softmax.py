@@ -31,7 +31,7 @@ from bayesrule.moments.tensor import GaussianTensor, mapped, rule
 def _others(x: Tensor) -> Tensor:
     """For each element the sum of all others along the last axis, of numbers that are not negative.
 
-    Sums from both sides: the whole less an element that dominates it would be rounding alone.
+    Added up from both sides: a total less an element that dominates it would be rounding errors.
     """
     zero = torch.zeros_like(x[..., :1])
     left = torch.cat([zero, x[..., :-1]], -1).cumsum(-1)
@@ -54,7 +54,7 @@ def remax_moments(m: Tensor, s: Tensor) -> Triple:
     mean = mean / mean.sum(-1, keepdim=True)
     ratio = (a * q.square() + (1.0 + a) * rest) / (1.0 + r * a).square()
     variance = positive(ratio * mean.square())
-    # cov(A, M) / Φ, but never more than what two quantities of these variances can share.
+    # cov(A, M) / Φ, but at most the largest covariance that these two variances allow.
     covariance = a * q / (1.0 + r * a) * mean * top / positive(cdf)
     return mean, variance, torch.minimum((variance * s).sqrt(), covariance) / positive(s)
 
@@ -62,8 +62,8 @@ def remax_moments(m: Tensor, s: Tensor) -> Triple:
 def softmax_moments(m: Tensor, s: Tensor) -> Triple:
     """Mean, variance and slope of `e^{z_i} / Σ e^{z_j}` over the last axis, z ~ N(m, s).
 
-    The slope is `cov(A_i, z_i) / s_i = μ_i (1 − c_i / s_i)`. Means add up to one. A variance whose
-    exponent is beyond the numbers is infinite.
+    The slope is `cov(A_i, z_i) / s_i = μ_i (1 − c_i / s_i)`. Means add up to one. A variance that
+    overflows is infinite.
     """
     log_mean, log_ratio, share = _log_normal(m, s)
     mean = log_mean.exp()
@@ -73,7 +73,7 @@ def softmax_moments(m: Tensor, s: Tensor) -> Triple:
 def _log_normal(m: Tensor, s: Tensor) -> Triple:
     """`ln E A`, `ln(e^{s_A} − 1)` and the share `c / s` of each score in the logarithm of the sum.
 
-    All in logarithms, since `a = e^s − 1` alone leaves the numbers at s = 88 (float32).
+    All in logarithms, since `a = e^s − 1` alone overflows at s = 88 (float32).
     """
     log_r = torch.log_softmax(m + 0.5 * s, -1)
     q = _others(log_r.exp())
@@ -105,7 +105,7 @@ def _coupled(
 
 
 def _bounded(mean: Tensor, variance: Tensor) -> Tensor:
-    """What lies between 0 and 1 varies by at most `μ (1 − μ)`; what overflowed stays infinite."""
+    """A quantity in [0, 1] has at most the variance `μ (1 − μ)`; what overflowed stays infinite."""
     bound = positive(mean * (1.0 - mean))
     return torch.where(variance.isinf(), variance, torch.minimum(variance, bound))
 
@@ -114,8 +114,8 @@ def _softmax(x: GaussianTensor) -> GaussianTensor:
     """Over the last axis.
 
     Locally linear by the whole Jacobian `J_ij = p_i (1[i = j] − p_j)`: its diagonal `p (1 − p)`
-    alone, which TAGI takes, misses a third of the variance and all that one probability says of the
-    other scores. Moment-matched in closed form, with `J_ij = μ_i (1[i = j] − c_j / s_j)`.
+    alone, which TAGI takes, misses a third of the variance and all innovations of other scores.
+    Moment-matched in closed form, with `J_ij = μ_i (1[i = j] − c_j / s_j)`.
     """
     m, s = x.centre, x.variance
     if isinstance(x.tape.activations, LocallyLinear):

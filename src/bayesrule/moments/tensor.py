@@ -193,6 +193,11 @@ def tape_of(*tensors: Any) -> Tape:
     return next(x.tape for x in tensors if isinstance(x, GaussianTensor))
 
 
+def summed_like(t: Tensor, x: Tensor) -> Tensor:
+    """t summed and converted to the shape and type that x had before broadcasting."""
+    return t.sum_to_size(x.shape).to(x.dtype)
+
+
 def mapped(
     name: str, x: GaussianTensor, mean: Tensor, variance: Tensor, back: Map, back_squares: Map
 ) -> GaussianTensor:

@@ -19,7 +19,7 @@ Part: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 def _combined(
-    function: Callable[[Sequence[Tensor]], Tensor], pairs: Sequence[tuple[Tensor, Tensor]]
+    function: Callable[[tuple[Tensor, ...]], Tensor], pairs: Sequence[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """`function` of the first tensors of all pairs, and of the second ones."""
     first, second = zip(*pairs, strict=True)

@@ -56,8 +56,8 @@ class Blocks:
     def draw(self, part: Part, posterior: Gaussian, expectation: Expectation) -> Draw:
         """The next point of the expectation, whose points repeat in turn."""
         if part.stream not in self.generators:
-            key = part.group["seed"], part.group["step"], self.stream + 3 * part.stream
-            self.generators[part.stream] = seeds.generator(part.device, *key)
+            origin = part.group["seed"], part.group["step"], self.stream + 3 * part.stream
+            self.generators[part.stream] = seeds.generator(part.device, *origin)
         key = part.stream, part.step
         if key not in self.points:
             rounds = itertools.repeat((posterior, self.generators[part.stream]))

@@ -137,7 +137,7 @@ class Factorised(Normal):
         versions = tuple(value._version for value in self.scales.values())
         if self.__dict__.get("_kept", (None, {}))[0] != versions:
             self.__dict__["_kept"] = versions, self._std()
-        return dict(self.__dict__["_kept"][1])
+        return self.__dict__["_kept"][1]
 
     @abstractmethod
     def scale_gradients(

@@ -27,6 +27,10 @@ class Prior(ABC):
     def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
         """`gradient + factor P (at − centre)`, in the gradient's place."""
 
+    def pulled(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+        """As `pull_`, in a vector of its own."""
+        return self.pull_(vectors.scale(gradient, 1.0), at, factor)
+
     @abstractmethod
     def added_to(self, curvature: Matrix) -> Matrix:
         """`F + P`."""
@@ -70,6 +74,9 @@ class GaussianPrior(Prior):
 
     def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
         return vectors.add_(gradient, at, alpha=factor * self.precision)
+
+    def pulled(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+        return vectors.add(gradient, at, alpha=factor * self.precision)
 
     def added_to(self, curvature: Matrix) -> Matrix:
         return curvature.damped(self.precision)

@@ -89,21 +89,19 @@ def turned(rotation: Rotation, seen: Params) -> Params:
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     x = plain(input)
-    if not isinstance(weight, RotatedWeight) or not _belong_together(weight, bias):
-        return F.linear(x, plain(weight), plain(bias))
-    layer = weight.layer
-    return layer.linear(x) if layer.is_cheap(x) else F.linear(x, plain(weight), plain(bias))
+    rotated = isinstance(weight, RotatedWeight) and _are_of_one_layer(weight, bias)
+    if rotated and weight.layer.is_cheap(x):
+        return weight.layer.linear(x)
+    return F.linear(x, plain(weight), plain(bias))
 
 
-def _belong_together(weight: RotatedWeight, bias: Any) -> bool:
+def _are_of_one_layer(weight: RotatedWeight, bias: Any) -> bool:
     """Whether a weight and a bias, which may be None, are those of one layer."""
-    place = weight.layer.place
+    names = weight.layer.place.weight, weight.layer.place.bias
     if bias is None:
-        bias_is_its_own = place.bias is None
-    else:
-        of_layer = isinstance(bias, RotatedWeight) and bias.layer is weight.layer
-        bias_is_its_own = of_layer and bias.label == place.bias
-    return weight.label == place.weight and bias_is_its_own
+        return names == (weight.label, None)
+    same_layer = isinstance(bias, RotatedWeight) and bias.layer is weight.layer
+    return same_layer and names == (weight.label, bias.label)
 
 
 RotatedWeight.handlers = {F.linear: _linear}

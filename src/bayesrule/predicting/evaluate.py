@@ -14,10 +14,8 @@ ECE_BINS = 15
 def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     """All scores that fit the kind of prediction; log-likelihoods are per point, of the mixture."""
     _refuse_not_finite(prediction)
-    found = (
-        _class_scores(prediction, y) if prediction.classification else _real_scores(prediction, y)
-    )
-    return {name: float(value) for name, value in found.items()}
+    measure = _class_scores if prediction.classification else _real_scores
+    return {name: float(value) for name, value in measure(prediction, y).items()}
 
 
 def _refuse_not_finite(prediction: Prediction) -> None:

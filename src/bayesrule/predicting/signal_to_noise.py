@@ -15,14 +15,14 @@ from bayesrule.types import Info, Params, State
 class SignalToNoise:
     """`E[g²] / Var[g]` of each log scale's gradient over the last steps.
 
-    Call it with the state after each step, or give it to `fit`; the rule is to keep its gradients:
+    Call it with the state after each step, or pass it to `fit`; the rule must keep its gradients:
     `Elbo(keep_gradients=True)`. Swiatkowski et al. (2020), footnote 3: expectation and variance
     (over the window, divided by its length) are of each parameter, then the ratios are averaged
     over parameters. A ratio is at least 1; it is 1 where the gradient is noise alone.
 
     Parameters whose gradient did not vary at all in the window have no ratio and are left out.
 
-    - `window`: how many steps are looked back on.
+    - `window`: over how many steps the moments are taken.
     - `names`: a pattern; the gradients of other tensors are not kept.
 
     >>> from bayesrule import Elbo, GaussianLikelihood, Learner, MeanFieldFamily, Price, Draws
@@ -42,21 +42,21 @@ class SignalToNoise:
         if not (isinstance(window, int) and window >= 2):
             raise ValueError(f"window is a whole number of at least 2, got {window!r}.")
         self.window, self.names = window, names
-        self._seen: deque[Params] = deque(maxlen=window)
+        self._gradients: deque[Params] = deque(maxlen=window)
 
     def __call__(self, state: State, info: Info | None = None) -> None:
-        """Takes note of a step's gradients; `info` is not looked at."""
-        given = state.rule.get("gradients", {}).get("scales", {})
-        kept = fnmatch.filter(given, self.names)
-        if not kept:
-            raise ValueError(_nothing(state, given, self.names))
-        # The next step may use the memory again.
-        self._seen.append({name: given[name].detach().clone() for name in kept})
+        """Records a step's gradients; `info` is not used."""
+        scales = state.rule.get("gradients", {}).get("scales", {})
+        names = fnmatch.filter(scales, self.names)
+        if not names:
+            raise ValueError(_no_gradients(state, scales, self.names))
+        # Copies, because the next step may overwrite the memory.
+        self._gradients.append({name: scales[name].detach().clone() for name in names})
 
     @property
     def steps(self) -> int:
         """How many steps there are in the window now."""
-        return len(self._seen)
+        return len(self._gradients)
 
     def ratios(self) -> Params:
         """The ratio of each parameter, in float64; NaN where its gradient did not vary."""
@@ -65,7 +65,8 @@ class SignalToNoise:
                 f"A variance needs at least 2 steps, got {self.steps}: call this with the state "
                 "after each step."
             )
-        return {name: _ratio([seen[name] for seen in self._seen]) for name in self._seen[-1]}
+        last = self._gradients[-1]
+        return {name: _ratio([step[name] for step in self._gradients]) for name in last}
 
     def by_name(self) -> dict[str, float]:
         """The mean ratio over the parameters of each tensor of `posterior.scales`."""
@@ -73,11 +74,11 @@ class SignalToNoise:
 
     def ratio(self, pattern: str = "*") -> float:
         """The mean ratio over all parameters whose tensor's name fits, such as "2.weight*"."""
-        found = self.ratios()
-        chosen = fnmatch.filter(found, pattern)
-        if not chosen:
-            raise ValueError(f"No scales are named {pattern!r}. There are: {', '.join(found)}.")
-        return _mean([found[name] for name in chosen])
+        ratios = self.ratios()
+        names = fnmatch.filter(ratios, pattern)
+        if not names:
+            raise ValueError(_no_scales(pattern, ratios))
+        return _mean([ratios[name] for name in names])
 
 
 def _ratio(gradients: list[Tensor]) -> Tensor:
@@ -91,11 +92,15 @@ def _mean(ratios: list[Tensor]) -> float:
     return float(torch.cat([ratio.reshape(-1) for ratio in ratios]).nanmean())
 
 
-def _nothing(state: State, given: Params, names: str) -> str:
-    if given:
-        return f"No scales are named {names!r}. There are: {', '.join(given)}."
-    held = ", ".join(state.rule) or "nothing"
+def _no_scales(pattern: str, scales: Params) -> str:
+    return f"No scales are named {pattern!r}. There are: {', '.join(scales)}."
+
+
+def _no_gradients(state: State, scales: Params, pattern: str) -> str:
+    if scales:
+        return _no_scales(pattern, scales)
+    memory = ", ".join(state.rule) or "nothing"
     return (
-        f"The state holds no gradients of scales (its rule remembers: {held}). Use "
+        f"The state holds no gradients of scales (its rule remembers: {memory}). Use "
         "Elbo(keep_gradients=True) with MeanFieldFamily() or KTiedFamily()."
     )

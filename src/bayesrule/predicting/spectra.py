@@ -1,4 +1,4 @@
-"""Low rank in the standard deviations of a belief: how much there is, and keeping only that."""
+"""How close to low rank a belief's standard deviations are, and beliefs cut to a low rank."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def compress(belief: State, rank: Rank = 2) -> State: ...
 @overload
 def compress(belief: Posterior, rank: Rank = 2) -> MeanField: ...
 def compress(belief: State | Posterior, rank: Rank = 2) -> State | MeanField:
-    """The same belief with the standard deviations of each matrix cut to a rank, after training.
+    """The same belief with the standard deviations of each matrix truncated to a rank.
 
-    Of σ, by singular values, the first k terms are kept; the means stay. A truncated σ may be
-    negative, which gives the same Gaussian as `|σ|`, so that is what is returned, and at least a
-    millionth of the matrix's mean one, for the KL to be finite. `rank` is as for `KTiedFamily`.
+    The first k terms of the singular value decomposition of σ stay, and so do the means. Entries of
+    the truncated σ may be negative; their absolute values give the same Gaussian. They are at least
+    a millionth of the matrix's mean, so that the KL is finite. `rank` is as for `KTiedFamily`.
 
-    The result is a `MeanField`, which holds all entries of σ and counts them:
-    `compressed_parameters` says how many numbers the truncated belief needs. Of a state, what the
-    rule remembers stays as it was: it is for predictions, not for more steps.
+    The result is a `MeanField`, which holds all entries of σ; `compressed_parameters` says how many
+    numbers the truncated belief needs. A truncated state is for predictions, not for more steps:
+    the rule's memory stays as it was.
     """
     if isinstance(belief, State):
         return dataclasses.replace(belief, posterior=compress(belief.posterior, rank))
@@ -124,10 +124,10 @@ def _cut(std: Tensor, rank: int) -> Tensor:
 
 
 def _standard_deviations(posterior: Posterior) -> Params:
-    """Those of the weights that have one; refused where weights depend on each other."""
+    """The standard deviations of independent weights; other beliefs are refused."""
     if posterior.independent:
-        return posterior.std()
+        return dict(posterior.std())
     raise TypeError(
-        "Standard deviations form a matrix where the weights are independent: a MeanField, a KTied "
-        f"or a Gaussian with a diagonal precision, got {posterior!r}."
+        "Spectra are for beliefs with independent weights: a MeanField, a KTied or a Gaussian with "
+        f"a diagonal precision, got {posterior!r}."
     )

@@ -130,6 +130,10 @@ class Rule(ABC):
         """Why the steps of many nets cannot be taken together, in words; None if they can."""
         return f"the rule {type(self).__name__}"
 
+    def works_in_rows(self, family: Family) -> bool:
+        """Whether all its arithmetic is elementwise, so that a GPU had better see one row."""
+        return False
+
     def replay_obstacle(self, family: Family) -> str | None:
         """Why a step cannot be replayed as a CUDA graph, in words; None if it can."""
         return f"the rule {type(self).__name__}"

@@ -298,8 +298,8 @@ class Natural(Rule):
             return gradient
         mean = posterior.coordinates().mean
         # The average itself is kept for the next step.
-        given = vectors.scale(gradient, 1.0) if averaged else gradient
-        return prior.pull_(given, mean, rates.seen)
+        pull = prior.pulled if averaged else prior.pull_
+        return pull(gradient, mean, rates.seen)
 
     def _divisor(
         self,
@@ -381,6 +381,9 @@ class Natural(Rule):
     ) -> str | None:
         assert family.structure is not None
         return stack_obstacle(self, family.structure, curvature)
+
+    def works_in_rows(self, family: Family) -> bool:
+        return family.structure is not None and family.structure.elementwise
 
     def replay_obstacle(self, family: Family) -> str | None:
         return family.replay_obstacle

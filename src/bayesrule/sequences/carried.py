@@ -1,4 +1,4 @@
-"""Recurrent states between steps, and targets that stand in for inputs."""
+"""Recurrent states between steps, and targets that are filled in for missing inputs."""
 
 from __future__ import annotations
 
@@ -27,37 +27,38 @@ def mapped(state: Any, function: Callable[[GaussianTensor], GaussianTensor]) -> 
 
 
 def innovation(x: GaussianTensor) -> Innovation | None:
-    """What a pass back has found of a quantity, if anything."""
+    """The innovation (δ, η) of a quantity after a pass back, if it has one."""
     if x.node is None or x.node.delta is None or x.node.eta is None:
         return None
     return x.node.delta, x.node.eta
 
 
-def kept(variance: Tensor, eta: Tensor) -> Tensor:
-    """The share `1 + s η` of a variance that an innovation leaves; it stays positive."""
+def variance_share(variance: Tensor, eta: Tensor) -> Tensor:
+    """The share `1 + s η` of a variance that is left after an innovation; it stays positive."""
     return (1.0 + variance * eta).clamp_min(1e-6)
 
 
-def moved(x: GaussianTensor, found: Innovation | None) -> GaussianTensor:
-    """`N(m + s δ, s + s² η)`, apart from any tape."""
-    if found is None:
-        return GaussianTensor(x.centre, x.variance)
-    delta, eta = found
-    return GaussianTensor(x.centre + x.variance * delta, x.variance * kept(x.variance, eta))
+def moved(x: GaussianTensor, by: Innovation | None) -> GaussianTensor:
+    """`N(m + s δ, s + s² η)`, detached from the recorded pass."""
+    if by is None:
+        return detached(x)
+    delta, eta = by
+    share = variance_share(x.variance, eta)
+    return GaussianTensor(x.centre + x.variance * delta, x.variance * share)
 
 
-def learned(x: GaussianTensor) -> GaussianTensor:
-    """A quantity after what the last pass back has found of it."""
+def posterior(x: GaussianTensor) -> GaussianTensor:
+    """A quantity moved by its innovation from the last pass back."""
     return moved(x, innovation(x))
 
 
-def apart(x: GaussianTensor) -> GaussianTensor:
-    """A quantity as it is, without its tape."""
-    return moved(x, None)
+def detached(x: GaussianTensor) -> GaussianTensor:
+    """A quantity as it is, detached from the recorded pass."""
+    return GaussianTensor(x.centre, x.variance)
 
 
-def expected(prediction: Prediction, y: Tensor | None = None) -> GaussianTensor | None:
-    """What is known of a target: itself where it is given, else its prediction."""
+def target_belief(prediction: Prediction, y: Tensor | None = None) -> GaussianTensor | None:
+    """The target itself where it was observed, else its prediction; None if it is not real."""
     if not prediction.components.gaussian:
         return None
     mean, variance = prediction.mean, prediction.variance

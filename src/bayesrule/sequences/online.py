@@ -1,14 +1,14 @@
-"""Learning along a series, a step at a time, with recurrent states that are carried on.
+"""Learning along a series, one step at a time, with recurrent states passed from step to step.
 
-The module takes a step's inputs and its own former state, and returns outputs and the new state:
+The module takes a step's inputs and its previous state, and returns outputs and the new state:
 
     class Forecaster(nn.Module):
         def forward(self, x, state=None):
             out, state = self.lstm(x, state)
             return self.head(out[:, -1]), state
 
-Weights and states are Gaussian. Each observation moves both: a state with the innovation (δ, η)
-becomes `h̄ + s δ`, `s + s² η`, and the next step starts from there.
+Weights and states are Gaussian. Each observation updates both: a state with the innovation (δ, η)
+becomes `h̄ + s δ`, `s + s² η`, and the next step starts from it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor, Propagation
 from bayesrule.predicting.predict import as_inputs, closed_form
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.sequences.carried import apart, expected, fill, learned, mapped
+from bayesrule.sequences.carried import detached, fill, mapped, posterior, target_belief
 from bayesrule.tensors import distributed, vectors
 from bayesrule.types import Info, Local, State
 
 
 @dataclass(frozen=True)
-class Place:
-    """All that the next step of a series needs: the weights' state and where the series stands.
+class SeriesState:
+    """All that the next step of a series needs: the weights' state and the recurrent state.
 
-    `carried` is the module's recurrent state as it returns it, with Gaussians in it; None before
-    the first step. `target` is what is known of the last target: observed, or else predicted.
+    `carried` is the recurrent state as the module returns it, of Gaussian tensors; None before the
+    first step. `target` is the last target: observed, or else predicted.
     """
 
     weights: State
@@ -47,29 +47,30 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A step that was gone: what a person wants to see of it, and what `rts_smoother` needs.
+class SeriesStep:
+    """A step along a series: its results, and what `rts_smoother` needs.
 
-    `prediction` was made before the target was looked at; `log_prob` (B,) is that of the target.
-    `carried` is the state after the step, `asked` tells which inputs stood for the last target.
+    `prediction` was made before the target was observed; `log_prob` (B,) is that of the target.
+    `carried` is the recurrent state after the step; `filled` marks the inputs that the last target
+    was filled in for.
     """
 
     prediction: Prediction
     log_prob: Tensor
-    before: Place
+    before: SeriesState
     carried: Any
     x: Tensor
     y: Tensor
-    asked: Tensor | None
+    filled: Tensor | None
     info: Info | None = None
 
 
 class Online:
-    """Goes along one series, or several side by side, with a learner that carries moments.
+    """Learns along one series, or several in parallel, with a learner that propagates moments.
 
-    A missing target is NaN: it teaches nothing, and the states roll on. NaN in the inputs stands
-    for the last target, as it was observed or else as it was predicted, with its uncertainty.
-    The module runs in evaluation mode.
+    A missing target is NaN: nothing is learned from it, and the states continue. NaN in the inputs
+    stands for the last target: as observed, or else as predicted, with its uncertainty. The module
+    runs in evaluation mode.
 
     >>> from torch import nn
     >>> import bayesrule as br
@@ -81,11 +82,11 @@ class Online:
     ...         state = self.cell(x, state)
     ...         return self.head(state), state
     >>> online = Online(br.tagi(Walk(), br.GaussianLikelihood(noise=0.1), num_data=3))
-    >>> place = online.init(seed=0)
+    >>> series = online.init(seed=0)
     >>> for y in (0.1, 0.3, 0.2):
-    ...     x = torch.zeros(1, 1) if place.target is None else torch.full((1, 1), torch.nan)
-    ...     place, seen = online.step(place, (x, torch.tensor([[y]])))
-    >>> ahead = online.forecast(place, [torch.full((1, 1), torch.nan)] * 3)
+    ...     x = torch.zeros(1, 1) if series.target is None else torch.full((1, 1), torch.nan)
+    ...     series, step = online.step(series, (x, torch.tensor([[y]])))
+    >>> ahead = online.forecast(series, [torch.full((1, 1), torch.nan)] * 3)
     >>> len(ahead), ahead[0].interval(0.9)[0].shape
     (3, torch.Size([1, 1]))
     """
@@ -93,114 +94,124 @@ class Online:
     def __init__(self, learner: Learner) -> None:
         if learner.expectation.look is not Look.MOMENTS:
             raise TypeError(
-                "Online learning with carried states needs a learner that propagates moments, "
-                f"such as tagi(...); this one takes {type(learner.expectation).__name__}()."
+                "Online needs a learner that propagates moments, such as tagi(...); this one takes "
+                f"{type(learner.expectation).__name__}()."
             )
         self.learner = learner
         self._activations = learner.expectation.activations
 
-    def init(self, seed: int = 0) -> Place:
-        """The place before the first step of the first series."""
-        return Place(self.learner.init(seed))
+    def init(self, seed: int = 0) -> SeriesState:
+        """The state before the first step of the first series."""
+        return SeriesState(self.learner.init(seed))
 
-    def restart(self, place: Place, carried: Any = None) -> Place:
-        """The same weights before a series; its first state may be known (`Smoothed.first`)."""
-        return Place(place.weights, carried)
+    def restart(self, series: SeriesState, carried: Any = None) -> SeriesState:
+        """The same weights before another series; `carried` may be `Smoothed.first`."""
+        return SeriesState(series.weights, carried)
 
-    def predict(self, place: Place, x: Any) -> Prediction:
-        """What is believed of the next target, given its inputs."""
-        return self.forecast(place, [x])[0]
+    def predict(self, series: SeriesState, x: Any) -> Prediction:
+        """The prediction of the next target, given its inputs."""
+        return self.forecast(series, [x])[0]
 
-    def forecast(self, place: Place, inputs: Iterable[Any]) -> list[Prediction]:
-        """Several steps ahead without targets; NaN in the inputs stands for the last prediction."""
-        found = []
+    def forecast(self, series: SeriesState, inputs: Iterable[Any]) -> list[Prediction]:
+        """Predictions of several steps; NaN in the inputs stands for the last prediction."""
+        predictions = []
         for x in inputs:
-            given, _ = self._filled(place, x)
-            _, outputs, carried = self.run(place, given, record=False)
-            prediction = self.prediction(place, outputs.centre, outputs.variance)
-            found.append(prediction)
-            place = Place(place.weights, mapped(carried, apart), expected(prediction))
-        return found
+            x_filled, _ = self._filled(series, x)
+            _, outputs, carried = self.run(series, x_filled, record=False)
+            prediction = self.prediction(series, outputs.centre, outputs.variance)
+            predictions.append(prediction)
+            target = target_belief(prediction)
+            series = SeriesState(series.weights, mapped(carried, detached), target)
+        return predictions
 
-    def step(self, place: Place, batch: tuple[Any, Any]) -> tuple[Place, Seen]:
-        """Conditions weights and states on the next inputs and targets, and moves on."""
-        return self._advance(place, batch, learn=True)
+    def step(self, series: SeriesState, batch: tuple[Any, Any]) -> tuple[SeriesState, SeriesStep]:
+        """Conditions weights and recurrent states on the next inputs and targets."""
+        return self._advance(series, batch, learn=True)
 
-    def observe(self, place: Place, batch: tuple[Any, Any]) -> tuple[Place, Seen]:
-        """Conditions the states alone, with the belief about the weights as it is."""
-        return self._advance(place, batch, learn=False)
+    def observe(
+        self, series: SeriesState, batch: tuple[Any, Any]
+    ) -> tuple[SeriesState, SeriesStep]:
+        """Conditions the recurrent states only; the belief over the weights stays as it is."""
+        return self._advance(series, batch, learn=False)
 
     @torch.no_grad()
-    def _advance(self, place: Place, batch: tuple[Any, Any], *, learn: bool) -> tuple[Place, Seen]:
-        x, asked = self._filled(place, batch[0])
-        y = as_inputs(batch[1], place.weights)
+    def _advance(
+        self, series: SeriesState, batch: tuple[Any, Any], *, learn: bool
+    ) -> tuple[SeriesState, SeriesStep]:
+        x, filled = self._filled(series, batch[0])
+        y = as_inputs(batch[1], series.weights)
         assert isinstance(y, Tensor)
-        way, outputs, carried = self.run(place, x)
-        found = self.conditioned(place, outputs, y)
-        innovations = way.back(outputs, found.delta, found.eta)
-        prediction = self.prediction(place, outputs.centre, outputs.variance)
-        weights, info = place.weights, None
+        propagation, outputs, carried = self.run(series, x)
+        conditioned = self.conditioned(series, outputs, y)
+        innovations = propagation.back(outputs, conditioned.delta, conditioned.eta)
+        prediction = self.prediction(series, outputs.centre, outputs.variance)
+        weights, info = series.weights, None
         if learn:
-            weights, info = self._learn(weights, found, innovations, len(outputs.centre))
-        after = Place(weights, mapped(carried, learned), expected(prediction, y))
-        seen = Seen(prediction, found.log_prob, place, after.carried, x, y, asked, info)
-        return after, seen
+            weights, info = self._learn(weights, conditioned, innovations, len(outputs.centre))
+        after = SeriesState(weights, mapped(carried, posterior), target_belief(prediction, y))
+        log_prob = conditioned.log_prob
+        return after, SeriesStep(prediction, log_prob, series, after.carried, x, y, filled, info)
 
     def run(
-        self, place: Place, x: Tensor, *, record: bool = True
+        self, series: SeriesState, x: Tensor, *, record: bool = True
     ) -> tuple[Propagation, GaussianTensor, Any]:
-        """A pass through the module: its outputs and its state, which is not conditioned yet."""
-        posterior = place.weights.posterior
-        way = Propagation(self.learner.network, self._activations, record=record)
-        variance = posterior.uncertain_variance()
-        given = x if place.carried is None else (x, place.carried)
-        buffers = dict(place.weights.buffers)
+        """A pass through the module: its outputs and its new state, not conditioned yet."""
+        belief = series.weights.posterior
+        propagation = Propagation(self.learner.network, self._activations, record=record)
+        variance = belief.uncertain_variance()
+        inputs = x if series.carried is None else (x, series.carried)
+        buffers = dict(series.weights.buffers)
         with torch.no_grad():
-            found = way.run(posterior.mean, variance, buffers, given, training=False)
-        if not (isinstance(found, tuple) and len(found) == 2):
+            returned = propagation.run(belief.mean, variance, buffers, inputs, training=False)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
             raise TypeError(
                 "The module's forward(x, state=None) must return two things, outputs and the new "
-                f"state; it returned a {type(found).__name__}."
+                f"state; it returned a {type(returned).__name__}."
             )
-        if not isinstance(found[0], GaussianTensor):
+        if not isinstance(returned[0], GaussianTensor):
             raise TypeError(
-                "The module's outputs do not depend on its uncertain weights in a way that moment "
-                f"propagation can see: they are a {type(found[0]).__name__}."
+                "Moment propagation did not reach the module's outputs: they are a "
+                f"{type(returned[0]).__name__}, so they do not depend on its uncertain weights."
             )
-        return way, found[0], found[1]
+        return propagation, *returned
 
-    def _filled(self, place: Place, x: Any) -> tuple[Tensor, Tensor | None]:
+    def _filled(self, series: SeriesState, x: Any) -> tuple[Tensor, Tensor | None]:
         """The inputs with the last target in place of NaN, and where that is."""
         if isinstance(x, GaussianTensor):
             return x, None
-        given = as_inputs(x, place.weights)
-        assert isinstance(given, Tensor)
-        missing = given.isnan()
+        inputs = as_inputs(x, series.weights)
+        assert isinstance(inputs, Tensor)
+        missing = inputs.isnan()
         if not missing.any():
-            return given, None
-        return fill(given, missing, place.target), missing
+            return inputs, None
+        return fill(inputs, missing, series.target), missing
 
-    def conditioned(self, place: Place, outputs: GaussianTensor, y: Tensor) -> Conditioned:
-        noise, weight = place.weights.likelihood, 1.0 / self.learner.temperature
-        found = self.learner.likelihood.condition(outputs.centre, outputs.variance, y, noise)
-        return replace(found, delta=found.delta * weight, eta=found.eta * weight)
+    def conditioned(self, series: SeriesState, outputs: GaussianTensor, y: Tensor) -> Conditioned:
+        """The innovations of Gaussian outputs by targets y, over the temperature."""
+        noise, weight = series.weights.likelihood, 1.0 / self.learner.temperature
+        exact = self.learner.likelihood.condition(outputs.centre, outputs.variance, y, noise)
+        return replace(exact, delta=exact.delta * weight, eta=exact.eta * weight)
 
-    def prediction(self, place: Place, mean: Tensor, variance: Tensor) -> Prediction:
-        return closed_form(self.learner, place.weights, mean, variance)
+    def prediction(self, series: SeriesState, mean: Tensor, variance: Tensor) -> Prediction:
+        """The prediction of targets from Gaussian outputs."""
+        return closed_form(self.learner, series.weights, mean, variance)
 
     def _learn(
-        self, state: State, found: Conditioned, innovations: Any, size: int
+        self, state: State, conditioned: Conditioned, innovations: Any, size: int
     ) -> tuple[State, Info]:
         delta, eta = (vectors.scale(part, -1.0) for part in innovations)
-        problem = self._problem(state, distributed.count_over_ranks(size, found.delta.device))
-        statistics = vectors.scale(found.statistics, problem.scale) if found.statistics else {}
-        local = Local(-found.log_prob.sum(), delta, DiagonalMatrix(eta), statistics)
+        problem = self._problem(state, distributed.count_over_ranks(size, conditioned.delta.device))
+        statistics = (
+            vectors.scale(conditioned.statistics, problem.scale) if conditioned.statistics else {}
+        )
+        local = Local(-conditioned.log_prob.sum(), delta, DiagonalMatrix(eta), statistics)
         local = distributed.sum_over_ranks(local)
-        # Asking would make a GPU wait.
-        if local.loss.device.type == "cpu" and not (local.loss + found.delta.sum()).isfinite():
+        # On a GPU this check would wait for all kernels.
+        total = local.loss + conditioned.delta.sum()
+        if total.device.type == "cpu" and not total.isfinite():
             raise FloatingPointError(
-                "The step did not end in finite numbers. Standardised series, a smaller gain or "
-                "MomentMatched() activations help."
+                "The step gave numbers that are not finite. Standardise the series, or use a "
+                "smaller gain or MomentMatched() activations."
             )
         return self.learner.absorb(state, local, problem)
 

@@ -1,10 +1,10 @@
-"""What later targets say of earlier steps: a Rauch-Tung-Striebel smoother through any module.
+"""A Rauch-Tung-Striebel smoother through any module: earlier steps given later targets.
 
-With the innovation (δ₊, η₊) of a state after a step, as all later targets have it, the state before
-the step moves by `s G δ₊` where `s G` is their covariance: for a cell state `G = f̄`, because
-`cov(c₋, c) = s_c₋ f̄`. That is the way of every innovation back through the module, so the smoother
-sends them from step to step; what a step's own target has already taken from a state's variance,
-the share `1 − k`, is no longer there for later ones, whose innovations count `k δ₊` and `k² η₊`.
+Let (δ₊, η₊) be the innovation of a state after a step by all later targets. The state before the
+step moves by `s G δ₊`, where `s G` is the covariance of both: for a cell state `G = f̄`, because
+`cov(c₋, c) = s_c₋ f̄`. Innovations go back through the module in just this way, so the smoother
+passes them from step to step. The step's own target leaves the share k of a state's variance, so
+the later innovations enter as `k δ₊` and `k² η₊`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 from bayesrule.likelihoods import NormalTargets
 from bayesrule.moments import GaussianTensor, Innovation
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.sequences.carried import innovation, kept, leaves, mapped, moved
-from bayesrule.sequences.online import Online, Seen
+from bayesrule.sequences.carried import innovation, leaves, mapped, moved, variance_share
+from bayesrule.sequences.online import Online, SeriesStep
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """What the whole series says of each of its steps.
+    """Each step of a series given all of its targets.
 
     `predictions` are of the targets, `carried` the recurrent states after each step; `first` is the
     state before all of them, where another pass over the series can start (`Online.restart`).
@@ -45,10 +45,10 @@ class _Later:
 
 
 @torch.no_grad()
-def rts_smoother(online: Online, steps: Sequence[Seen]) -> Smoothed:
-    """The steps of one series, in their order, looked at again from its end.
+def rts_smoother(online: Online, steps: Sequence[SeriesStep]) -> Smoothed:
+    """Smooths the steps of one series, which are given in order, from its end to its start.
 
-    Each step counts with the weights that it was taken with.
+    Each step keeps the weights with which it was made.
     """
     if not steps:
         raise ValueError("There are no steps to smooth.")
@@ -56,58 +56,58 @@ def rts_smoother(online: Online, steps: Sequence[Seen]) -> Smoothed:
     carried: list[Any] = []
     later = _Later([None] * len(leaves(steps[-1].carried)))
     for number in reversed(range(len(steps))):
-        one = steps[number]
-        if number + 1 < len(steps) and steps[number + 1].before.carried is not one.carried:
+        step = steps[number]
+        if number + 1 < len(steps) and steps[number + 1].before.carried is not step.carried:
             raise ValueError(
-                f"Step {number + 1} does not start where step {number} ended; smooth takes the "
-                "steps of one series in the order in which they were taken."
+                f"Step {number + 1} does not start where step {number} ended; rts_smoother takes "
+                "the steps of one series in order."
             )
-        carried.append(_shifted(one.carried, later.states))
-        prediction, later = _smoothed(online, one, later)
+        carried.append(_shifted(step.carried, later.states))
+        prediction, later = _smoothed(online, step, later)
         predictions.append(prediction)
     first = _shifted(steps[0].before.carried, later.states)
     return Smoothed(predictions[::-1], carried[::-1], first)
 
 
-def _shifted(carried: Any, found: list[Innovation | None]) -> Any:
-    each = iter(found)
-    return mapped(carried, lambda x: moved(x, next(each)))
+def _shifted(carried: Any, innovations: list[Innovation | None]) -> Any:
+    remaining = iter(innovations)
+    return mapped(carried, lambda x: moved(x, next(remaining)))
 
 
-def _smoothed(online: Online, one: Seen, later: _Later) -> tuple[Prediction, _Later]:
-    """A step's smoothed target, and what it and all later ones say of the states before it."""
-    way, outputs, state = online.run(one.before, one.x)
-    found = online.conditioned(one.before, outputs, one.y)
-    way.tape.back(outputs, found.delta, found.eta)
-    by_own = [innovation(x) for x in leaves(way.inputs)]
+def _smoothed(online: Online, step: SeriesStep, later: _Later) -> tuple[Prediction, _Later]:
+    """A step's smoothed target, and the innovations of the states before it by all targets."""
+    propagation, outputs, state = online.run(step.before, step.x)
+    conditioned = online.conditioned(step.before, outputs, step.y)
+    propagation.tape.back(outputs, conditioned.delta, conditioned.eta)
+    by_own = [innovation(x) for x in leaves(propagation.inputs)]
     ends = leaves(state)
     shares = [_share(x) for x in ends]
     on_states = [
         None if lasting is None else (share * lasting[0], share.square() * lasting[1])
         for share, lasting in zip(shares, later.states, strict=True)
     ]
-    delta, eta = found.delta, found.eta
+    delta, eta = conditioned.delta, conditioned.eta
     target = later.target
     if target is not None and target[0].shape != delta.shape:
-        target = None  # outputs that also tell the noise are not of the target's shape
-    on_output = _on_output(target, one.y, delta)
+        target = None  # the outputs of a heteroscedastic likelihood hold the noise too
+    on_output = _on_output(target, step.y, delta)
     mean = outputs.centre + outputs.variance * (delta + on_output[0])
-    share = kept(outputs.variance, eta + on_output[1])
-    shift, spread = _through_states(online, one, later, kept(outputs.variance, eta))
+    share = variance_share(outputs.variance, eta + on_output[1])
+    shift, spread = _through_states(online, step, later, variance_share(outputs.variance, eta))
     variance = (outputs.variance * share + spread).clamp_min(1e-6 * outputs.variance)
-    prediction = online.prediction(one.before, mean + shift, variance)
+    prediction = online.prediction(step.before, mean + shift, variance)
     if target is not None:
         prediction = _with_noise(prediction, outputs.variance, on_output)
-    return prediction, _before(one, by_own, _back(online, one, on_states, on_output))
+    return prediction, _before(step, by_own, _back(online, step, on_states, on_output))
 
 
 def _share(x: GaussianTensor) -> Tensor:
-    found = innovation(x)
-    return torch.ones_like(x.centre) if found is None else kept(x.variance, found[1])
+    by = innovation(x)
+    return torch.ones_like(x.centre) if by is None else variance_share(x.variance, by[1])
 
 
 def _on_output(target: Innovation | None, y: Tensor, like: Tensor) -> Innovation:
-    """What later steps, which took a missing target as an input, say of it."""
+    """The innovation of a missing target by later steps, which had it as an input."""
     if target is None:
         return torch.zeros_like(like), torch.zeros_like(like)
     missing = y.reshape(like.shape).isnan()
@@ -115,7 +115,7 @@ def _on_output(target: Innovation | None, y: Tensor, like: Tensor) -> Innovation
 
 
 def _with_noise(p: Prediction, variance: Tensor, on_output: Innovation) -> Prediction:
-    """A missing target that is an input later: `y = f + e`, and its noise e is learned of too.
+    """A missing target that is an input later: `y = f + e`, and its noise e is inferred too.
 
     With r the variance of the noise, `ȳ += r δ` and `Var y += (2 s r + r²) η`.
     """
@@ -131,19 +131,19 @@ def _with_noise(p: Prediction, variance: Tensor, on_output: Innovation) -> Predi
 
 
 def _through_states(
-    online: Online, one: Seen, later: _Later, share: Tensor
+    online: Online, step: SeriesStep, later: _Later, share: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How far outputs move with the states: `Σ cov(f, h) δ₊` and `Σ cov(f, h)² η₊`.
+    """How outputs move with the states: `Σ cov(f, h) δ₊` and `Σ cov(f, h)² η₊`.
 
     The covariances come from unit innovations of one output at a time.
     """
     shift, spread = torch.zeros_like(share), torch.zeros_like(share)
     if all(lasting is None for lasting in later.states):
         return shift, spread
-    for place in range(share[0].numel()):
-        way, outputs, state = online.run(one.before, one.x)
-        unit = _column(share, place)
-        way.tape.back(outputs, unit, unit)
+    for output in range(share[0].numel()):
+        propagation, outputs, state = online.run(step.before, step.x)
+        unit = _column(share, output)
+        propagation.tape.back(outputs, unit, unit)
         for x, lasting in zip(leaves(state), later.states, strict=True):
             slope = innovation(x)
             if slope is None or lasting is None:
@@ -165,47 +165,45 @@ def _each_series(values: Tensor, like: Tensor) -> Tensor:
     return sums.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def _column(like: Tensor, place: int) -> Tensor:
+def _column(like: Tensor, output: int) -> Tensor:
     """One for one output of each series, zero for the others."""
     unit = like.new_zeros(len(like), like[0].numel())
-    unit[:, place] = 1.0
+    unit[:, output] = 1.0
     return unit.reshape(like.shape)
 
 
 def _back(
-    online: Online, one: Seen, on_states: list[Innovation | None], on_output: Innovation
+    online: Online, step: SeriesStep, on_states: list[Innovation | None], on_output: Innovation
 ) -> list[Innovation | None]:
-    """What goes back through a step from after it, to the Gaussians of its inputs and states."""
-    way, outputs, state = online.run(one.before, one.x)
-    for x, found in zip(leaves(state), on_states, strict=True):
-        if found is not None and x.node is not None:
-            x.node.learn(*found)
-    way.tape.back(outputs, *on_output)
-    return [innovation(x) for x in leaves(way.inputs)]
+    """Innovations after a step carried back through it, to its uncertain inputs and states."""
+    propagation, outputs, state = online.run(step.before, step.x)
+    for x, by in zip(leaves(state), on_states, strict=True):
+        if by is not None and x.node is not None:
+            x.node.learn(*by)
+    propagation.tape.back(outputs, *on_output)
+    return [innovation(x) for x in leaves(propagation.inputs)]
 
 
 def _before(
-    one: Seen, by_own: list[Innovation | None], by_later: list[Innovation | None]
+    step: SeriesStep, by_own: list[Innovation | None], by_later: list[Innovation | None]
 ) -> _Later:
-    """Innovations of the states before a step, and of the target that it took as an input."""
+    """Innovations of the states before a step, and of the target that was its input."""
     both = [_plus(a, b) for a, b in zip(by_own, by_later, strict=True)]
-    if not isinstance(one.x, GaussianTensor):
+    if not isinstance(step.x, GaussianTensor):
         return _Later(both)
     on_x, states = both[0], both[1:]
-    if one.asked is None or on_x is None or one.before.target is None:
+    if step.filled is None or on_x is None or step.before.target is None:
         return _Later(states)
-    return _Later(states, _taken(on_x, one.asked, one.before.target.centre))
+    delta, eta = (_on_target(part, step.filled, step.before.target.centre) for part in on_x)
+    return _Later(states, (delta, eta))
 
 
-def _taken(on_x: Innovation, asked: Tensor, like: Tensor) -> Innovation:
-    """The innovations of those inputs that stood for the last target, in its shape."""
-    rows = asked.flatten(1).any(1)
-    found = []
-    for part in on_x:
-        full = like.new_zeros(len(like), like[0].numel())
-        full[rows] = part[asked].reshape(-1, full.shape[1])
-        found.append(full.reshape(like.shape))
-    return found[0], found[1]
+def _on_target(on_x: Tensor, filled: Tensor, like: Tensor) -> Tensor:
+    """The entries of inputs that the last target was filled in for, in its shape."""
+    rows = filled.flatten(1).any(1)
+    on_target = like.new_zeros(len(like), like[0].numel())
+    on_target[rows] = on_x[filled].reshape(-1, on_target.shape[1])
+    return on_target.reshape(like.shape)
 
 
 def _plus(a: Innovation | None, b: Innovation | None) -> Innovation | None:

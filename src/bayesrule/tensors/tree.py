@@ -18,7 +18,7 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | int | fl
     >>> [name for name, _ in leaves({"a": {"b": torch.zeros(2)}, "c": 3})]
     ['a/b', 'c']
     """
-    for name, child in _children(tree):
+    for name, child in children(tree):
         yield from leaves(child, f"{prefix}/{name}" if prefix else name)
     if isinstance(tree, Tensor | int | float):
         yield prefix, tree
@@ -30,7 +30,7 @@ def rebuild(tree: T, leaf: Callable[[str, Any], Any], prefix: str = "") -> T:
         return leaf(prefix, tree)
     new = {
         name: rebuild(child, leaf, f"{prefix}/{name}" if prefix else name)
-        for name, child in _children(tree)
+        for name, child in children(tree)
     }
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return dataclasses.replace(tree, **new)
@@ -42,7 +42,8 @@ def map_tensors(tree: T, function: Callable[[Tensor], Tensor]) -> T:
     return rebuild(tree, lambda _, old: function(old) if isinstance(old, Tensor) else old)
 
 
-def _children(tree: Any) -> Iterator[tuple[str, Any]]:
+def children(tree: Any) -> Iterator[tuple[str, Any]]:
+    """The named parts of a dataclass or a dict; other things have none."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in dataclasses.fields(tree):
             if field.init:

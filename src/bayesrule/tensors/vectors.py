@@ -6,6 +6,7 @@ As in torch, names that end in an underscore work in place; they are for vectors
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -15,24 +16,91 @@ from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
 
 
-def _named(like: Params, values: Iterable[Tensor]) -> Params:
+class Flat(dict[str, Tensor]):
+    """Parameters that are views of one row of numbers, in which arithmetic on all of them is one.
+
+    On a GPU a call for a list of small tensors leaves most of the chip idle; a call for one row
+    does not.
+    """
+
+    row: Tensor
+
+    @classmethod
+    def of(cls, params: Params) -> Flat:
+        """A copy of the parameters in one row, each as it lies in memory."""
+        parts = [_in_a_row(value) for value in params.values()]
+        return cls.around(torch.cat(parts), params)
+
+    @classmethod
+    def around(cls, row: Tensor, like: Params) -> Flat:
+        """The views of a row that look like other parameters."""
+        parts = row.split([value.numel() for value in like.values()])
+        each = zip(like.items(), parts, strict=True)
+        found = cls({name: laid_out(part, value) for (name, value), part in each})
+        found.row = row
+        return found
+
+
+def _in_a_row(value: Tensor) -> Tensor:
+    order = in_memory(value)
+    return (value if order is None else value.permute(order)).reshape(-1)
+
+
+def matched(vector: Params, like: Params) -> Params:
+    """The same vector, in one row where the other is."""
+    if not isinstance(like, Flat) or isinstance(vector, Flat):
+        return vector
+    return Flat.of({name: _as_laid_out(vector[name], value) for name, value in like.items()})
+
+
+def _as_laid_out(value: Tensor, like: Tensor) -> Tensor:
+    return value if value.stride() == like.stride() else torch.empty_like(like).copy_(value)
+
+
+def _each(name: str, *lists: Any, **options: Any) -> Any:
+    """One of torch's operations on lists of tensors; on single tensors by its plain form.
+
+    The form for lists works on pieces of many thousand numbers, so one tensor is faster without.
+    """
+    if len(lists[0]) > 1:
+        return getattr(torch, f"_foreach_{name}")(*lists, **options)
+    single = (part[0] if isinstance(part, list) else part for part in lists)
+    return [getattr(torch.Tensor, name)(*single, **options)]
+
+
+def _named(like: Params, values: Sequence[Tensor]) -> Params:
+    if isinstance(like, Flat):
+        return Flat.around(values[0], like)
     return dict(zip(like, values, strict=True))
 
 
+def _list(a: Params) -> list[Tensor]:
+    """The tensors to work on: all of them, or the row that holds them."""
+    return [a.row] if isinstance(a, Flat) else list(a.values())
+
+
 def _values(vector: Params, like: Params) -> list[Tensor]:
-    return [vector[name] for name in like]
+    """The tensors of a vector beside those of another."""
+    if not isinstance(like, Flat):
+        return [vector[name] for name in like]
+    one = matched(vector, like)
+    assert isinstance(one, Flat)
+    return [one.row]
 
 
-def add(a: Params, b: Params, alpha: float = 1.0) -> Params:
-    """`a + alpha b`."""
-    return _named(a, torch._foreach_add(list(a.values()), _values(b, a), alpha=alpha))
+def add(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
+    """`a + alpha b`; alpha is a number or a tensor, as for `add_`."""
+    if isinstance(alpha, Tensor):
+        pairs = zip(_list(a), _values(b, a), strict=True)
+        return _named(a, [one.addcmul(other, over(alpha, other)) for one, other in pairs])  # type: ignore[arg-type]
+    return _named(a, _each("add", _list(a), _values(b, a), alpha=alpha))
 
 
 def shift(a: Params, value: float | Tensor) -> Params:
     """`a + value`, elementwise; the value is a number, or one for each net."""
     if _differs(value):
         return {name: one + over(value, one) for name, one in a.items()}
-    return _named(a, torch._foreach_add(list(a.values()), value))
+    return _named(a, _each("add", _list(a), value))
 
 
 def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
@@ -54,7 +122,7 @@ def scale(a: Params, factor: float | Tensor) -> Params:
     """`factor a`; the factor is a number, or one for each net."""
     if _differs(factor):
         return {name: value * over(factor, value) for name, value in a.items()}
-    return _named(a, torch._foreach_mul(list(a.values()), factor)) if a else {}
+    return _named(a, _each("mul", _list(a), factor)) if a else {}
 
 
 def scale_(a: Params, factor: float | Tensor) -> Params:
@@ -63,17 +131,17 @@ def scale_(a: Params, factor: float | Tensor) -> Params:
         for value in a.values():
             value.mul_(over(factor, value))
     elif a:
-        torch._foreach_mul_(list(a.values()), factor)
+        _each("mul_", _list(a), factor)
     return a
 
 
 def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
     """`a ← a + alpha b`; alpha is a number, a 0-d tensor (a GPU is not asked), or one per net."""
     if isinstance(alpha, Tensor):
-        scaled = scale({name: b[name] for name in a}, alpha)
-        torch._foreach_add_(list(a.values()), list(scaled.values()))
+        for one, other in zip(_list(a), _values(b, a), strict=True):
+            one.addcmul_(other, over(alpha, other))  # type: ignore[arg-type]
     else:
-        torch._foreach_add_(list(a.values()), _values(b, a), alpha=alpha)
+        _each("add_", _list(a), _values(b, a), alpha=alpha)
     return a
 
 
@@ -81,105 +149,105 @@ def shift_(a: Params, value: float | Tensor) -> Params:
     """`a ← a + value`, elementwise; the value is a number or a tensor, as for `add_`."""
     if isinstance(value, Tensor):
         # The call for all at once would ask a GPU what the value is.
-        for one in a.values():
+        for one in _list(a):
             one.add_(over(value, one))
         return a
-    torch._foreach_add_(list(a.values()), value)
+    _each("add_", _list(a), value)
     return a
 
 
 def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
     """`a ← (1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
     if isinstance(weight, Tensor):
-        for one, other in zip(a.values(), _values(b, a), strict=True):
+        for one, other in zip(_list(a), _values(b, a), strict=True):
             one.lerp_(other, weight)
     else:
-        torch._foreach_lerp_(list(a.values()), _values(b, a), weight)
+        _each("lerp_", _list(a), _values(b, a), weight)
     return a
 
 
 def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
     """`a ← a + value b / c`, elementwise; the value is a number or a tensor, as for `add_`."""
     if isinstance(value, Tensor):
-        ratio = torch._foreach_div(_values(b, a), _values(c, a))
-        return add_(a, dict(zip(a, ratio, strict=True)), alpha=value)
-    torch._foreach_addcdiv_(list(a.values()), _values(b, a), _values(c, a), value=value)
+        ratio = _each("div", _values(b, a), _values(c, a))
+        return add_(a, _named(a, ratio), alpha=value)
+    _each("addcdiv_", _list(a), _values(b, a), _values(c, a), value=value)
     return a
 
 
 def mul_(a: Params, b: Params) -> Params:
     """`a ← a ∘ b`."""
-    torch._foreach_mul_(list(a.values()), _values(b, a))
+    _each("mul_", _list(a), _values(b, a))
     return a
 
 
 def div_(a: Params, b: Params) -> Params:
     """`a ← a / b`, elementwise."""
-    torch._foreach_div_(list(a.values()), _values(b, a))
+    _each("div_", _list(a), _values(b, a))
     return a
 
 
 def mul(a: Params, b: Params) -> Params:
     """`a ∘ b`."""
-    return _named(a, torch._foreach_mul(list(a.values()), _values(b, a)))
+    return _named(a, _each("mul", _list(a), _values(b, a)))
 
 
 def div(a: Params, b: Params) -> Params:
     """`a / b`, elementwise."""
-    return _named(a, torch._foreach_div(list(a.values()), _values(b, a)))
+    return _named(a, _each("div", _list(a), _values(b, a)))
 
 
 def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
     """`a + value b ∘ c`."""
-    lists = list(a.values()), _values(b, a), _values(c, a)
-    return _named(a, torch._foreach_addcmul(*lists, value=value))
+    lists = _list(a), _values(b, a), _values(c, a)
+    return _named(a, _each("addcmul", *lists, value=value))
 
 
 def addcmul_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
     """`a ← a + value b ∘ c`; the value is a number or a tensor, as for `add_`."""
     if isinstance(value, Tensor):
-        return add_(a, _named(a, torch._foreach_mul(_values(b, a), _values(c, a))), alpha=value)
-    torch._foreach_addcmul_(list(a.values()), _values(b, a), _values(c, a), value=value)
+        return add_(a, _named(a, _each("mul", _values(b, a), _values(c, a))), alpha=value)
+    _each("addcmul_", _list(a), _values(b, a), _values(c, a), value=value)
     return a
 
 
 def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
     """`(1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
     if isinstance(weight, Tensor):
-        return {name: value.lerp(b[name], weight) for name, value in a.items()}
-    return _named(a, torch._foreach_lerp(list(a.values()), _values(b, a), weight))
+        pairs = zip(_list(a), _values(b, a), strict=True)
+        return _named(a, [one.lerp(other, weight) for one, other in pairs])
+    return _named(a, _each("lerp", _list(a), _values(b, a), weight))
 
 
 def reciprocal(a: Params) -> Params:
     """`1 / a`, elementwise."""
-    return _named(a, torch._foreach_reciprocal(list(a.values())))
+    return _named(a, _each("reciprocal", _list(a)))
 
 
 def sqrt(a: Params) -> Params:
     """`√a`, elementwise."""
-    values = list(a.values())
+    values = _list(a)
     if any(value.device.type != "cpu" for value in values):
-        return _named(a, torch._foreach_sqrt(values))
+        return _named(a, _each("sqrt", values))
     # Twice as fast there as the root itself, and zero for zero too.
-    found = torch._foreach_rsqrt(values)
-    torch._foreach_reciprocal_(found)
+    found = _each("rsqrt", values)
+    _each("reciprocal_", found)
     return _named(a, found)
 
 
 def rsqrt(a: Params) -> Params:
     """`1/√a`, elementwise."""
-    return _named(a, torch._foreach_rsqrt(list(a.values())))
+    return _named(a, _each("rsqrt", _list(a)))
 
 
 def clamp_(a: Params, bound: float | Tensor) -> Params:
     """`a` kept within ±bound, elementwise; the bound is a number or a 0-d tensor."""
     if isinstance(bound, Tensor):
-        # Calls for many tensors at once would read the number, which a GPU has to wait for.
-        for value in a.values():
-            value.clamp_(-bound, bound)
+        for one in _list(a):
+            torch.minimum(torch.maximum(one, -bound, out=one), bound, out=one)
         return a
-    torch._foreach_clamp_max_(list(a.values()), bound)
-    torch._foreach_clamp_min_(list(a.values()), -bound)
+    _each("clamp_max_", _list(a), bound)
+    _each("clamp_min_", _list(a), -bound)
     return a
 
 
@@ -195,6 +263,8 @@ def total(a: Params) -> Tensor:
 
 def zeros_like(a: Params) -> Params:
     """Zeros of the same names, shapes and types."""
+    if isinstance(a, Flat):
+        return Flat.around(torch.zeros_like(a.row), a)
     return {name: torch.zeros_like(value) for name, value in a.items()}
 
 
@@ -211,6 +281,8 @@ def randn_like(a: Params, generator: Generator | Generators) -> Params:
         # Each weight gets memory of its own, which fused arithmetic wants.
         return {k: part.reshape(v.shape) for (k, v), part in zip(a.items(), blocks, strict=True)}
     flat = randomness.normal(numel(a), generator, dtype=dtype, device=device)
+    if isinstance(a, Flat):
+        return Flat.around(flat, a)
     parts = flat.split([value.numel() for value in a.values()])
     return {k: laid_out(part, v) for (k, v), part in zip(a.items(), parts, strict=True)}
 

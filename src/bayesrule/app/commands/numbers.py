@@ -64,14 +64,14 @@ def names(text: str) -> list[str]:
     >>> names("a, b,")
     ['a', 'b']
     """
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    if not found:
+    listed = [name.strip() for name in text.split(",") if name.strip()]
+    if not listed:
         raise ArgumentTypeError(f"takes names with commas between them, got '{text}'")
-    return found
+    return listed
 
 
 def several(read: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """Numbers between commas, each read by itself and given once.
+    """Numbers between commas, without repetitions.
 
     >>> several(positive)("1, 0.1,1")
     [1.0, 0.1]
@@ -92,12 +92,12 @@ def units(text: str) -> tuple[int, ...]:
     if text.strip().lower() == "none":
         return ()
     try:
-        found = tuple(int(part) for part in text.split(","))
+        sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    if not found or min(found) < 1:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
         raise ArgumentTypeError(
             "takes whole numbers of at least 1 such as 50 or 64,64, or none for a linear model, "
             f"got '{text}'"
         )
-    return found
+    return sizes

@@ -1,4 +1,4 @@
-"""Real data sets, loaded, cached and checked; tables of one's own, turned into tensors."""
+"""Benchmark data sets, downloaded, cached and checked; the user's tables as tensors."""
 
 from bayesrule.app.data.cache import cache_folder, data_folder, locate
 from bayesrule.app.data.embedded import EMBEDDED, embedded, open_table
@@ -11,7 +11,7 @@ from bayesrule.app.data.task import Task
 from bayesrule.app.data.uci import UCI, RegressionSplit, uci
 
 __all__ = [
-    # where files are found
+    # where files are
     "DataError",
     "cache_folder",
     "data_folder",

@@ -1,4 +1,4 @@
-"""Read csv and tsv text strictly: what pandas would guess or hide is said instead."""
+"""Read csv and tsv text strictly: what pandas would guess or drop silently is an error here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one exception for faults in data, and the words that its messages share."""
+"""The exception for errors in data, and helpers for its messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 class DataError(ValueError):
-    """A fault in the data or in its description that the caller can put right."""
+    """An error in the data or in its description that the caller can fix."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -37,7 +37,7 @@ def listing(names: Iterable[object], most: int = 12) -> str:
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Import an optional package, or say what needs it and how to install it."""
+    """Import an optional package; a DataError names what needs it and how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -124,8 +124,8 @@ def _existing(path: Path) -> Path:
         return path
     if path.is_dir():
         raise DataError(f"'{path}' is a folder. Name one file in it.")
-    beside = sorted(os.listdir(path.parent)) if path.parent.is_dir() else []
-    raise DataError(f"There is no file '{path}'.{nearest(path.name, beside)}")
+    siblings = sorted(os.listdir(path.parent)) if path.parent.is_dir() else []
+    raise DataError(f"There is no file '{path}'.{nearest(path.name, siblings)}")
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
@@ -134,17 +134,17 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     An npz file holds ``X`` (n, d) and ``y`` (n,), which become columns x0, x1, ... and y, or one
     1-d array for each column. Nothing is ever unpickled.
     """
-    place = Path(path).expanduser()
+    file = Path(path).expanduser()
     endings = sorted(READERS, key=len, reverse=True)
-    ending = next((end for end in endings if place.name.lower().endswith(end)), None)
-    _existing(place)
+    ending = next((end for end in endings if file.name.lower().endswith(end)), None)
+    _existing(file)
     if ending is None:
         raise DataError(
-            f"'{place}' is not of a kind that can be read. Known endings: {', '.join(READERS)}."
+            f"'{file}' is not of a kind that can be read. Known endings: {', '.join(READERS)}."
         )
-    if place.stat().st_size == 0:
-        raise DataError(f"'{place}' is empty.")
-    table = READERS[ending](place)
+    if file.stat().st_size == 0:
+        raise DataError(f"'{file}' is empty.")
+    table = READERS[ending](file)
     if len(table) == 0 or not table.columns:
-        raise DataError(f"'{place}' has {len(table)} rows and {len(table.columns)} columns.")
+        raise DataError(f"'{file}' has {len(table)} rows and {len(table.columns)} columns.")
     return table

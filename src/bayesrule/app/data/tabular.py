@@ -1,4 +1,4 @@
-"""From a table to tensors and back: everything is learned from the training rows."""
+"""From a table to tensors and back; scales, levels and classes come from the training rows."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ class Encoder:
 
     def notes_for(self, table: Table) -> tuple[str, ...]:
         """Say which columns of a later table are not used."""
-        known = {self.target, *(column.name for column in self.columns)}
-        extra = [name for name in table.columns if name not in known]
+        used = {self.target, *(column.name for column in self.columns)}
+        extra = [name for name in table.columns if name not in used]
         return (f"Not used: {listing(extra)}.",) if extra else ()
 
     def to_json(self) -> str:
@@ -196,9 +196,9 @@ def _column_from(entry: dict[str, Any]) -> Column:
     raise KeyError(kind)
 
 
-def _check_option(name: str, got: str, known: tuple[str, ...]) -> None:
-    if got not in known:
-        raise DataError(f"{name}={got!r} is not known; take one of {listing(known)}.")
+def _check_option(name: str, got: str, choices: tuple[str, ...]) -> None:
+    if got not in choices:
+        raise DataError(f"{name}={got!r} is not known; take one of {listing(choices)}.")
 
 
 def _target_name(table: Table, target: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Axes: limits that survive anything, round ticks and their labels."""
+"""Axes: limits for any values, round ticks and their labels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from .contents import Floats
 
-_HUGE = 1e100  # beyond this, differences overflow and nothing can be read off a picture
+_HUGE = 1e100  # differences of larger numbers overflow
 
 
 def drawable(values: ArrayLike) -> Floats:
-    """The values, with NaN for those that no picture can hold (infinite or beyond 1e100)."""
+    """The values, with NaN for those that cannot be drawn (infinite or beyond 1e100)."""
     numbers = np.asarray(values, dtype=np.float64)
     return np.where(np.abs(numbers) < _HUGE, numbers, np.nan)
 
@@ -49,7 +49,7 @@ def limits(*values: ArrayLike, tail: float = 0.0, pad: float = 0.04) -> tuple[fl
             high = core_high + 0.5 * core if high - core_high > core else high
     span = high - low
     if not span > 1e-9 * max(abs(low), abs(high)):
-        # Numbers so small that half of them is nothing are drawn as zero is.
+        # Half of a smaller number may round to 0, so it is drawn like 0.
         half = 0.5 * abs(low) if abs(low) > 1e-300 else 1.0
         return low - half, high + half
     margin = max(pad * span, 0.0 if span > 1e-300 else 1.0)
@@ -76,8 +76,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1,) if last - first > 3 else (1, 2, 5)
     every = max(1, (last - first) // 6)
-    found = [f * 10.0**k for k in range(first, last + 1, every) for f in factors]
-    inside = [t for t in found if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
+    candidates = [f * 10.0**k for k in range(first, last + 1, every) for f in factors]
+    inside = [t for t in candidates if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
     return inside or [low, high]
 
 
@@ -129,6 +129,6 @@ class Axis:
             return list(zip(self.at, names, strict=True))
         if self.log:
             return [(t, tick_label(t, t)) for t in log_ticks(self.low, self.high)]
-        found = ticks(self.low, self.high)
-        step = found[1] - found[0] if len(found) > 1 else abs(found[0]) or 1.0
-        return [(t, tick_label(t, step)) for t in found]
+        values = ticks(self.low, self.high)
+        step = values[1] - values[0] if len(values) > 1 else abs(values[0]) or 1.0
+        return [(t, tick_label(t, step)) for t in values]

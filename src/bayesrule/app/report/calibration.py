@@ -1,4 +1,4 @@
-"""Calibration of all methods in one picture: what was promised against what happened."""
+"""Calibration of all methods in one picture: nominal against observed frequencies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNIT = (-0.02, 1.02)
 
 
 def _ground(x: str, y: str, label: str, rows: int) -> Plot:
-    """Frame, diagonal and the band that chance alone explains: p ± 1.96 √(p (1 − p) / n)."""
+    """Frame, diagonal and the 95 % band of a calibrated method: p ± 1.96 √(p (1 − p) / n)."""
     plot = Plot(Axis(x, *_UNIT), Axis(y, *_UNIT), label, height=380)
     level = np.linspace(0, 1, 41)
     if rows:
@@ -27,23 +27,22 @@ def _ground(x: str, y: str, label: str, rows: int) -> Plot:
 
 
 def _curve(predictions: Predictions) -> tuple[Floats, Floats, list[str], Floats]:
-    """The method's curve, what each of its points says and how large it is drawn."""
+    """The method's curve (x, y), the tooltip of each point and its size."""
     if isinstance(predictions, RegressionPredictions):
         curve = predictions.coverage
         keep = subsample(len(curve.nominal), 40)
         x, y = curve.nominal[keep], curve.observed[keep]
-        said = [f"{a:.0%} interval holds {b:.1%}" for a, b in zip(x, y, strict=True)]
-        return x, y, said, np.full(len(x), 2.8)
-    x, y, n = bins_drawn(predictions)
-    said = [f"said {a:.1%}, right {b:.1%}, {c:.0f} rows" for a, b, c in zip(x, y, n, strict=True)]
-    return x, y, said, 1.5 + 3.5 * np.sqrt(n / n.max(initial=1))
+        tips = [f"{a:.0%} interval holds {b:.1%}" for a, b in zip(x, y, strict=True)]
+        return x, y, tips, np.full(len(x), 2.8)
+    x, y, n, tips = bins_drawn(predictions)
+    return x, y, tips, 1.5 + 3.5 * np.sqrt(n / n.max(initial=1))
 
 
 def _draw(plot: Plot, style: Look, name: str, predictions: Predictions) -> None:
-    x, y, said, sizes = _curve(predictions)
+    x, y, tips, sizes = _curve(predictions)
     plot.begin(style)
     plot.line(x, y, dash=style.dash, title=name)
-    plot.points(x, y, [f"{name}: {text}" for text in said], shape=style.shape, radius=sizes)
+    plot.points(x, y, [f"{name}: {tip}" for tip in tips], shape=style.shape, radius=sizes)
     plot.end()
 
 
@@ -57,13 +56,13 @@ def calibration(comparison: Comparison) -> str:
         label = f"Observed against nominal coverage of {len(drawn)} methods"
         caption = (
             "Below the line a method is overconfident, above it too cautious. "
-            "Grey: what chance alone explains with this many test rows."
+            "Grey: where a calibrated method would lie, with this many test rows, in 95 % of cases."
         )
     else:
         title, x, y = "Reliability", "confidence", "accuracy"
         label = f"Accuracy against confidence of {len(drawn)} methods"
         caption = (
-            "Below the line a method is more confident than it is right; above it, less. "
+            "Below the line a method is overconfident, above it too cautious. "
             "Larger marks hold more rows."
         )
     # The reliability bins hold different numbers of rows, so no single band fits them.

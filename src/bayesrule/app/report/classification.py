@@ -17,31 +17,33 @@ def reliability(look: Look, name: str, p: ClassificationPredictions) -> str:
     """Each confidence bin as a disc, its area the number of rows, tied to the diagonal."""
     unit = (-0.06, 1.08)
     plot = Plot(Axis("confidence", *unit), Axis("accuracy", *unit), f"Reliability of {name}")
-    c, a, n = bins_drawn(p)
-    said = [
-        f"said {x:.1%}, right {y:.1%}, {count(int(k), 'row')}"
-        for x, y, k in zip(c, a, n, strict=True)
-    ]
+    confidence, accuracy, rows, tips = bins_drawn(p)
     plot.line([0, 1], [0, 1], kind="ideal", title="perfect calibration")
     plot.begin(look)
-    plot.strokes(c, c, a, kind="gap", wide=3)
-    plot.points(c, a, said, radius=2.5 + 8 * np.sqrt(n / n.max(initial=1)))
+    plot.strokes(confidence, confidence, accuracy, kind="gap", wide=3)
+    sizes = 2.5 + 8 * np.sqrt(rows / rows.max(initial=1))
+    plot.points(confidence, accuracy, tips, radius=sizes)
     plot.end()
     key = "<span>Larger discs hold more rows</span>"
-    caption = "A disc below the dashed line: more confident than right. Small discs jump about."
+    caption = "Discs below the dashed line: overconfident. Small discs vary by chance."
     return figure("Reliability", plot.render(), caption, key=key)
 
 
-def bins_drawn(p: ClassificationPredictions) -> tuple[Floats, Floats, Floats]:
-    """Confidence, accuracy and count of at most 40 bins that hold any row."""
+def bins_drawn(p: ClassificationPredictions) -> tuple[Floats, Floats, Floats, list[str]]:
+    """Confidence, accuracy, rows and tooltip of at most 40 bins that are not empty."""
+    filled = np.flatnonzero(p.calibration.count > 0)
+    drawn = filled[subsample(len(filled), 40)]
     bins = p.calibration
-    kept = np.flatnonzero(bins.count > 0)
-    kept = kept[subsample(len(kept), 40)]
-    return bins.confidence[kept], bins.accuracy[kept], bins.count[kept]
+    columns = bins.confidence[drawn], bins.accuracy[drawn], bins.count[drawn]
+    tips = [
+        f"confidence {c:.1%}, accuracy {a:.1%}, {count(int(n), 'row')}"
+        for c, a, n in zip(*columns, strict=True)
+    ]
+    return *columns, tips
 
 
 def histogram(look: Look, name: str, p: ClassificationPredictions) -> str:
-    """How sure the method was, split into right and wrong answers."""
+    """The confidence of right and of wrong answers."""
     top = p.probabilities.max(axis=1) if len(p.y) else np.empty(0)
     right = p.probabilities.argmax(axis=1) == p.y if len(p.y) else np.empty(0, dtype=bool)
     edges = np.linspace(0, 1, 21)
@@ -52,17 +54,17 @@ def histogram(look: Look, name: str, p: ClassificationPredictions) -> str:
     plot = Plot(Axis("confidence", 0, 1), y, f"Confidence of {name}, right and wrong answers")
     plot.begin(look)
     for a, b, n, m in zip(edges[:-1], edges[1:], good, bad, strict=True):
-        span, said = (float(a) + 0.004, float(b) - 0.004), f"confidence {a:.0%} to {b:.0%}"
+        span, bin_name = (float(a) + 0.004, float(b) - 0.004), f"confidence {a:.0%} to {b:.0%}"
         if n:
-            plot.box(span, (0, int(n)), title=f"{said}: {n} right")
+            plot.box(span, (0, int(n)), title=f"{bin_name}: {n} right")
         if m:
-            plot.box(span, (int(n), int(n + m)), kind="bar wrong", title=f"{said}: {m} wrong")
+            plot.box(span, (int(n), int(n + m)), kind="bar wrong", title=f"{bin_name}: {m} wrong")
     plot.end()
     key = (
         f'<span><i class="tone full {look.colour}"></i> right</span>'
         '<span><i class="tone ink"></i> wrong</span>'
     )
-    caption = "Good uncertainty puts the wrong answers to the left."
+    caption = "A good method is less confident where it is wrong: wrong answers lie to the left."
     return figure("Confidence", plot.render(), caption, key=key)
 
 
@@ -98,8 +100,8 @@ def confusion(look: Look, name: str, p: ClassificationPredictions, methods: int)
     plot.begin(look)
     for i, j in np.argwhere(table > 0):
         part = table[i, j] / table[i].sum()
-        said = f"{names[i]} taken for {names[j]}: {table[i, j]:.0f} ({part:.0%})"
-        plot.box((j - 0.48, j + 0.48), (i - 0.48, i + 0.48), title=said, opacity=0.1 + 0.9 * part)
+        tip = f"{names[i]} predicted as {names[j]}: {table[i, j]:.0f} ({part:.0%})"
+        plot.box((j - 0.48, j + 0.48), (i - 0.48, i + 0.48), title=tip, opacity=0.1 + 0.9 * part)
     plot.end()
     if size <= 10:
         for i, j in np.argwhere(table > 0):
@@ -110,5 +112,5 @@ def confusion(look: Look, name: str, p: ClassificationPredictions, methods: int)
         if most < len(p.classes)
         else ""
     )
-    caption = f"Each row is a true class; colour is its share. The diagonal is right.{rest}"
+    caption = f"Each row is a true class; the diagonal is right. Colour: share of the row.{rest}"
     return figure("Confusion", plot.render(slant=slant), caption)

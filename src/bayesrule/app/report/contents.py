@@ -120,9 +120,15 @@ class RegressionPredictions:
         levels = coverage_levels()
         observed = metrics.coverage_curve(prediction.cdf(y).reshape(-1), levels)
         lower, upper = prediction.interval(0.9)
-        stds = prediction.epistemic.sqrt(), prediction.aleatoric.sqrt()
-        columns = [part.numpy() for part in (y, prediction.mean, *stds, lower, upper)]
-        return cls(*columns, CoverageCurve(levels.numpy(), observed.numpy()))
+        return cls(
+            y=y.numpy(),
+            mean=prediction.mean.numpy(),
+            epistemic_std=prediction.epistemic.sqrt().numpy(),
+            aleatoric_std=prediction.aleatoric.sqrt().numpy(),
+            lower=lower.numpy(),
+            upper=upper.numpy(),
+            coverage=CoverageCurve(levels.numpy(), observed.numpy()),
+        )
 
 
 @dataclass(frozen=True, eq=False)

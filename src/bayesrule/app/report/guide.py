@@ -10,7 +10,7 @@ _COMMON = (
     ("Two kinds of uncertainty",
      "Epistemic uncertainty is what the model does not know because it has seen too little data: "
      "it shrinks with more data. Aleatoric uncertainty is noise in the data itself: it stays. "
-     "A useful method has high epistemic uncertainty where it errs."),
+     "A useful method has high epistemic uncertainty where it is wrong."),
     ("Is the lead real?",
      "Each method saw the same splits into training and test rows. The number after ± is the "
      "standard error over the splits. Differences smaller than about twice that may be luck."),
@@ -22,11 +22,11 @@ _COMMON = (
 _REGRESSION = (
     ("Coverage",
      "If a method says “90 % interval”, nine true values in ten should lie inside. The coverage "
-     "picture asks this for every level. On the dashed line the promise holds."),
+     "picture shows this for every level. On the dashed line the intervals are right."),
     ("Which number matters?",
      "RMSE looks at the predicted mean only. The log-likelihood and the CRPS judge the whole "
-     "prediction: a method that is wrong and sure of it pays. For decisions under risk, trust "
-     "these more."),
+     "prediction: being confident and wrong costs most. For decisions under risk, trust these "
+     "more."),
 )  # fmt: skip
 
 _CLASSIFICATION = (
@@ -35,14 +35,14 @@ _CLASSIFICATION = (
      "line they are. Below it the method is overconfident."),
     ("Which number matters?",
      "Accuracy looks at the most probable class only. The negative log-likelihood (NLL) and the "
-     "Brier score judge the probabilities: a method that is wrong and sure of it pays."),
+     "Brier score judge the probabilities: being confident and wrong costs most."),
 )  # fmt: skip
 
 
 def guide(comparison: Comparison) -> str:
     """Questions a reader has, then every metric of the table in one sentence."""
-    own = _REGRESSION if comparison.task == "regression" else _CLASSIFICATION
-    blocks = "".join(f"<div><h3>{q}</h3><p>{a}</p></div>" for q, a in (*own, *_COMMON))
+    questions = _REGRESSION if comparison.task == "regression" else _CLASSIFICATION
+    blocks = "".join(f"<div><h3>{q}</h3><p>{a}</p></div>" for q, a in (*questions, *_COMMON))
     metrics = "".join(
         f"<div><dt>{escape(m.label)}</dt><dd>{escape(m.explanation)}"
         f"{' ' + escape(m.hint.capitalize()) + '.' if m.hint else ''}</dd></div>"

@@ -28,11 +28,11 @@ def best_text(comparison: Comparison, metric: Metric) -> str:
     if metric.direction == "unknown":
         return ""
     means = [statistic(m, metric.key).mean for m in comparison.methods if m.error is None]
-    found = [v for v in means if math.isfinite(v)]
-    # A race of one has no winner.
-    if len(found) < 2:
+    finite = [v for v in means if math.isfinite(v)]
+    # One method alone is not called best.
+    if len(finite) < 2:
         return ""
-    return show(min(found, key=metric.badness), metric, digits_of(metric, comparison.methods))
+    return show(min(finite, key=metric.badness), metric, digits_of(metric, comparison.methods))
 
 
 def _cell(comparison: Comparison, metric: Metric, method: MethodResult) -> str:
@@ -120,7 +120,7 @@ def same(one: Statistic, other: Statistic) -> bool:
 
 
 def headline(comparison: Comparison) -> str:
-    """The result in a sentence or two: the winner and whom the splits cannot tell from it."""
+    """The result in a sentence or two: the best method and those that may be as good."""
     metric = primary(comparison)
     ranked = [comparison.methods[i] for i in order(comparison, metric)]
     scored = [
@@ -135,14 +135,12 @@ def headline(comparison: Comparison) -> str:
     label = escape(metric.label if metric.label.isupper() else metric.label.lower())
     if not rest:
         return f"<b>{escape(winner.name)}</b> reaches {label} {value}."
-    said = f"<b>{escape(winner.name)}</b> leads with {label} {value}."
+    lead = f"<b>{escape(winner.name)}</b> leads with {label} {value}."
     if not math.isfinite(top.sem):
-        return f"{said} With one split nobody can say how much of the lead is chance."
+        return f"{lead} With one split, how much of the lead is chance cannot be said."
     near = [f"<b>{escape(m.name)}</b>" for m, s in rest if same(top, s)]
     if not near:
-        return f"{said} Its lead is larger than two standard errors over every other method."
+        return f"{lead} Its lead is larger than two standard errors over every other method."
     named = ", ".join(near[:3]) + (f" and {count(len(near) - 3, 'other')}" if near[3:] else "")
     are = "is" if len(near) == 1 else "are"
-    return (
-        f"{said} {named} {are} within two standard errors of it: the splits cannot tell them apart."
-    )
+    return f"{lead} {named} {are} within two standard errors of it: the difference may be chance."

@@ -25,27 +25,27 @@ def _axis(label: str, values: list[Floats], *, may_log: bool) -> Axis:
 
 def _curves(comparison: Comparison, quantity: _Quantity) -> list[tuple[int, int, Curve]]:
     """(method, split, curve) with anything to draw; all splits only while they stay legible."""
-    found = [
+    curves = [
         (index, split, curve)
         for index, method in enumerate(comparison.methods)
         for split, curve in enumerate(method.curves)
         if len(finite(getattr(curve, quantity)))
     ]
-    return found if len(found) <= 60 else [item for item in found if item[1] == 0]
+    return curves if len(curves) <= 60 else [item for item in curves if item[1] == 0]
 
 
 def _picture(comparison: Comparison, quantity: _Quantity, label: str) -> str:
-    found = _curves(comparison, quantity)
-    if not found:
+    curves = _curves(comparison, quantity)
+    if not curves:
         return ""
-    values = [getattr(curve, quantity) for _, _, curve in found]
+    values = [getattr(curve, quantity) for _, _, curve in curves]
     y = _axis(label, values, may_log=quantity == "train_loss")
-    x = Axis("epoch", *limits(*(curve.epochs for _, _, curve in found), pad=0.02))
-    methods = len({index for index, _, _ in found})
+    x = Axis("epoch", *limits(*(curve.epochs for _, _, curve in curves), pad=0.02))
+    methods = len({index for index, _, _ in curves})
     plot = Plot(x, y, f"{label} by epoch of {methods} methods")
-    points = share(8000, len(found), 200)
+    points = share(8000, len(curves), 200)
     # First splits come last, on top of the faint others.
-    for index, split, curve in sorted(found, key=lambda item: -item[1]):
+    for index, split, curve in sorted(curves, key=lambda item: -item[1]):
         keep = subsample(len(curve.epochs), points)
         style, name = look(index), comparison.methods[index].name
         plot.begin(style)
@@ -64,16 +64,16 @@ def learning(comparison: Comparison) -> str:
     """The two figures side by side, or a sentence where no method learns by epochs."""
     loss = _picture(comparison, "train_loss", "training loss")
     score = _picture(comparison, "validation", comparison.validation_label)
-    told = ""
+    lines = ""
     if any(split > 0 for _, split, _ in _curves(comparison, "train_loss")):
-        told = "Strong line: first split; faint lines: the other splits. "
+        lines = "Strong line: first split; faint lines: the other splits. "
     figures = []
     if loss:
-        text = "A loss that still falls at the end asks for more epochs."
-        figures.append(figure("Training loss", loss, told + text))
+        text = "A loss that still falls at the end needs more epochs."
+        figures.append(figure("Training loss", loss, lines + text))
     if score:
         text = "Measured on rows kept out of the training."
-        figures.append(figure("Validation", score, told + text))
+        figures.append(figure("Validation", score, lines + text))
     if not figures:
         return '<p class="muted">No method recorded a learning curve.</p>'
     return f'<div class="grid">{"".join(figures)}</div>'

@@ -16,13 +16,13 @@ _Z90 = 1.6448536  # the central 90 % of a Gaussian is the mean ± this many stan
 def frame(comparison: Comparison) -> tuple[float, float]:
     """The range of the target, the same for every method."""
     drawn = [m.predictions for m in comparison.methods if m.predictions]
-    found = [p for p in drawn if isinstance(p, RegressionPredictions)]
-    low, high = limits(*(p.y for p in found), pad=0.08)
-    spans = [limits(p.lower, p.upper, tail=0.02) for p in found if len(finite(p.lower, p.upper))]
+    real = [p for p in drawn if isinstance(p, RegressionPredictions)]
+    low, high = limits(*(p.y for p in real), pad=0.08)
+    spans = [limits(p.lower, p.upper, tail=0.02) for p in real if len(finite(p.lower, p.upper))]
     if not spans:
         return low, high
     lows, highs = np.transpose(spans)
-    # The typical method is shown whole; one with huge intervals may not flatten the others.
+    # The typical method fits into the frame; one with huge intervals must not flatten the others.
     room = 0.25 * (high - low)
     bottom, top = max(lows.min(), np.median(lows) - room), min(highs.max(), np.median(highs) + room)
     return min(low, float(bottom)), max(high, float(top))
@@ -39,15 +39,15 @@ def _marks(plot: Plot, look: Look, p: RegressionPredictions, rows: np.ndarray) -
     plot.strokes(place, lower, upper, kind="interval", wide=wide)
     plot.strokes(place, mean - reach, mean + reach, kind="interval inner", wide=wide)
     plot.end()
-    said = [
+    tips = [
         f"row {r + 1}: truth {t:.4g}, mean {m:.4g}, 90 % from {a:.4g} to {b:.4g}"
         for r, t, m, a, b in zip(rows, y, mean, lower, upper, strict=True)
     ]
     inside = (y >= lower) & (y <= upper)
     hit, miss = np.flatnonzero(inside), np.flatnonzero(~inside)
     plot.line(place, mean, kind="mean")
-    plot.points(hit, y[hit], [said[i] for i in hit], kind="truth", radius=2.2)
-    plot.crosses(miss, y[miss], [said[i] for i in miss])
+    plot.points(hit, y[hit], [tips[i] for i in hit], kind="truth", radius=2.2)
+    plot.crosses(miss, y[miss], [tips[i] for i in miss])
 
 
 def intervals(

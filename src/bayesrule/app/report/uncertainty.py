@@ -1,4 +1,4 @@
-"""What the model does not know against what the data cannot tell, row by row."""
+"""Epistemic against aleatoric uncertainty, row by row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _top(values: Floats) -> float:
 
 def _shared(columns: Sequence[Floats]) -> tuple[float, float]:
     """Limits from zero that all methods share, so that their clouds can be compared."""
-    # Half the methods may not be flattened by one whose uncertainty explodes.
+    # One method with a huge uncertainty must not flatten the others.
     tops = [_top(finite(c)) for c in columns if len(finite(c))]
     top = min(max(tops), 2.5 * float(np.median(tops))) if tops else 1.0
     high = top if top > 0 else max([*tops, 0.0])
@@ -57,16 +57,16 @@ def scatter(axes: tuple[Axis, Axis], look: Look, name: str, p: Predictions, meth
     keep = subsample(len(missed), share(3000, methods, 400))
     epistemic, aleatoric, missed = epistemic[keep], aleatoric[keep], missed[keep]
     plot = Plot(x, y, f"Epistemic against aleatoric uncertainty of {name}", height=380)
-    said = [
+    tips = [
         f"row {row + 1}: epistemic {e:.3g}, aleatoric {a:.3g}{', missed' if m else ''}"
         for row, e, a, m in zip(keep, epistemic, aleatoric, missed, strict=True)
     ]
     plot.begin(look)
     hit = np.flatnonzero(~missed)
-    plot.points(aleatoric[hit], epistemic[hit], [said[i] for i in hit], kind="cloud")
+    plot.points(aleatoric[hit], epistemic[hit], [tips[i] for i in hit], kind="cloud")
     plot.end()
     miss = np.flatnonzero(missed)
-    plot.crosses(aleatoric[miss], epistemic[miss], [said[i] for i in miss])
+    plot.crosses(aleatoric[miss], epistemic[miss], [tips[i] for i in miss])
     beyond = f" {count(lost, 'row')} of {len(p.y):,} beyond the frame." if lost else ""
     meant = "outside the 90 % interval" if isinstance(p, RegressionPredictions) else "wrong class"
     key = (
@@ -74,7 +74,7 @@ def scatter(axes: tuple[Axis, Axis], look: Look, name: str, p: Predictions, meth
         f"<span><b>×</b> missed ({meant})</span>"
     )
     caption = (
-        "Rows high up are unlike the training data: more data would help. Rows far right are "
-        f"noisy: it would not. The axes are the same for every method.{beyond}"
+        "Rows high up are unlike the training data: more data would help. Rows far to the right "
+        f"are noisy: more data would not help. The axes are the same for every method.{beyond}"
     )
     return figure("Two kinds of uncertainty", plot.render(), caption, key=key)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayesrule.curvature import Streams
 from bayesrule.execution.stacked.batches import (
     examples_with_targets,
     filled_up,
@@ -19,7 +20,7 @@ from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
 from bayesrule.execution.stacked.states import initialised, seeds_of, single, together
-from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner
+from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner, copies
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
@@ -147,6 +148,7 @@ class Stacked:
         batch: tuple[Inputs, Tensor],
         *,
         sizes: Sequence[int] | None = None,
+        streams: Streams | None = None,
     ) -> StackedProblem:
         """The batches of all nets, and what each of their examples stands for."""
         (x, y), learner, chain = batch, self.learner, self._chain
@@ -155,24 +157,24 @@ class Stacked:
         if own is not None:
             x, y = filled_up(x, own), filled_up(y, own)
         like = next(iter(state.posterior.mean.values()))
-        targets, draws = self._generators(state, like.device, own)
         seen = chain if chain is not None and chain.takes(x) else None
         if seen is None and layered(learner):
             raise ValueError(_no_rows_of_features(x))
+        targets, draws, module = streams or self._streams(state, like.device, own, seen)
         return StackedProblem(
             learner.network,
             learner.likelihood,
             state.likelihood,
-            {name: value.clone() for name, value in state.buffers.items()},
+            dict(state.buffers) if streams else copies(state.buffers),
             x,
             y,
-            targets,  # type: ignore[arg-type]
-            draws,  # type: ignore[arg-type]
+            targets,
+            draws,
             weight=self._weight(like),
             count=y.shape[1] if own is None else own.sum(1).to(like.dtype),
             num_points=learner.expectation.num,
             temperature=learner.temperature,
-            module_randomness=self._module_randomness(state, like.device, seen),
+            module_randomness=module,
             own=own,
             chain=seen,
         )
@@ -197,24 +199,20 @@ class Stacked:
             raise ValueError(f"Batches that differ in size cannot be stacked, since {problem}.")
         return None if found is None else found.to(y.device)
 
-    def _generators(
-        self, state: State, device: torch.device, own: Tensor | None
-    ) -> tuple[Generators, Generators]:
+    def _streams(
+        self, state: State, device: torch.device, own: Tensor | None, chain: Chain | None
+    ) -> Streams:
         """Where targets and weights are drawn from: for each net what it would have alone."""
 
         def keys(stream: int) -> list[int]:
             return [seeds.key(seed, state.step, stream) for seed in seeds_of(state)]
 
         targets = Generators(device, partial(keys, TARGETS), own)
-        return targets, Generators(device, partial(keys, DRAWS))
-
-    def _module_randomness(
-        self, state: State, device: torch.device, chain: Chain | None
-    ) -> Callable[[], AbstractContextManager[None]]:
+        draws = Generators(device, partial(keys, DRAWS))
         if chain is not None:
-            return nullcontext  # It draws nothing.
+            return targets, draws, nullcontext  # It draws nothing itself.
         key = seeds.key(seeds_of(state)[0], state.step, MODULE)
-        return partial(forked_randomness, device, key)
+        return targets, draws, partial(forked_randomness, device, key)
 
     def kl(self, state: State) -> Tensor:
         """`KL(q ‖ prior)` of each net, (num,)."""
