@@ -17,8 +17,9 @@ from bayesrule import (
     Natural,
     PerExample,
 )
-from bayesrule.expectations import Expectation, Point
-from bayesrule.posteriors import Family, Posterior
+from bayesrule.expectations import Expectation
+from bayesrule.posteriors import Family, Gaussian, Point, Posterior, Prior
+from bayesrule.posteriors.points import GaussianDraw
 from bayesrule.rules import Memory, Rule
 from bayesrule.tensors import tree
 from bayesrule.types import Derivatives
@@ -36,16 +37,20 @@ class Spy(Rule):
         assert isinstance(family, GaussianFamily)
         return family.structure
 
-    def init(self, family: Family, params: br.types.Params, weight: float) -> Memory:
+    def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
         return {}
 
-    def step(
+    def rates(self, step: int) -> tuple[()]:
+        return ()
+
+    def move(
         self,
         posterior: Any,
         derivatives: Derivatives,
-        prior_precision: float,
+        prior: Prior,
         memory: Memory,
-        step: int,
+        rates: Any,
+        step: int = 0,
     ) -> tuple[Posterior, Memory]:
         return posterior, {"seen": derivatives}
 
@@ -63,12 +68,13 @@ class Given(Expectation):
         return len(self.offsets)
 
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
         for given in self.offsets:
             # An offset belongs to whoever gets the point.
             offset = {k: v.clone() for k, v in given.items()}
-            yield Point({k: v + offset[k] for k, v in posterior.mean.items()}, offset)
+            assert isinstance(posterior, Gaussian)
+            yield GaussianDraw.of(posterior.mean, offset, posterior.precision)
 
 
 def small_model() -> nn.Module:

@@ -22,6 +22,8 @@ from bayesrule import (
     Learner,
     Natural,
     PerExample,
+    PerGroup,
+    PointEstimate,
     Price,
 )
 from bayesrule.curvature import NoCurvature, SquaredGradient
@@ -68,10 +70,10 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         r"got SquaredGradient\(\)",
     ),
     (
-        "subset",
-        {"posterior": GaussianFamily(br.Subset(Diagonal(), ("3.weight",)))},
+        "group",
+        {"posterior": PerGroup({"3.weight": GaussianFamily(), "*": PointEstimate()})},
         ValueError,
-        r"Subset names \['3.weight'\]; the parameters are 0.weight, 0.bias",
+        r"No parameter is named '3.weight'. There are: 0.weight, 0.bias",
     ),
 ]
 
@@ -215,6 +217,6 @@ def test_learned_noise_moves_towards_its_conjugate_answer() -> None:
     state = learner.init()
     squares = 24 / 6 / 2.0 * (model(x) - y).square().sum().detach()
     first, _ = learner.step(state, (x, y))
-    torch.testing.assert_close(first.noise["a"], torch.tensor(6.0 + 0.5 * 24 / 2.0))
-    torch.testing.assert_close(first.noise["b"], (6.0 + 0.5 * squares).reshape(1))
-    torch.testing.assert_close(learner.step(first, (x, y))[0].noise, first.noise)
+    torch.testing.assert_close(first.likelihood["a"], torch.tensor(6.0 + 0.5 * 24 / 2.0))
+    torch.testing.assert_close(first.likelihood["b"], (6.0 + 0.5 * squares).reshape(1))
+    torch.testing.assert_close(learner.step(first, (x, y))[0].likelihood, first.likelihood)

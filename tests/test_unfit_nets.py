@@ -124,7 +124,7 @@ def test_tied_weights_have_the_curvature_of_all_their_uses(name: str, inverse_ev
         posterior=br.GaussianFamily(Kronecker(corrected=name == "noisy_ekfac")),
         expectation=br.AtMean(),
         curvature=br.GGN(),
-        rule=br.Noisy(0.0, 1.0, inverse_every=inverse_every),
+        rule=br.Natural(0.0, 1.0, inverse_every=inverse_every, prior_at_draws=True),
     )
     state, _ = learner.step(learner.init(), (x, torch.zeros(1, 1)))
     weight, bias = torch.autograd.grad(model(x).sum(), [model.middle.weight, model.middle.bias])

@@ -94,6 +94,11 @@ class Learner:
             self.final_curvature = _instance(final_curvature, Curvature, "final_curvature", "GGN()")
             check_final(self.network, self.likelihood, self.family, final_curvature)
         check_predictive(self.predictive, self.family, self.likelihood)
+        if empirical_prior and not isinstance(self.prior.diagonal({}), float):
+            raise ValueError(
+                "empirical_prior=True looks for the precision of N(0, I/δ), but the prior is a "
+                "posterior of earlier data; leave one of them out."
+            )
         # A structure that is too large for the module is refused here, not at the first step.
         self._first_belief(self.network.params(), self.weight)
 
@@ -324,14 +329,11 @@ class Learner:
     def _curvature_at_mean(self, state: State, batch: Batch, seen: int) -> Matrix:
         assert self.final_curvature is not None
         assert self.family.structure is not None
-        problem = dataclasses.replace(
-            self.problem(dataclasses.replace(state, step=state.step + seen), batch),
-            buffers=state.buffers,
-            weight=1.0,
-            count=1,
-            num_points=1,
-            training=False,
-        )
+        # Ranks may have different numbers of batches here, so nothing is counted over them.
+        at = dataclasses.replace(state, step=state.step + seen)
+        targets = self._generator(at, TARGETS, state.posterior.device)
+        parts = self.network, self.likelihood, state.likelihood, state.buffers
+        problem = Problem(*parts, *batch, targets, training=False)
         structure = self.family.structure
         local = self.final_curvature.local(
             problem, state.posterior.at_mean(), structure, state.posterior

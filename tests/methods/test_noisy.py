@@ -102,7 +102,8 @@ def test_options_reach_the_rule() -> None:
     options: dict[str, Any] = {"damping": 0.1, "kl_clip": 0.2, "stats_every": 3, "inverse_every": 4}
     for name in NOISY[1:]:
         rule = learner_of(name, "usual bases", momentum=0.5, **options).rule
-        assert isinstance(rule, br.Noisy)
+        assert isinstance(rule, br.Natural)
+        assert rule.prior_at_draws
         assert {key: getattr(rule, key) for key in options} == options
         assert rule.momentum == br.Average(0.5)
         momentum = br.rules.Velocity(0.3)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule import Draws, GaussianLikelihood
-from bayesrule.posteriors import Point, Posterior, Rotated
-from bayesrule.types import Params, State
+from bayesrule import Draws, GaussianLikelihood, Natural
+from bayesrule.posteriors import Point, Posterior
+from bayesrule.types import Params
 
 NUM_DATA, NOISE, PRIOR, TEMPERATURE = 40, 0.7, 1.3, 0.8
 WEIGHT, GAMMA = NUM_DATA / TEMPERATURE, TEMPERATURE * PRIOR / NUM_DATA
@@ -18,6 +19,12 @@ SIZES = (3, 3), (2, 4)
 
 Matrices = list[Tensor]
 """The weights of both layers, (out, in + 1), with the bias as the last column."""
+
+
+def noisy(learning_rate: Any = 1e-2, rate: Any = 1e-3, **options: Any) -> Natural:
+    """Natural gradients with the prior at the drawn weights, and nothing added to a root."""
+    given = {"prior_at_draws": True, "epsilon": 0.0, **options}
+    return Natural(learning_rate, rate, **given)
 
 
 def model() -> nn.Sequential:
@@ -33,23 +40,22 @@ def matrices(params: Params) -> Matrices:
 
 @dataclass(frozen=True)
 class WatchedDraws(Draws):
-    """Draws that are kept, as they are seen in the coordinates of the belief."""
+    """Draws that are kept."""
 
     kept: list[Params] = field(default_factory=list)
 
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
         for point in super().points(posterior, generator):
-            self.kept.append(point.params)
+            self.kept.append(point.plain)
             yield point
 
-    def weights(self, state: State) -> list[Matrices]:
-        """The draws of the step that began with a state; they are then forgotten."""
-        kept, belief = list(self.kept), state.posterior
+    def weights(self) -> list[Matrices]:
+        """The draws of the last step; they are then forgotten."""
+        kept = list(self.kept)
         self.kept.clear()
-        turned = belief.rotation.back if isinstance(belief, Rotated) else dict
-        return [matrices(turned(params)) for params in kept]
+        return [matrices(params) for params in kept]
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,9 @@ class TestExact:
     def test_inputs_that_do_not_meet_are_learned_exactly(self, size: int) -> None:
         """Each weight is seen by one example, so all six in batches of any size are exact."""
         learner = self.learner(
-            nn.Linear(6, 1, bias=False), gain=0.5, rule=Conditioning(reach=100.0, loss=0.999)
+            nn.Linear(6, 1, bias=False),
+            gain=0.5,
+            rule=Conditioning(reach=100.0, largest_share=0.999),
         )
         state, x, y = learner.init(), torch.diag(torch.randn(6)), torch.randn(6, 1)
         mean, variance = state.posterior.mean["weight"][0], state.posterior.variance()["weight"][0]
@@ -148,10 +150,10 @@ class TestBounds:
             assert variance.isfinite().all()
             assert state.posterior.mean[name].isfinite().all()
 
-    @pytest.mark.parametrize(("reach", "loss"), [(0.0, 0.5), (-1.0, 0.5), (1.0, 0.0), (1.0, 1.0)])
-    def test_bounds_that_are_none_are_refused(self, reach: float, loss: float) -> None:
-        with pytest.raises(ValueError, match=r"reach must be positive and loss between 0 and 1"):
-            Conditioning(reach, loss)
+    @pytest.mark.parametrize(("reach", "share"), [(0.0, 0.5), (-1.0, 0.5), (1.0, 0.0), (1.0, 1.0)])
+    def test_bounds_that_are_none_are_refused(self, reach: float, share: float) -> None:
+        with pytest.raises(ValueError, match="reach must be positive and largest_share between 0"):
+            Conditioning(reach, share)
         with pytest.raises(ValueError, match=r"got nan, 0\.5"):
             Conditioning(float("nan"), 0.5)
 

@@ -26,13 +26,15 @@ from bayesrule import (
     GaussianLikelihood,
     Learner,
     MeanFieldFamily,
+    PerGroup,
+    PointEstimate,
     Price,
     mean_field,
     schedules,
 )
 from bayesrule.curvature import Curvature, NoCurvature
 from bayesrule.expectations import Expectation
-from bayesrule.learner import _DRAWS
+from bayesrule.learner import DRAWS
 from bayesrule.matrices import Isotropic
 from bayesrule.tensors import seeds
 from bayesrule.training import checkpoint
@@ -75,7 +77,7 @@ class _ByHand:
 
     def objective(self, step: int, kl_weight: float = 1.0) -> Tensor:
         """`E[loss]/N + (T/N) w KL` of the batch, per datum."""
-        source = seeds.generator(torch.device("cpu"), 0, step, _DRAWS)
+        source = seeds.generator(torch.device("cpu"), 0, step, DRAWS)
         loss = torch.zeros((), dtype=DTYPE)
         draws = self.learner.expectation.num
         for _ in range(draws):
@@ -225,13 +227,14 @@ def test_steps_leave_the_old_state_alone() -> None:
 
 def test_known_weights_follow_the_likelihood_alone() -> None:
     rule = Elbo(0.1, optimiser=torch.optim.SGD)
-    learner = _learner(rule, posterior=MeanFieldFamily(known=("0.*",)), expectation=Draws(1))
+    family = PerGroup({"0.*": PointEstimate(with_prior=False), "*": MeanFieldFamily()})
+    learner = _learner(rule, posterior=family, expectation=Draws(1))
     state = learner.init(0)
-    assert set(state.posterior.scales) == {"2.weight", "2.bias"}
+    assert set(state.posterior.free()["scales"]) == {"2.weight", "2.bias"}
     assert not state.posterior.variance()["0.weight"].any()
     new, info = learner.step(state, (X, Y))
-    offset = state.posterior.offset(seeds.generator(torch.device("cpu"), 0, 0, _DRAWS))
-    theta = {k: (v + offset[k]).requires_grad_() for k, v in state.posterior.mean.items()}
+    drawn = state.posterior.sample(seeds.generator(torch.device("cpu"), 0, 0, DRAWS))
+    theta = {k: v.requires_grad_() for k, v in drawn.items()}
     (_nll(_net(), theta) / len(X)).backward()
     for name in ("0.weight", "0.bias"):
         assert theta[name].grad is not None
@@ -282,5 +285,7 @@ def test_curvature_at_the_mean_moves_the_scales_too() -> None:
 def test_unknown_names_are_told() -> None:
     with pytest.raises(ValueError, match=r"embedding.*0\.weight"):
         mean_field(_net(), CategoricalLikelihood(), num_data=1, known=("embedding*",))
-    with pytest.raises(ValueError, match="All weights are held as known"):
+    with pytest.raises(ValueError, match="leaves no weight with a variance"):
         mean_field(_net(), CategoricalLikelihood(), num_data=1, known=("*",))
+    with pytest.raises(ValueError, match=r"All weights fit '0\.\*\|2\.\*' and have no variance"):
+        mean_field(_net(), CategoricalLikelihood(), num_data=1, known=("0.*", "2.*"))

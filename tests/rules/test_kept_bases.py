@@ -13,8 +13,8 @@ from bayesrule.curvature import Recording
 from bayesrule.matrices import Kronecker
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.kronecker_layer import CorrectedLayer
-from bayesrule.posteriors import Rotated
-from bayesrule.types import Params, State
+from bayesrule.posteriors import Point, Rotated
+from bayesrule.types import Local, Params, State
 
 RATE = 0.3
 
@@ -85,7 +85,7 @@ def test_bases_are_found_when_the_belief_follows_and_not_in_between(
 def _rows_at(learner: br.Learner, weights: Params, batch: tuple[Tensor, Tensor]) -> Params:
     """The rows of the exact Fisher at the given weights, {name: (V, n, *shape)}."""
     problem = problem_of(learner.model, *batch, learner.likelihood)
-    recording = Recording(problem, weights)
+    recording = Recording(problem, Point(weights))
     vectors = problem.fisher_vectors(recording.outputs.detach())
     return recording.backward(vectors, gradient=False)[0].per_example()
 
@@ -96,8 +96,8 @@ def test_scales_are_averages_of_squares_in_the_kept_bases(monkeypatch: pytest.Mo
 
     def noted(*args: Any, **options: Any) -> Local:
         found = local(*args, **options)
-        assert found.weights is not None
-        drawn.append(found.weights)
+        assert found.average is not None
+        drawn.append(found.average)
         return found
 
     monkeypatch.setattr(learner, "local", noted)
@@ -152,5 +152,5 @@ def test_other_structures_have_no_bases_to_keep() -> None:
     learner = _learner(1, 10)
     precision = _belief(learner.init()).precision
     for structure in (Kronecker(), Kronecker(exact=True), br.Diagonal()):
-        assert structure.beside(precision) is structure
-    assert Kronecker(corrected=True).beside(precision) != Kronecker(corrected=True)
+        assert structure.in_bases_of(precision) is structure
+    assert Kronecker(corrected=True).in_bases_of(precision) != Kronecker(corrected=True)

@@ -22,6 +22,8 @@ from bayesrule import (
     Learner,
     Natural,
     PerExample,
+    PerGroup,
+    PointEstimate,
     Price,
 )
 from bayesrule.curvature import NoCurvature
@@ -157,10 +159,12 @@ def test_newton_finds_the_mode_of_a_logistic_regression() -> None:
     torch.testing.assert_close(precision, hessian + 0.8 * torch.eye(3), rtol=1e-10, atol=1e-10)
 
 
-def _moved(rule: Natural) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _moved(
+    rule: Natural, curvature: br.curvature.Curvature | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean and precision before and after one step of a logistic regression."""
     torch.manual_seed(2)
-    learner, x, y = _logistic(Diagonal(), rule)
+    learner, x, y = _logistic(Diagonal(), rule, curvature)
     start = learner.init()
     return *moments(start), *moments(learner.step(start, (x, y[:, None]))[0])
 
@@ -185,7 +189,8 @@ def test_clip_bounds_every_entry_of_the_direction() -> None:
 
 
 def test_fixed_precision_moves_the_mean_alone() -> None:
-    mean, precision, moved, same = _moved(Natural(0.3, 0.5, fixed_precision=True))
+    rule = Natural(0.3, 0.5, fixed_precision=True)
+    mean, precision, moved, same = _moved(rule, NoCurvature())
     assert torch.equal(same, precision)
     assert not torch.equal(moved, mean)
 
@@ -213,7 +218,7 @@ def test_average_momentum_is_without_bias() -> None:
     for _ in range(3):
         state, _ = learner.step(state, (x, y[:, None]))
     gradient, _ = _logistic_derivatives(x, y, moments(state)[0])
-    average = state.rule["gradient"]["weight"].flatten() / (1.0 - 0.9**3)
+    average = state.rule["momentum"]["weight"].flatten() / (1.0 - 0.9**3)
     torch.testing.assert_close(average, gradient)
 
 
@@ -236,8 +241,25 @@ def test_root_steps_are_bounded_by_the_prior() -> None:
         torch.testing.assert_close(moments(state)[1], num * unbiased + prior)
 
 
+def _low_rank_of_a_part() -> PerGroup:
+    return PerGroup({"weight": GaussianFamily(br.LowRank(2)), "*": PointEstimate()})
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("draws", {"curvature": Price(), "rule": Natural(retract=True)}, r"Price\(\) needs weight dr"),
+    (
+        "nothing to move towards",
+        {"rule": Natural(fixed_precision=True)},
+        r"stays as it is, so PerExample\(\) would be worked out for nothing; use NoCurvature\(\)",
+    ),
+    (
+        "negative in a part",
+        {
+            "posterior": PerGroup({"weight": GaussianFamily(), "*": PointEstimate()}),
+            "curvature": Hessian(),
+        },
+        r"Hessian\(\) may be negative; use Natural\(retract=True\)",
+    ),
     ("nothing to move", {"curvature": NoCurvature()}, r"NoCurvature\(\) gives nothing.*fixed_prec"),
     (
         "nothing to take a root of",
@@ -272,7 +294,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "heavy ball in low rank of a part",
         {
-            "posterior": GaussianFamily(br.Subset(br.LowRank(2), ("weight",))),
+            "posterior": _low_rank_of_a_part(),
             "rule": Natural(momentum=HeavyBall()),
         },
         r"Average\(\) instead of HeavyBall\(\)",
@@ -300,7 +322,7 @@ def test_parts_that_do_not_fit_are_refused(name: str, parts: dict[str, Any], mes
         ({"rate": math.nan}, "rate must be a number that is not negative, got nan"),
         ({"damping": -0.1}, "damping and epsilon must not be negative"),
         ({"epsilon": -1e-8}, "damping and epsilon must not be negative"),
-        ({"clip": 0.0}, "clip must be positive"),
+        ({"clip": 0.0}, "clip and kl_clip must be positive, got 0.0, 1e-08, 0.0 and inf"),
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, float], message: str) -> None:

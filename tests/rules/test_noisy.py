@@ -21,7 +21,7 @@ from bayesrule import (
     GaussianFamily,
     Kronecker,
     Learner,
-    Noisy,
+    Natural,
 )
 from bayesrule.curvature import SquaredGradient
 from bayesrule.matrices import BlockTridiagonal
@@ -41,6 +41,7 @@ from rules.noisy_equations import (
     WatchedDraws,
     flat,
     matrices,
+    noisy,
 )
 from rules.quadratic import moments, regression
 
@@ -102,7 +103,7 @@ def covariance(state: State) -> Tensor:
     return torch.stack(columns)
 
 
-def learner_of(family: GaussianFamily, rule: Noisy, draws: int = 2) -> tuple[Learner, Any, Any]:
+def learner_of(family: GaussianFamily, rule: Natural, draws: int = 2) -> tuple[Learner, Any, Any]:
     """The net of two layers, with what it draws kept."""
     expectation, likelihood = WatchedDraws(draws), ToldTargets(noise=NOISE)
     learner = Learner(
@@ -123,7 +124,7 @@ def learner_of(family: GaussianFamily, rule: Noisy, draws: int = 2) -> tuple[Lea
 @pytest.mark.parametrize("belief", BELIEFS)
 def test_steps_are_those_of_the_equations(belief: str, rule: str) -> None:
     (family, damp, look), (options, told) = BELIEFS[belief], RULES[rule]
-    learner, draws, likelihood = learner_of(family, Noisy(0.3, 0.4, **options))
+    learner, draws, likelihood = learner_of(family, noisy(0.3, 0.4, **options))
     state = learner.init(seed=1)
     first = {"F": FIRST * torch.eye(17)} if belief == "full" else by_hand.first_factors(FIRST)
     start = flat(matrices(state.posterior.mean))
@@ -131,7 +132,7 @@ def test_steps_are_those_of_the_equations(belief: str, rule: str) -> None:
     for _ in range(7):
         x, y = torch.randn(5, 2), torch.randn(5, 2)
         after, _ = learner.step(state, (x, y))
-        wanted.advance(draws.weights(state), x, y, likelihood.targets())
+        wanted.advance(draws.weights(), x, y, likelihood.targets())
         state = after
         close(flat(matrices(state.posterior.mean)), wanted.mean)
         close(covariance(state), torch.linalg.inv(WEIGHT * wanted.precision))
@@ -140,11 +141,11 @@ def test_steps_are_those_of_the_equations(belief: str, rule: str) -> None:
 def test_corrected_factors_take_the_curvature_in_their_own_bases() -> None:
     rate = 0.4
     family = RotatedFamily(Kronecker(corrected=True), FIRST)
-    learner, draws, likelihood = learner_of(family, Noisy(0.3, rate), draws=1)
+    learner, draws, likelihood = learner_of(family, noisy(0.3, rate), draws=1)
     state = learner.init()
     x, y = torch.randn(5, 2), torch.randn(5, 2)
     after, _ = learner.step(state, (x, y))
-    weights, targets = draws.weights(state), likelihood.targets()
+    weights, targets = draws.weights(), likelihood.targets()
     inputs, slopes = by_hand.passes(weights[0], x, targets[0])
     blocks = []
     for a, g in zip(inputs, slopes, strict=True):
@@ -191,7 +192,7 @@ def test_noisy_adam_is_algorithm_one(draws: int, of_sums: bool, damped_root: boo
         close(flat(matrices(state.posterior.variance())), 1.0 / (WEIGHT * (f + GAMMA)))
         x, y = torch.randn(5, 2), torch.randn(5, 2)
         after, _ = learner.step(state, (x, y))
-        weights = watched.weights(state)
+        weights = watched.weights()
         v = flat(by_hand.gradients(weights, x, y))
         g = flat(by_hand.gradients(weights, x, y, prior=False))
         squares = g.square() * (5 if of_sums else 1)
@@ -260,7 +261,7 @@ def test_noisy_kfac_is_exact_for_one_output(inverse_every: int) -> None:
         posterior=RotatedFamily(*belief) if inverse_every > 1 else GaussianFamily(*belief),
         expectation=Draws(2, antithetic=True),
         curvature=GGN(),
-        rule=Noisy(1.0, 1.0, inverse_every=inverse_every),
+        rule=noisy(1.0, 1.0, inverse_every=inverse_every),
         prior_precision=task.prior,
     )
     state, _ = learner.step(learner.init(), task.batch)
@@ -279,7 +280,7 @@ def test_at_the_mean_no_draws_are_needed() -> None:
         posterior=RotatedFamily(Kronecker(exact=True)),
         expectation=AtMean(),
         curvature=GGN(),
-        rule=Noisy(1.0, 1.0),
+        rule=noisy(1.0, 1.0),
         prior_precision=task.prior,
     )
     state, _ = learner.step(learner.init(), task.batch)

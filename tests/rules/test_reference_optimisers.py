@@ -14,6 +14,7 @@ from torch.nn import functional
 import bayesrule as br
 from bayesrule import CategoricalLikelihood, Draws, Learner
 from bayesrule.posteriors import Gaussian, Point, Posterior
+from bayesrule.posteriors.points import GaussianDraw
 from bayesrule.types import State
 
 NUM_DATA = 60
@@ -108,12 +109,12 @@ class _Watched(Draws):
     kept: list[Tensor] = field(default_factory=list)
 
     def points(
-        self, posterior: Posterior, generator: Generator, *, offsets: bool = True
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
         assert isinstance(posterior, Gaussian)
         root = {k: v.sqrt() for k, v in posterior.precision.diagonal().items()}
         for point in super().points(posterior, generator):
-            assert point.offset is not None
+            assert isinstance(point, GaussianDraw)
             white = [(point.offset[k] * root[k]).flatten() for k in posterior.mean]
             self.kept.append(torch.cat(white))
             yield point

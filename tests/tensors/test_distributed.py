@@ -183,7 +183,8 @@ from pathlib import Path
 import torch
 from torch import nn
 import bayesrule
-from bayesrule import checkpoint, distributed
+from bayesrule.tensors import distributed
+from bayesrule.training import checkpoint
 
 device = distributed.setup()
 folder = Path(sys.argv[1])

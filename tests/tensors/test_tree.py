@@ -88,7 +88,7 @@ def test_a_state_survives() -> None:
     batch = torch.ones(4, 2), torch.ones(4)
     state, _ = learner.step(learner.init(seed=5), batch)
     kept = dict(tree.leaves(state))
-    assert {"step", "seed", "noise/a", "posterior/mean/weight"} <= set(kept)
+    assert {"step", "seed", "likelihood/a", "posterior/mean/weight"} <= set(kept)
     again: State = tree.rebuild(learner.init(), lambda name, _: kept[name])
     one, two = learner.step(state, batch)[0], learner.step(again, batch)[0]
     for (name, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True):

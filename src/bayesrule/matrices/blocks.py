@@ -175,6 +175,26 @@ class Blocks(Structure):
 
     parts: Mapping[str, Structure]
 
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        """Whether data change some block."""
+        return any(part.moves for part in self.parts.values())
+
+    @property
+    def only_positive(self) -> bool:  # type: ignore[override]
+        """Whether some block is kept by factors that are never negative."""
+        return any(part.only_positive for part in self.parts.values())
+
+    @property
+    def says_if_negative(self) -> bool:  # type: ignore[override]
+        """Whether all blocks that move say so when they are negative."""
+        return all(part.says_if_negative for part in self.parts.values() if part.moves)
+
+    @property
+    def rank_obstacle(self) -> str | None:
+        obstacles = (part.rank_obstacle for part in self.parts.values())
+        return next((one for one in obstacles if one is not None), None)
+
     def for_model(self, model: nn.Module) -> Blocks:
         return replace(self, parts={k: part.for_model(model) for k, part in self.parts.items()})
 

@@ -173,7 +173,7 @@ def option_names(method: Callable[..., Any]) -> list[str]:
 
     >>> from bayesrule.methods import sgd
     >>> option_names(sgd)
-    ['learning_rate', 'momentum', 'prior_precision', 'shared_draws', 'temperature']
+    ['learning_rate', 'momentum', 'prior', 'prior_precision', 'shared_draws', 'temperature']
     """
     parameters = inspect.signature(method).parameters.values()
     names = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}

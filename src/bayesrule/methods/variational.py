@@ -138,6 +138,11 @@ def _family(family: Family, known: tuple[str, ...]) -> Family:
     """The family, with some weights as point estimates."""
     if not known:
         return family
+    if "*" in known:
+        raise ValueError(
+            f"known={known!r} leaves no weight with a variance, so there is no belief to learn; "
+            "name some weights only."
+        )
     return PerGroup({"|".join(known): PointEstimate(with_prior=False), "*": family})
 
 

@@ -232,6 +232,8 @@ class Factorised(Normal):
         given = as_prior(prior)
         if not given.proper:
             return self.any_tensor.new_tensor(math.inf)
+        if given.earlier is not None and not given.earlier.independent:
+            return super().kl(given)
         parts = [self._kl_of(name, gaussian_of(given, self.mean)) for name in self.mean]
         return torch.stack(parts).sum().to(self.any_tensor.dtype)
 

@@ -286,7 +286,9 @@ class GaussianFamily(Family):
         if self.spread is not None:
             # A belief that is conditioned on data starts as its prior.
             earlier = as_prior(prior).earlier
-            return earlier or Gaussian(mean, DiagonalMatrix(self.spread.precision(mean)))
+            if earlier is not None:
+                return earlier.kept()
+            return Gaussian(mean, DiagonalMatrix(self.spread.precision(mean)))
         return Gaussian(mean, as_prior(prior).added_to(self.first_curvature(mean, weight)))
 
 

@@ -130,11 +130,14 @@ class Product(Posterior):
 
     parts: dict[str, Posterior]
     groups: dict[str, Names]
+    names: Names = ()
+    """All weights in the order of the module; without it they come group by group."""
 
     __repr__ = Posterior.__repr__
 
     def _each(self, function: Callable[[Posterior], Params]) -> Params:
-        return _union(function(part) for part in self.parts.values())
+        found = _union(function(part) for part in self.parts.values())
+        return {name: found[name] for name in self.names or found if name in found}
 
     @property
     def mean(self) -> Params:  # type: ignore[override]
@@ -350,13 +353,21 @@ class PerGroup(Family):
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Product:
         groups, given = grouped(self.families, params), as_prior(prior)
+        self._check_spread(groups)
         parts = {
             group: self.families[group].init(
                 pick(params, names), weight=weight, prior=prior_of(given, group)
             )
             for group, names in groups.items()
         }
-        return Product(parts, groups)
+        return Product(parts, groups, tuple(params))
+
+    def _check_spread(self, groups: dict[str, Names]) -> None:
+        if self.spreads and not any(self.families[group].spreads for group in groups):
+            raise ValueError(
+                f"All weights fit {' or '.join(map(repr, groups))} and have no variance, so there "
+                "is no belief to learn; leave some to a family such as MeanFieldFamily()."
+            )
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         groups = grouped(self.families, coordinates)

@@ -38,6 +38,17 @@ class RotatedPoint(Point):
 
 
 @dataclass(frozen=True)
+class RotatedDraw(RotatedPoint):
+    """A draw of weights in other bases, which knows the mean there."""
+
+    mean: Params
+
+    def mirrored(self) -> RotatedDraw:
+        twice = vectors.scale(self.mean, 2.0)
+        return replace(self, coordinates=vectors.add_(twice, self.coordinates, alpha=-1.0))
+
+
+@dataclass(frozen=True)
 class _Turned(Turn):
     """From the bases of one belief to those of the next."""
 
@@ -95,10 +106,10 @@ class Rotated(Normal):
         return RotatedPoint(self.rotated, self.rotation)
 
     def draw(self, generator: Generator) -> Point:
-        return RotatedPoint(self.inner.sample(generator), self.rotation)
+        return RotatedDraw(self.inner.sample(generator), self.rotation, self.rotated)
 
     def untracked(self, generator: Generator) -> Point:
-        return self.draw(generator)
+        return RotatedPoint(self.inner.sample(generator), self.rotation)
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
         return self.inner.kl(prior)
@@ -150,7 +161,6 @@ class RotatedFamily(GaussianFamily):
     For rules that keep the bases over many steps, such as `Natural(inverse_every=100)`.
     """
 
-    symmetric = False
     own_coordinates = True
 
     def __post_init__(self) -> None:

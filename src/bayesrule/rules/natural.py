@@ -319,8 +319,11 @@ class Natural(Rule):
         more = weight * (self.damping + (0.0 if self.damped_root else self.epsilon))
         # N √(F/N + γ) = √N √(F + Nγ), and N (√(F/N) + γ) = √N (√F + √N γ), F without bias.
         if self.damped_root:
-            return DiagonalMatrix(vectors.sqrt(_shifted(values, delta, more, 1.0))), factor
-        return DiagonalMatrix(_shifted(vectors.sqrt(values), delta, more, factor)), factor
+            # The average itself is kept for the next step.
+            shifted = _shifted(values, delta, more, 1.0, in_place=False)
+            return DiagonalMatrix(vectors.sqrt(shifted)), factor
+        root = _shifted(vectors.sqrt(values), delta, more, factor, in_place=True)
+        return DiagonalMatrix(root), factor
 
     def _descended(
         self,
@@ -386,12 +389,16 @@ class Natural(Rule):
         return family.replay_obstacle
 
 
-def _shifted(values: Params, delta: float | Params, more: float, factor: Number) -> Params:
-    """`values + (delta + more) / factor`, in their place."""
+def _shifted(
+    values: Params, delta: float | Params, more: float, factor: Number, *, in_place: bool
+) -> Params:
+    """`values + (delta + more) / factor`."""
     if isinstance(delta, dict):
-        shift = vectors.shift({name: delta[name] for name in values}, more)
-        return vectors.add_(values, shift, alpha=1.0 / factor)
-    return vectors.shift_(values, (delta + more) / factor)
+        total = vectors.shift({name: delta[name] for name in values}, more)
+        add = vectors.add_ if in_place else vectors.add
+        return add(values, vectors.scale_(total, 1.0 / factor))
+    shift = vectors.shift_ if in_place else vectors.shift
+    return shift(values, (delta + more) / factor)
 
 
 def _dot(a: Params, b: Params, nets: int) -> Tensor:
