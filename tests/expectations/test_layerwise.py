@@ -1,19 +1,20 @@
 """Draws within the layers: outputs distributed as those of weight draws, on any module."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from exact import close, flat, generator, positive, randn, z_close
+from exact import close, flat, generator, randn, z_close
 from torch import Tensor, nn
 
 from bayesrule.curvature import Pathwise
 from bayesrule.expectations import Flipout, Layerwise, LocalDraws
 from bayesrule.expectations.layerwise import DrawnWeight, WeightSampler
-from bayesrule.matrices import Dense, Isotropic
-from bayesrule.posteriors import Gaussian
+from bayesrule.matrices import Dense, Diagonal, Isotropic
+from bayesrule.posteriors import Gaussian, GaussianFamily, MeanFieldFamily, PointEstimate
 from bayesrule.tensors.network import Network
 from expectations.nets import Function, belief_of, each, net, problem_of
 
@@ -179,9 +180,11 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="Flipout takes at least one draw, got -1"):
         Flipout(-1)
     mean = {"w": torch.zeros(2)}
-    full = Gaussian(mean, Dense().project(positive(2), mean))
-    with pytest.raises(TypeError, match=r"independent Gaussian weights.* got DenseMatrix; use Dr"):
-        next(Flipout().points(full, generator()))
+    for family in (MeanFieldFamily(), GaussianFamily(Diagonal()), PointEstimate()):
+        assert Flipout().obstacle(family) is None
+    reason = Flipout().obstacle(GaussianFamily(Dense()))
+    assert reason is not None
+    assert re.search(r"independent Gaussian weights.* got GaussianFamily\(.*Dense.*; use Dr", reason)
     (point,) = LocalDraws().points(Gaussian(mean, Isotropic().identity(mean, 4.0)), generator())
     with (
         pytest.raises(RuntimeError, match="without asking for a draw"),

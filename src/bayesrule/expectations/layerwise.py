@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -58,6 +58,11 @@ class LayerPoint(Point):
 
     def weights(self, coordinates: Params) -> Params:
         return WeightSampler(self.how, self.generator).weights(coordinates, self.std)
+
+    @cached_property
+    def params(self) -> Params:  # type: ignore[override]
+        """The weights, of which there is one draw, however often they are used."""
+        return self.weights(self.coordinates)
 
 
 @dataclass(frozen=True)

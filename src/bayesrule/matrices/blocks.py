@@ -169,8 +169,10 @@ class BlockMatrix(Matrix):
 class Blocks(Structure):
     """Groups of parameters by name or pattern, each with a structure of its own.
 
-    >>> Blocks({"*.bias": Known()}).parts
-    {'*.bias': Known()}
+    >>> from bayesrule.matrices import Dense, Known
+    >>> params = {"head.weight": torch.zeros(1, 2), "body.weight": torch.zeros(2, 2)}
+    >>> Blocks({"head.*": Dense(), "*": Known()}).identity(params, 2.0).logdet()
+    tensor(1.3863)
     """
 
     parts: Mapping[str, Structure]

@@ -140,9 +140,10 @@ def outputs_at(
     starts = range(0, num_examples(x), batch_size)
     outputs = []
     for point in how.points(state.posterior, generator, tracked=False):
+        weights = point.params
         parts = [
             learner.network(
-                point.params, state.buffers, take(x, slice(i, i + batch_size)), training=False
+                weights, state.buffers, take(x, slice(i, i + batch_size)), training=False
             )
             for i in starts
         ]
