@@ -3,7 +3,8 @@
 A subclass gives `structure` and `keep`, what the structure keeps of a dense matrix, and inherits
 the whole suite. A structure that is not closed under sums also says what it makes of them
 (`summed`, `averaged`, `shifted`, `retracted`); one over some of the parameters names them
-(`names`), one that takes certain parameters only gives them (`params`, `rows`).
+(`names`), one that takes certain parameters only gives them (`params`, `rows`), and one whose
+blocks can be taken alone says which (`separate`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class StructureContract:
     params: Params = PARAMS
     names: tuple[str, ...] = tuple(PARAMS)
     has_price = True
+    # Groups of parameters that depend on no others, so that their block can be had alone.
+    separate: tuple[tuple[str, ...], ...] = ()
     # How far the second order is all that `retract` adds to `lerp`.
     second_order = 1e-6
 
@@ -57,11 +60,11 @@ class StructureContract:
         """`A + damping I` as the structure knows it."""
         return self.dense(a) + damping * self.eye
 
-    def retracted(self, old: Matrix, target: Matrix, rate: float, damping: float) -> Tensor:
-        """`F + ρG + ½ρ² G (F + δI)⁻¹ G` with `G = T − F`."""
+    def retracted(self, old: Matrix, target: Matrix, rate: float, precision: Matrix) -> Tensor:
+        """`F + ρG + ½ρ² G S⁻¹ G` with `G = T − F` and the precision S."""
         f, step = self.dense(old), self.dense(target) - self.dense(old)
-        damped = f + damping * torch.eye(len(f), dtype=DTYPE)
-        return f + rate * step + 0.5 * rate**2 * step @ torch.linalg.solve(damped, step)
+        bend = step @ torch.linalg.solve(self.dense(precision), step)
+        return f + rate * step + 0.5 * rate**2 * bend
 
     @property
     def like(self) -> Params:
@@ -178,8 +181,13 @@ class StructureContract:
     def test_diagonal_and_inverse_diagonal(self) -> None:
         matrix = self.precision()
         explicit = self.dense(matrix)
-        close(flat(matrix.diagonal()), explicit.diagonal())
-        close(flat(matrix.inverse_diagonal()), torch.linalg.inv(explicit).diagonal())
+        close(self.in_order(matrix.diagonal()), explicit.diagonal())
+        close(self.in_order(matrix.inverse_diagonal()), torch.linalg.inv(explicit).diagonal())
+
+    def in_order(self, part: Params) -> Tensor:
+        """What is given by name as one vector over `names`."""
+        assert set(part) == set(self.names)
+        return flat({name: part[name] for name in self.names})
 
     def test_trace_solve(self) -> None:
         matrix = self.precision()
@@ -213,14 +221,17 @@ class StructureContract:
 
     def test_retract_follows_its_formula(self) -> None:
         old, target = self.structure.contract(self.rows()), self.indefinite()
-        found = old.retract(target, 0.4, 0.7)
-        close(self.dense(found), self.retracted(old, target, 0.4, 0.7))
+        # The prior may be a number for all weights, or the precision of an earlier belief.
+        for precision in (old.damped(0.7), old.plus(self.precision(2))):
+            found = old.retract(target, 0.4, precision)
+            close(self.dense(found), self.retracted(old, target, 0.4, precision))
 
     @stable
     @given(seed=st.integers(0, 10**6), rate=st.floats(1e-4, 1.0), damping=st.floats(0.05, 3.0))
     def test_retract_stays_positive(self, seed: int, rate: float, damping: float) -> None:
         target = self.indefinite(seed).damped(-3.0)
-        moved = self.structure.contract(self.rows()).retract(target, rate, damping)
+        old = self.structure.contract(self.rows())
+        moved = old.retract(target, rate, old.damped(damping))
         assert torch.linalg.eigvalsh(self.dense(moved.damped(damping))).min() > 0
         assert moved.damped(damping).logdet().isfinite()
 
@@ -228,7 +239,8 @@ class StructureContract:
         old, target = self.precision(), self.indefinite()
 
         def gap(rate: float) -> float:
-            curved, straight = old.retract(target, rate, 0.1), old.lerp(target, rate)
+            curved = old.retract(target, rate, old.damped(0.1))
+            straight = old.lerp(target, rate)
             return float((self.dense(curved) - self.dense(straight)).norm())
 
         assert gap(1e-3) == pytest.approx(1e-2 * gap(1e-2), rel=self.second_order)
@@ -254,7 +266,8 @@ class StructureContract:
         a, b, x = copies()
         close(self.dense(a.lerp_(b, 0.3)), self.dense(old.lerp(target, 0.3)), 1e-12)
         a, b, x = copies()
-        close(self.dense(a.retract_(b, 0.3, 0.7)), self.dense(old.retract(target, 0.3, 0.7)), 1e-12)
+        wanted = self.dense(old.retract(target, 0.3, old.damped(0.7)))
+        close(self.dense(a.retract_(b, 0.3, old.damped(0.7))), wanted, 1e-12)
         if self.has_price:
             expected = self.dense(old.price(self.params, self.params))
             close(
@@ -294,7 +307,60 @@ class StructureContract:
     def test_nothing_changes_in_place(self) -> None:
         a, b = self.precision(), self.precision(1)
         before = self.dense(a).clone(), self.dense(b).clone()
-        a.plus(b), a.lerp(b, 0.3), a.retract(b, 0.3, 0.1), a.damped(5.0), a.times(3.0)
+        a.plus(b), a.lerp(b, 0.3), a.retract(b, 0.3, a.damped(0.1)), a.damped(5.0), a.times(3.0)
         a.solve(self.params), a.inv_sqrt(self.params), a.logdet(), a.output_covariance(self.rows())
         close(self.dense(a), before[0], 0.0)
         close(self.dense(b), before[1], 0.0)
+
+    def test_the_block_of_some_parameters(self) -> None:
+        matrix = self.precision()
+        if not self.separate:
+            with pytest.raises(TypeError, match=f"no block for {self.names[0]} alone"):
+                matrix.only(self.names[:1])
+        for names in self.separate:
+            part = {name: self.params[name] for name in names}
+            found = columns(lambda v, names=names: self._within(matrix, v), part)  # type: ignore[misc]
+            close(dense(matrix.only(names), part), found)
+            close(matrix.only(names).logdet(), torch.logdet(found))
+
+    def _within(self, matrix: Matrix, part: Params) -> Params:
+        """`S v` for a vector that is zero but for some parameters, as seen by these."""
+        whole = {name: part.get(name, torch.zeros_like(v)) for name, v in self.params.items()}
+        seen = matrix.matmul(whole)
+        assert all(bool((seen[name] == 0).all()) for name in seen if name not in part)
+        return {name: seen[name] for name in part}
+
+    def test_slopes_in_standard_deviations(self) -> None:
+        matrix = tree.map_tensors(self.precision(), torch.clone)
+        std = {name: value.exp() for name, value in self.like.items()}
+        wanted = self.dense(matrix).diagonal() * flat(std)
+        close(flat(matrix.slope(std)), wanted)
+
+    def test_anew_has_the_same_tensors(self) -> None:
+        matrix = self.precision()
+        matrix.inv_sqrt(self.params)
+        again = matrix.anew()
+        kept, shared = dict(tree.leaves(matrix)), dict(tree.leaves(again))
+        assert kept.keys() == shared.keys()
+        assert all(shared[name] is value for name, value in kept.items())
+        close(self.dense(again), self.dense(matrix), 0.0)
+        assert all(
+            value is not matrix.derived()[name] for name, value in again.derived().items()
+        ), "what was worked out before is not taken along"
+
+    def test_what_was_worked_out_can_be_carried_along(self) -> None:
+        matrix, other = self.precision(), self.precision(1)
+        again, moved = matrix.anew(), matrix.anew()
+        again.restore(matrix.derived())
+        close(flat(again.inv_sqrt(self.params)), flat(matrix.inv_sqrt(self.params)), 0.0)
+        assert all(again.derived()[name] is value for name, value in matrix.derived().items())
+        # What is restored is used: with the tensors of another matrix, draws are the other's.
+        moved.restore(other.derived())
+        draw, wanted = moved.inv_sqrt(self.params), other.inv_sqrt(self.params)
+        for name in self.carried(matrix):
+            close(draw[name], wanted[name], 0.0)
+
+    def carried(self, matrix: Matrix) -> tuple[str, ...]:
+        """The parameters whose draws follow from what is carried along."""
+        assert not matrix.derived()
+        return ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from exact import close, flat, generator, randn, z_close
+from exact import close, flat, generator, positive, randn, z_close
 from torch import Tensor, nn
 
 from bayesrule.curvature import Pathwise
@@ -185,6 +185,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     reason = Flipout().obstacle(GaussianFamily(Dense()))
     assert reason is not None
     assert re.search(r"independent Gaussian weights.* got GaussianFamily\(.*Dense.*; use Dr", reason)
+    full = Gaussian(mean, Dense().project(positive(2), mean))
+    with pytest.raises(TypeError, match=r"independent Gaussian weights, got <Gaussian.*; use Draws"):
+        next(Flipout().points(full, generator()))
     (point,) = LocalDraws().points(Gaussian(mean, Isotropic().identity(mean, 4.0)), generator())
     with (
         pytest.raises(RuntimeError, match="without asking for a draw"),

@@ -107,6 +107,11 @@ class Layerwise(Expectation):
     def points(
         self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
+        if not posterior.independent:
+            raise TypeError(
+                f"{type(self).__name__}() takes independent Gaussian weights, got {posterior!r}; "
+                "use Draws(1)."
+            )
         std = posterior.std()
         for _ in range(self.num):
             yield LayerPoint(posterior.mean, std, self, generator)

@@ -60,7 +60,9 @@ class BlockMatrix(Matrix):
     def _vector(self, function: Callable[[Matrix, Params], Params], vector: Params) -> Params:
         parts: Params = {}
         for group, block in self.blocks.items():
-            parts |= function(block, pick(vector, self.groups[group]))
+            # A vector need not have those parameters that are known.
+            if part := {name: vector[name] for name in self.groups[group] if name in vector}:
+                parts |= function(block, part)
         return {name: parts[name] for name in vector}
 
     def _gather(self, function: Callable[[Matrix], Params]) -> Params:
@@ -135,6 +137,9 @@ class BlockMatrix(Matrix):
         }
         return replace(self, blocks=blocks)
 
+    def slope(self, std: Params) -> Params:
+        return self._vector(lambda block, part: block.slope(part), std)
+
     def summed_over_draws(self, drawn: Params) -> BlockMatrix:
         return self._map(lambda a, _: a.summed_over_draws(drawn), self)
 
@@ -176,6 +181,51 @@ class Blocks(Structure):
     """
 
     parts: Mapping[str, Structure]
+
+    def _any(self, ability: str) -> bool:
+        return any(getattr(part, ability) for part in self.parts.values())
+
+    def _all(self, ability: str) -> bool:
+        return all(getattr(part, ability) for part in self.parts.values())
+
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        """Whether data change some block."""
+        return self._any("moves")
+
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether all blocks are diagonal."""
+        return self._all("independent")
+
+    @property
+    def only_positive(self) -> bool:  # type: ignore[override]
+        """Whether some block is kept by factors that are never negative."""
+        return self._any("only_positive")
+
+    @property
+    def says_if_negative(self) -> bool:  # type: ignore[override]
+        """Whether every block that can be negative says so."""
+        return self._all("says_if_negative")
+
+    @property
+    def layered(self) -> bool:  # type: ignore[override]
+        """Whether some block is made layer by layer."""
+        return self._any("layered")
+
+    @property
+    def draws_together(self) -> bool:  # type: ignore[override]
+        """Whether the curvatures of all blocks can be summed over draws at once."""
+        return self._all("draws_together")
+
+    @property
+    def rank_obstacle(self) -> str | None:
+        return next((one for part in self.parts.values() if (one := part.rank_obstacle)), None)
+
+    def in_bases_of(self, matrix: Matrix) -> Structure:
+        assert isinstance(matrix, BlockMatrix)
+        blocks = {k: self.parts[k].in_bases_of(block) for k, block in matrix.blocks.items()}
+        return replace(self, parts={**self.parts, **blocks})
 
     def for_model(self, model: nn.Module) -> Blocks:
         return replace(self, parts={k: part.for_model(model) for k, part in self.parts.items()})
