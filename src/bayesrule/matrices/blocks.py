@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.matrices.known import KnownMatrix
 from bayesrule.types import Params, Rows
 
 Names = tuple[str, ...]
@@ -96,7 +97,12 @@ class BlockMatrix(Matrix):
         return self._gather(lambda block: block.inverse_diagonal())
 
     def trace_solve(self, other: Matrix) -> Tensor:
-        return self._sum(lambda group, block: block.trace_solve(other.only(self.groups[group])))
+        def one(group: str, block: Matrix) -> Tensor:
+            # The other matrix need not have those parameters that are known.
+            known = isinstance(block, KnownMatrix)
+            return block.trace_solve(block if known else other.only(self.groups[group]))
+
+        return self._sum(one)
 
     def output_covariance(self, rows: Rows) -> Tensor:
         return self._sum(
