@@ -184,9 +184,13 @@ def test_what_makes_no_sense_is_refused() -> None:
         assert Flipout().obstacle(family) is None
     reason = Flipout().obstacle(GaussianFamily(Dense()))
     assert reason is not None
-    assert re.search(r"independent Gaussian weights.* got GaussianFamily\(.*Dense.*; use Dr", reason)
+    assert re.search(
+        r"independent Gaussian weights.* got GaussianFamily\(.*Dense.*; use Dr", reason
+    )
     full = Gaussian(mean, Dense().project(positive(2), mean))
-    with pytest.raises(TypeError, match=r"independent Gaussian weights, got <Gaussian.*; use Draws"):
+    with pytest.raises(
+        TypeError, match=r"independent Gaussian weights, got <Gaussian.*; use Draws"
+    ):
         next(Flipout().points(full, generator()))
     (point,) = LocalDraws().points(Gaussian(mean, Isotropic().identity(mean, 4.0)), generator())
     with (

@@ -16,6 +16,7 @@ from bayesrule.posteriors._base import Family, Free, Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior, as_prior
+from bayesrule.posteriors.rotated import RotatedFamily
 from bayesrule.types import Local, Params
 
 Names = tuple[str, ...]
@@ -85,6 +86,13 @@ class ProductPoint(Point):
         return _union(
             part.weights(pick(coordinates, part.coordinates)) for part in self.parts.values()
         )
+
+    @property
+    def plain(self) -> Params:
+        return _union(part.plain for part in self.parts.values())
+
+    def seen(self, gradient: Params) -> Params:
+        return _union(part.seen(pick(gradient, part.plain)) for part in self.parts.values())
 
     def price(self, gradient: Params) -> Matrix:
         blocks = {
@@ -201,8 +209,7 @@ class Product(Posterior):
             group: part.with_precision(precision.only(self.groups[group]))
             for group, part in self.parts.items()
         }
-        if any(turn is not None for _, turn in found.values()):
-            raise TypeError("A belief that is kept in eigenbases is not part of a PerGroup().")
+        assert all(turn is None for _, turn in found.values())
         return replace(self, parts={group: part for group, (part, _) in found.items()}), None
 
     def free(self) -> Free:
@@ -268,6 +275,11 @@ class PerGroup(Family):
                     f"PerGroup takes a family for each pattern, got {family!r} for {pattern!r}; "
                     "for example MeanFieldFamily()."
                 )
+            if isinstance(family, RotatedFamily):
+                raise TypeError(
+                    "A belief that is kept in eigenbases is not part of a PerGroup(), got "
+                    f"{family!r} for {pattern!r}; use GaussianFamily(Kronecker())."
+                )
         if not self.families:
             raise ValueError("PerGroup takes at least one pattern and its family.")
 
@@ -281,8 +293,12 @@ class PerGroup(Family):
 
     @property
     def has_mean(self) -> bool:  # type: ignore[override]
-        """Whether gradient descent moves the means of all groups."""
-        return self._all("has_mean")
+        """Whether gradient descent moves the means of all groups, and no spread or each of them.
+
+        Groups whose spread it learns need slopes that groups with a fixed one have no use for.
+        """
+        learned = any(family.has_scales for family in self.families.values())
+        return self._all("has_mean") and (self.has_scales or not learned)
 
     @property
     def has_scales(self) -> bool:  # type: ignore[override]
@@ -350,7 +366,8 @@ class PerGroup(Family):
 
     def prior(self, given: object, params: Params) -> Prior:
         groups = grouped(self.families, params)
-        earlier = given.parts if isinstance(given, Product) else {}
+        _refuse_other_groups(given, groups)
+        earlier = given.parts if isinstance(given, Product | ProductPrior) else {}
         parts = {
             group: self.families[group].prior(earlier.get(group, given), pick(params, names))
             for group, names in groups.items()
@@ -359,4 +376,16 @@ class PerGroup(Family):
         # One prior for all is faster than the same for each.
         return (
             first if all(part == first for part in parts.values()) else ProductPrior(parts, groups)
+        )
+
+
+def _refuse_other_groups(given: object, groups: dict[str, Names]) -> None:
+    """A TypeError for an earlier posterior that has no part for each of the groups."""
+    whole = isinstance(given, Posterior) and not isinstance(given, Product)
+    if isinstance(given, Prior) and given.earlier is not None:
+        whole = True
+    if whole or (isinstance(given, Product | ProductPrior) and given.groups != groups):
+        raise TypeError(
+            "The prior of a PerGroup() is GaussianPrior(precision) or an earlier posterior of the "
+            f"same groups, {', '.join(map(repr, groups))}, got {given!r}."
         )

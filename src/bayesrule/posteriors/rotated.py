@@ -150,6 +150,7 @@ class RotatedFamily(GaussianFamily):
     For rules that keep the bases over many steps, such as `Natural(inverse_every=100)`.
     """
 
+    has_mean = False
     symmetric = False
     own_coordinates = True
 
