@@ -19,6 +19,7 @@ from torch import Tensor
 from bayesrule.matrices import Diagonal, Isotropic, Matrix, Structure
 from bayesrule.tensors import tree
 from bayesrule.types import Params, Rows
+from contracts.kept_matrix import KeptMatrixContract
 
 PARAMS = {"w": randn(2, 2, seed=1), "b": randn(3, seed=2), "s": randn(1, seed=3)}
 
@@ -32,7 +33,7 @@ stable = settings(
 )
 
 
-class StructureContract:
+class StructureContract(KeptMatrixContract):
     """Tests that every structure inherits."""
 
     structure: Structure
@@ -335,32 +336,3 @@ class StructureContract:
         std = {name: value.exp() for name, value in self.like.items()}
         wanted = self.dense(matrix).diagonal() * flat(std)
         close(flat(matrix.slope(std)), wanted)
-
-    def test_anew_has_the_same_tensors(self) -> None:
-        matrix = self.precision()
-        matrix.inv_sqrt(self.params)
-        again = matrix.anew()
-        kept, shared = dict(tree.leaves(matrix)), dict(tree.leaves(again))
-        assert kept.keys() == shared.keys()
-        assert all(shared[name] is value for name, value in kept.items())
-        close(self.dense(again), self.dense(matrix), 0.0)
-        assert all(
-            value is not matrix.derived()[name] for name, value in again.derived().items()
-        ), "what was worked out before is not taken along"
-
-    def test_what_was_worked_out_can_be_carried_along(self) -> None:
-        matrix, other = self.precision(), self.precision(1)
-        again, moved = matrix.anew(), matrix.anew()
-        again.restore(matrix.derived())
-        close(flat(again.inv_sqrt(self.params)), flat(matrix.inv_sqrt(self.params)), 0.0)
-        assert all(again.derived()[name] is value for name, value in matrix.derived().items())
-        # What is restored is used: with the tensors of another matrix, draws are the other's.
-        moved.restore(other.derived())
-        draw, wanted = moved.inv_sqrt(self.params), other.inv_sqrt(self.params)
-        for name in self.carried(matrix):
-            close(draw[name], wanted[name], 0.0)
-
-    def carried(self, matrix: Matrix) -> tuple[str, ...]:
-        """The parameters whose draws follow from what is carried along."""
-        assert not matrix.derived()
-        return ()

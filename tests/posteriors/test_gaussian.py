@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from contracts.family import PARAMS, GaussianContract
+from contracts.family import PARAMS
+from contracts.gaussian_family import GaussianContract
 from exact import DTYPE, close, dense, flat, mlp, randn
 from matrices.layer_nets import params_of, rows_of
 from torch.distributions import Normal, kl_divergence

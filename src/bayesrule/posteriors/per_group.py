@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
-import torch
 from torch import Generator, Tensor, nn
 
 from bayesrule.matrices import BlockMatrix, Blocks, Matrix, Structure
@@ -16,6 +14,7 @@ from bayesrule.posteriors._base import Family, Free, Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior, as_prior
+from bayesrule.posteriors.product_prior import ProductPrior, prior_of
 from bayesrule.posteriors.rotated import RotatedFamily
 from bayesrule.types import Local, Params
 
@@ -24,50 +23,6 @@ Names = tuple[str, ...]
 
 def _union(parts: Iterable[Params]) -> Params:
     return reduce(lambda a, b: a | b, parts, {})
-
-
-@dataclass(frozen=True)
-class ProductPrior(Prior):
-    """The prior of each group of weights."""
-
-    parts: dict[str, Prior]
-    groups: dict[str, Names]
-
-    @property
-    def proper(self) -> bool:
-        return all(part.proper for part in self.parts.values())
-
-    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
-        for group, part in self.parts.items():
-            names = [name for name in self.groups[group] if name in gradient]
-            part.pull_(pick(gradient, names), pick(at, names), factor)
-        return gradient
-
-    def added_to(self, curvature: Matrix) -> Matrix:
-        blocks = {
-            group: part.added_to(curvature.only(self.groups[group]))
-            for group, part in self.parts.items()
-        }
-        return BlockMatrix(blocks, self.groups)
-
-    def diagonal(self, like: Params) -> Params:
-        found: Params = {}
-        for group, part in self.parts.items():
-            names = pick(like, [name for name in self.groups[group] if name in like])
-            one = part.diagonal(names)
-            found |= (
-                one
-                if isinstance(one, dict)
-                else {k: torch.full_like(v, one) for k, v in names.items()}
-            )
-        return found
-
-    def describe(self) -> Any:
-        return {group: part.describe() for group, part in self.parts.items()}
-
-    def of(self, group: str) -> Prior:
-        """The prior of one group."""
-        return self.parts[group]
 
 
 @dataclass(frozen=True)
@@ -243,11 +198,6 @@ class Product(Posterior):
 
     def fault(self) -> str | None:
         return next((one for part in self.parts.values() if (one := part.fault())), None)
-
-
-def prior_of(prior: Prior, group: str) -> Prior:
-    """The prior of one group of weights."""
-    return prior.of(group) if isinstance(prior, ProductPrior) else prior
 
 
 def _sum(values: Iterable[Tensor]) -> Tensor:
