@@ -20,7 +20,7 @@ from bayesrule.posteriors import (
     Posterior,
     Prior,
 )
-from bayesrule.tensors import tree
+from bayesrule.tensors import tree, vectors
 from bayesrule.types import Params, Rows
 
 PARAMS = {"w": randn(2, 2, seed=21), "b": randn(2, seed=22)}
@@ -129,7 +129,7 @@ class FamilyContract:
         for point in (q.at_mean(), q.draw(generator(1)), q.untracked(generator(1))):
             leaves = {k: v.clone().requires_grad_() for k, v in point.coordinates.items()}
             weights = point.weights(leaves)
-            value = torch.stack([(slopes[k] * v).sum() for k, v in weights.items()]).sum()
+            value = vectors.total({name: slopes[name] * v for name, v in weights.items()})
             wanted = torch.autograd.grad(value, list(leaves.values()))
             seen = point.seen(slopes)
             for name, slope in zip(leaves, wanted, strict=True):
@@ -248,25 +248,17 @@ class FamilyContract:
             leaves = {id(v): v.clone().requires_grad_() for k in free.values() for v in k.values()}
             live = tree.rebuild(q, lambda _, old, known=leaves: known.get(id(old), old))  # type: ignore[misc]
             mean, variance = live.mean, live.variance()
-            loss = torch.stack(
-                [
-                    (linear[k] * m + 0.5 * bend[k] * (m.square() + variance[k])).sum()
-                    for k, m in mean.items()
-                ]
-            ).sum()
+            loss = vectors.total(
+                {k: linear[k] * m + 0.5 * bend[k] * (m**2 + variance[k]) for k, m in mean.items()}
+            )
             bound = 0.3 * (loss + 0.7 * self.regulariser(live, prior))
             wanted = dict(
                 zip(leaves, torch.autograd.grad(bound, list(leaves.values())), strict=True)
             )
             gradient = {k: linear[k] + bend[k] * m for k, m in q.mean.items()}
-            curvature = DiagonalMatrix({k: v.clone() for k, v in bend.items()})
-            found = q.free_gradients(
-                gradient,
-                curvature if self.family.has_scales else None,
-                prior,
-                placed(0.7),
-                placed(0.3),
-            )
+            sharp = DiagonalMatrix({k: v.clone() for k, v in bend.items()})
+            curvature = sharp if self.family.has_scales else None
+            found = q.free_gradients(gradient, curvature, prior, placed(0.7), placed(0.3))
             assert {k: set(v) for k, v in found.items()} == {k: set(v) for k, v in free.items()}
             for kind, tensors in free.items():
                 for name, tensor in tensors.items():

@@ -60,7 +60,7 @@ class LayerPoint(Point):
         return WeightSampler(self.how, self.generator).weights(coordinates, self.std)
 
     @cached_property
-    def params(self) -> Params:  # type: ignore[override]
+    def params(self) -> Params:
         """The weights, of which there is one draw, however often they are used."""
         return self.weights(self.coordinates)
 

@@ -248,7 +248,7 @@ class Blocks(Structure):
         return self._matrix(params, lambda part, names: part.identity(pick(params, names), scale))
 
     def contract(self, rows: Rows) -> BlockMatrix:
-        return self._matrix(rows.names, lambda part, names: part.contract(rows.only(names)))
+        return self._matrix(tuple(rows.names), lambda part, names: part.contract(rows.only(names)))
 
     def project(self, matrix: Tensor, params: Params) -> BlockMatrix:
         places = torch.arange(matrix.shape[-1], device=matrix.device)

@@ -239,7 +239,7 @@ class GaussianFamily(Family):
     first belief is diagonal and has those standard deviations instead.
     """
 
-    structure: Structure = field(default_factory=Diagonal)  # type: ignore[assignment]
+    structure: Structure = field(default_factory=Diagonal)
     curvature: float = 1.0
     spread: FanIn | None = None
 

@@ -109,7 +109,9 @@ class Rotated(Normal):
     several_draws = False
 
     def anew(self) -> Rotated:
-        return Rotated(self.rotated, self.precision.anew())
+        precision = self.precision.anew()
+        assert isinstance(precision, KroneckerMatrix)
+        return Rotated(self.rotated, precision)
 
     def coordinates(self) -> Gaussian:
         return self.inner
