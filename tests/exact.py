@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -92,6 +92,13 @@ class TableRows:
                 for i, (name, shape) in enumerate(shapes.items())
             }
         )
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self.table
+
+    def only(self, names: tuple[str, ...]) -> TableRows:
+        return TableRows({name: self.table[name] for name in names})
 
     def squares(self) -> Params:
         return {name: rows.square().sum((0, 1)) for name, rows in self.table.items()}

@@ -3,7 +3,8 @@
 A subclass gives `structure` and `keep`, what the structure keeps of a dense matrix, and inherits
 the whole suite. A structure that is not closed under sums also says what it makes of them
 (`summed`, `averaged`, `shifted`, `retracted`); one over some of the parameters names them
-(`names`), one that takes certain parameters only gives them (`params`, `rows`).
+(`names`), one that takes certain parameters only gives them (`params`, `rows`), and one whose
+blocks can be taken alone says which (`separate`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from bayesrule.matrices import Diagonal, Isotropic, Matrix, Structure
 from bayesrule.tensors import tree
 from bayesrule.types import Params, Rows
+from contracts.kept_matrix import KeptMatrixContract
 
 PARAMS = {"w": randn(2, 2, seed=1), "b": randn(3, seed=2), "s": randn(1, seed=3)}
 
@@ -31,13 +33,15 @@ stable = settings(
 )
 
 
-class StructureContract:
+class StructureContract(KeptMatrixContract):
     """Tests that every structure inherits."""
 
     structure: Structure
     params: Params = PARAMS
     names: tuple[str, ...] = tuple(PARAMS)
     has_price = True
+    # Groups of parameters that depend on no others, so that their block can be had alone.
+    separate: tuple[tuple[str, ...], ...] = ()
     # How far the second order is all that `retract` adds to `lerp`.
     second_order = 1e-6
 
@@ -57,11 +61,11 @@ class StructureContract:
         """`A + damping I` as the structure knows it."""
         return self.dense(a) + damping * self.eye
 
-    def retracted(self, old: Matrix, target: Matrix, rate: float, damping: float) -> Tensor:
-        """`F + ρG + ½ρ² G (F + δI)⁻¹ G` with `G = T − F`."""
+    def retracted(self, old: Matrix, target: Matrix, rate: float, precision: Matrix) -> Tensor:
+        """`F + ρG + ½ρ² G S⁻¹ G` with `G = T − F` and the precision S."""
         f, step = self.dense(old), self.dense(target) - self.dense(old)
-        damped = f + damping * torch.eye(len(f), dtype=DTYPE)
-        return f + rate * step + 0.5 * rate**2 * step @ torch.linalg.solve(damped, step)
+        bend = step @ torch.linalg.solve(self.dense(precision), step)
+        return f + rate * step + 0.5 * rate**2 * bend
 
     @property
     def like(self) -> Params:
@@ -178,8 +182,13 @@ class StructureContract:
     def test_diagonal_and_inverse_diagonal(self) -> None:
         matrix = self.precision()
         explicit = self.dense(matrix)
-        close(flat(matrix.diagonal()), explicit.diagonal())
-        close(flat(matrix.inverse_diagonal()), torch.linalg.inv(explicit).diagonal())
+        close(self.in_order(matrix.diagonal()), explicit.diagonal())
+        close(self.in_order(matrix.inverse_diagonal()), torch.linalg.inv(explicit).diagonal())
+
+    def in_order(self, part: Params) -> Tensor:
+        """What is given by name as one vector over `names`."""
+        assert set(part) == set(self.names)
+        return flat({name: part[name] for name in self.names})
 
     def test_trace_solve(self) -> None:
         matrix = self.precision()
@@ -213,14 +222,17 @@ class StructureContract:
 
     def test_retract_follows_its_formula(self) -> None:
         old, target = self.structure.contract(self.rows()), self.indefinite()
-        found = old.retract(target, 0.4, 0.7)
-        close(self.dense(found), self.retracted(old, target, 0.4, 0.7))
+        # The prior may be a number for all weights, or the precision of an earlier belief.
+        for precision in (old.damped(0.7), old.plus(self.precision(2))):
+            found = old.retract(target, 0.4, precision)
+            close(self.dense(found), self.retracted(old, target, 0.4, precision))
 
     @stable
     @given(seed=st.integers(0, 10**6), rate=st.floats(1e-4, 1.0), damping=st.floats(0.05, 3.0))
     def test_retract_stays_positive(self, seed: int, rate: float, damping: float) -> None:
         target = self.indefinite(seed).damped(-3.0)
-        moved = self.structure.contract(self.rows()).retract(target, rate, damping)
+        old = self.structure.contract(self.rows())
+        moved = old.retract(target, rate, old.damped(damping))
         assert torch.linalg.eigvalsh(self.dense(moved.damped(damping))).min() > 0
         assert moved.damped(damping).logdet().isfinite()
 
@@ -228,7 +240,8 @@ class StructureContract:
         old, target = self.precision(), self.indefinite()
 
         def gap(rate: float) -> float:
-            curved, straight = old.retract(target, rate, 0.1), old.lerp(target, rate)
+            curved = old.retract(target, rate, old.damped(0.1))
+            straight = old.lerp(target, rate)
             return float((self.dense(curved) - self.dense(straight)).norm())
 
         assert gap(1e-3) == pytest.approx(1e-2 * gap(1e-2), rel=self.second_order)
@@ -254,7 +267,8 @@ class StructureContract:
         a, b, x = copies()
         close(self.dense(a.lerp_(b, 0.3)), self.dense(old.lerp(target, 0.3)), 1e-12)
         a, b, x = copies()
-        close(self.dense(a.retract_(b, 0.3, 0.7)), self.dense(old.retract(target, 0.3, 0.7)), 1e-12)
+        wanted = self.dense(old.retract(target, 0.3, old.damped(0.7)))
+        close(self.dense(a.retract_(b, 0.3, old.damped(0.7))), wanted, 1e-12)
         if self.has_price:
             expected = self.dense(old.price(self.params, self.params))
             close(
@@ -294,7 +308,31 @@ class StructureContract:
     def test_nothing_changes_in_place(self) -> None:
         a, b = self.precision(), self.precision(1)
         before = self.dense(a).clone(), self.dense(b).clone()
-        a.plus(b), a.lerp(b, 0.3), a.retract(b, 0.3, 0.1), a.damped(5.0), a.times(3.0)
+        a.plus(b), a.lerp(b, 0.3), a.retract(b, 0.3, a.damped(0.1)), a.damped(5.0), a.times(3.0)
         a.solve(self.params), a.inv_sqrt(self.params), a.logdet(), a.output_covariance(self.rows())
         close(self.dense(a), before[0], 0.0)
         close(self.dense(b), before[1], 0.0)
+
+    def test_the_block_of_some_parameters(self) -> None:
+        matrix = self.precision()
+        if not self.separate:
+            with pytest.raises(TypeError, match=f"no block for {self.names[0]} alone"):
+                matrix.only(self.names[:1])
+        for names in self.separate:
+            part = {name: self.params[name] for name in names}
+            found = columns(lambda v, names=names: self._within(matrix, v), part)  # type: ignore[misc]
+            close(dense(matrix.only(names), part), found)
+            close(matrix.only(names).logdet(), torch.logdet(found))
+
+    def _within(self, matrix: Matrix, part: Params) -> Params:
+        """`S v` for a vector that is zero but for some parameters, as seen by these."""
+        whole = {name: part.get(name, torch.zeros_like(v)) for name, v in self.params.items()}
+        seen = matrix.matmul(whole)
+        assert all(bool((seen[name] == 0).all()) for name in seen if name not in part)
+        return {name: seen[name] for name in part}
+
+    def test_slopes_in_standard_deviations(self) -> None:
+        matrix = tree.map_tensors(self.precision(), torch.clone)
+        std = {name: value.exp() for name, value in self.like.items()}
+        wanted = self.dense(matrix).diagonal() * flat(std)
+        close(flat(matrix.slope(std)), wanted)

@@ -37,7 +37,7 @@ def problem_of(
 
 def at_mean(problem: Problem) -> Point:
     """The module's own parameters as a point."""
-    return Point(problem.network.params(), None)
+    return Point(problem.network.params())
 
 
 def example_rows(problem: Problem, vectors: Tensor) -> Params:

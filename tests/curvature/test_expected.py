@@ -16,10 +16,10 @@ from torch.testing import assert_close
 import bayesrule as br
 from bayesrule.curvature import Problem
 from bayesrule.likelihoods import Likelihood
-from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, SubsetMatrix
+from bayesrule.matrices import BlockMatrix, Diagonal, DiagonalMatrix, KnownMatrix, Matrix
 from bayesrule.moments import LocallyLinear, MomentMatched
-from bayesrule.posteriors import Point
-from bayesrule.types import Params
+from bayesrule.posteriors import Gaussian
+from bayesrule.types import Local, Params
 from curvature.brute_force import problem_of
 
 NOISE = 0.5
@@ -34,10 +34,18 @@ def variances(problem: Problem, spread: float = 0.2) -> Params:
 def look(problem: Problem, variance: Params | Matrix, **changes: Any) -> Local:
     """What the batch says."""
     changed = dataclasses.replace(problem, **changes)
-    point = Point(problem.network.params(), None, MomentMatched())
+    return expected(changed, problem.network.params(), variance, MomentMatched())
+
+
+def expected(
+    problem: Problem, mean: Params, variance: Params | Matrix, activations: br.moments.Activations
+) -> Local:
+    """The expected loss of a belief, and its derivatives."""
     if isinstance(variance, dict):
         variance = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
-    return br.curvature.ExpectedLoss().local(changed, point, Diagonal(), variance)
+    belief = Gaussian(mean, variance)
+    (point,) = br.Moments(activations).points(belief, problem.targets)
+    return br.curvature.ExpectedLoss().local(problem, point, Diagonal(), belief)
 
 
 def diagonal(local: Local) -> Params:
@@ -81,7 +89,7 @@ def test_a_linear_layer_has_the_closed_form() -> None:
     x, y = problem.x, problem.y
     assert isinstance(x, Tensor)
     params, variance = problem.network.params(), variances(problem)
-    found = look(problem, variance, scale=3.0)
+    found = look(problem, variance, weight=3.0)
     error = x @ params["weight"].mT + params["bias"] - y
     spread = x.square() @ variance["weight"].mT + variance["bias"]
     loss = (error.square() + spread) / (2.0 * NOISE**2) + 0.5 * math.log(2 * math.pi * NOISE**2)
@@ -117,12 +125,10 @@ def test_derivatives_are_those_of_finite_differences(
 
     def at(step: float) -> Local:
         moved = {k: v + step * ways[k] for k, v in mean.items()}
-        point = Point(moved, None, activations)
         wider = {k: v * (1.0 + step * ways[k].sin()) for k, v in variance.items()}
-        precision = DiagonalMatrix({k: 1.0 / v for k, v in wider.items()})
         buffers = {k: v.clone() for k, v in problem.buffers.items()}
         given = dataclasses.replace(problem, buffers=buffers)
-        return br.curvature.ExpectedLoss().local(given, point, Diagonal(), precision)
+        return expected(given, moved, wider, activations)
 
     ways = {k: torch.randn(v.shape) for k, v in mean.items()}
     found = at(0.0)
@@ -192,8 +198,10 @@ def test_weights_without_a_variance_are_known() -> None:
     problem = of_net(deep(nn.Tanh()))
     variance = variances(problem)
     names = ("2.weight", "2.bias")
-    inner = DiagonalMatrix({k: 1.0 / variance[k] for k in names})
-    found = look(problem, SubsetMatrix(inner, names))
+    others = tuple(k for k in variance if k not in names)
+    uncertain = DiagonalMatrix({k: 1.0 / variance[k] for k in names})
+    blocks: dict[str, Matrix] = {"2.*": uncertain, "*": KnownMatrix()}
+    found = look(problem, BlockMatrix(blocks, {"2.*": names, "*": others}))
     sure = {k: v if k in names else torch.full_like(v, 1e-14) for k, v in variance.items()}
     whole = look(problem, sure)
     assert set(diagonal(found)) == set(names)
@@ -205,7 +213,7 @@ def test_weights_without_a_variance_are_known() -> None:
 def test_only_the_derivatives_are_scaled() -> None:
     problem = line(likelihood=br.GaussianLikelihood())
     variance = variances(problem)
-    once, scaled = look(problem, variance), look(problem, variance, scale=7.0)
+    once, scaled = look(problem, variance), look(problem, variance, weight=7.0)
     assert once.loss == scaled.loss
     pairs = [(once.gradient, scaled.gradient), (diagonal(once), diagonal(scaled))]
     for one, seven in [*pairs, (once.statistics, scaled.statistics)]:

@@ -14,6 +14,7 @@ from bayesrule.curvature.held import HeldNorms
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.matrices import Dense, Kronecker, Structure
 from bayesrule.matrices.kronecker import KroneckerMatrix
+from bayesrule.posteriors import Gaussian
 from bayesrule.types import Params
 from curvature.brute_force import at_mean, example_rows, problem_of
 
@@ -92,7 +93,7 @@ def _assert_close(got: Params, want: Params) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_rows_alone_are_those_of_inference_at_the_batch_statistics(name: str) -> None:
     problem = _problem(name)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     vectors = torch.randn(2, 5, 2)
     rows, _ = recording.backward(vectors, gradient=False)
     _assert_close(rows.per_example(), example_rows(_in_inference(problem), vectors))
@@ -109,7 +110,7 @@ def _true_gradient(problem: Problem, vector: Tensor) -> Params:
 @pytest.mark.parametrize("name", NETS)
 def test_the_gradient_goes_through_the_statistics_before_and_after(name: str) -> None:
     problem = _problem(name)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     vector = torch.randn(5, 2)
     want = _true_gradient(problem, vector)
     _assert_close(recording.gradient(vector), want)
@@ -120,7 +121,7 @@ def test_the_gradient_goes_through_the_statistics_before_and_after(name: str) ->
 @pytest.mark.parametrize("name", ["images", "vectors"])
 def test_rows_with_the_gradient_add_up_to_it(name: str) -> None:
     problem = _problem(name)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     vector = torch.randn(5, 2)
     recording.backward(vector[None], gradient=False)
     rows, gradient = recording.backward(vector[None], gradient=True)
@@ -131,7 +132,7 @@ def test_rows_with_the_gradient_add_up_to_it(name: str) -> None:
 
 def test_outputs_and_averages_are_torchs_own() -> None:
     problem = _problem("images")
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     model = problem.network.model.train()
     torch.testing.assert_close(recording.outputs, model(problem.x), rtol=0.0, atol=0.0)
     for name, value in model.named_buffers():
@@ -146,10 +147,10 @@ def test_curvature_of_the_model_is_that_of_inference(
     problem = _problem("images", y=torch.arange(5) % 2, likelihood=CategoricalLikelihood())
     point = at_mean(problem)
     shaped = structure.for_model(problem.network.model)
-    precision = shaped.identity(point.params, 1.0)
-    found = curvature.local(problem, point, shaped, precision)
-    still = replace(_in_inference(problem), generator=torch.Generator().manual_seed(0))
-    want = curvature.local(still, point, shaped, precision)
+    belief = Gaussian(point.params, shaped.identity(point.params, 1.0))
+    found = curvature.local(problem, point, shaped, belief)
+    still = replace(_in_inference(problem), targets=torch.Generator().manual_seed(0))
+    want = curvature.local(still, point, shaped, belief)
     assert found.curvature is not None and want.curvature is not None  # noqa: PT018
     _assert_close(found.curvature.diagonal(), want.curvature.diagonal())
     if isinstance(found.curvature, KroneckerMatrix):
@@ -164,8 +165,8 @@ def test_curvature_of_the_model_is_that_of_inference(
 def test_a_bias_before_batch_norm_has_curvature_of_the_model_but_no_gradient() -> None:
     problem = _problem("vectors", y=torch.arange(5) % 2, likelihood=CategoricalLikelihood())
     point, shaped = at_mean(problem), Kronecker().for_model(problem.network.model)
-    identity = shaped.identity(point.params, 1.0)
-    found = GGN().local(problem, point, shaped, identity)
+    belief = Gaussian(point.params, shaped.identity(point.params, 1.0))
+    found = GGN().local(problem, point, shaped, belief)
     assert float(found.gradient["0.bias"].abs().max()) < 1e-12
     assert found.curvature is not None
     assert float(found.curvature.diagonal()["0.bias"].min()) > 1e-6
@@ -179,9 +180,10 @@ def test_loose_weights_are_taken_by_the_fisher_and_refused_with_the_gradient() -
     assert state.posterior.mean["2.weight"].isfinite().all()
     problem = problem_of(model, *batch, CategoricalLikelihood(), training=True)
     shaped = Kronecker().for_model(model)
-    precision = shaped.identity(problem.network.params(), 1.0)
+    params = problem.network.params()
+    belief = Gaussian(params, shaped.identity(params, 1.0))
     with pytest.raises(ValueError, match=r"2\.weight.*batch norm in training mode mixes"):
-        PerExample().local(problem, at_mean(problem), shaped, precision)
+        PerExample().local(problem, at_mean(problem), shaped, belief)
 
 
 def test_given_statistics_stand_for_those_of_the_batch() -> None:

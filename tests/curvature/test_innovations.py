@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.curvature import Innovations, Problem
+from bayesrule.expectations import Moments
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Diagonal, DiagonalMatrix
-from bayesrule.moments import MomentMatched, Propagation
-from bayesrule.posteriors import Point
+from bayesrule.moments import Propagation
+from bayesrule.posteriors import Gaussian
+from bayesrule.types import Local
 from curvature.brute_force import problem_of
 
 NOISE = 0.4
@@ -35,9 +37,10 @@ def of_line(num: int = 5, likelihood: Likelihood | None = None) -> tuple[Problem
 
 def look(problem: Problem, precision: DiagonalMatrix, **changes: Any) -> Local:
     """What the batch says."""
-    point = Point(problem.network.params(), None, MomentMatched())
+    belief = Gaussian(problem.network.params(), precision)
+    (point,) = Moments().points(belief, problem.targets)
     changed = dataclasses.replace(problem, **changes)
-    return Innovations().local(changed, point, Diagonal(), precision)
+    return Innovations().local(changed, point, Diagonal(), belief)
 
 
 def curvature(local: Local) -> dict[str, Tensor]:
@@ -68,7 +71,7 @@ def test_they_are_derivatives_of_the_evidence_in_the_means() -> None:
 
 def test_a_batch_stands_for_itself_at_the_temperature() -> None:
     problem, precision = of_line()
-    once, scaled = look(problem, precision), look(problem, precision, scale=7.0)
+    once, scaled = look(problem, precision), look(problem, precision, weight=7.0)
     hot = look(problem, precision, temperature=4.0)
     for name, gradient in once.gradient.items():
         torch.testing.assert_close(scaled.gradient[name], gradient)
@@ -80,8 +83,8 @@ def test_a_batch_stands_for_itself_at_the_temperature() -> None:
 def test_what_the_noise_learns_from_is_scaled_to_the_whole_data() -> None:
     problem, precision = of_line(likelihood=br.GaussianLikelihood())
     noise = problem.likelihood.init(torch.zeros(1))
-    once = look(problem, precision, noise=noise)
-    scaled = look(problem, precision, noise=noise, scale=7.0)
+    once = look(problem, precision, likelihood_state=noise)
+    scaled = look(problem, precision, likelihood_state=noise, weight=7.0)
     assert "squares" in once.statistics
     for name, value in once.statistics.items():
         torch.testing.assert_close(scaled.statistics[name], 7.0 * value)

@@ -6,16 +6,23 @@ from typing import Any
 
 import pytest
 import torch
-from exact import close, flat, generator, randn, z_close
+from exact import close, flat, randn, z_close
 from expectations.nets import NETS, Function, belief_of, each, net, problem_of, slopes_of
 from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.curvature import Pathwise, Price
-from bayesrule.expectations import Draws, Flipout, Layerwise, LocalDraws
+from bayesrule.expectations import Draws, Expectation, Flipout, Layerwise, LocalDraws
 from bayesrule.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from bayesrule.matrices import Diagonal, Isotropic
-from bayesrule.posteriors import GaussianFamily, MeanField, MeanFieldFamily
+from bayesrule.posteriors import (
+    Family,
+    GaussianFamily,
+    MeanField,
+    MeanFieldFamily,
+    PointBelief,
+    Product,
+)
 from bayesrule.tensors.network import Network
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -112,7 +119,9 @@ def test_weights_that_are_unused_or_known_are_told_apart(how: Layerwise) -> None
 
     problem = problem_of(nn.Linear(2, 2), randn(4, 2), randn(4, 2))
     q = belief_of(problem)
-    some = MeanField(q.mean, {"weight": q.scales["weight"]})
+    weight = MeanField({"weight": q.mean["weight"]}, {"weight": q.scales["weight"]})
+    groups = {"weight": ("weight",), "bias": ("bias",)}
+    some = Product({"weight": weight, "bias": PointBelief({"bias": q.mean["bias"]})}, groups)
     (local,) = each(problem, some, how, Pathwise())
     assert local.curvature is not None
     assert set(local.curvature.diagonal()) == {"weight"}
@@ -123,7 +132,7 @@ def test_weights_that_are_unused_or_known_are_told_apart(how: Layerwise) -> None
 def test_the_scale_multiplies_derivatives_and_not_the_loss(how: Layerwise) -> None:
     problem, q = net("mlp", 5)
     (one,) = each(problem, q, how, Pathwise())
-    (two,) = each(dataclasses.replace(problem, scale=3.0 * problem.scale), q, how, Pathwise())
+    (two,) = each(dataclasses.replace(problem, weight=3.0 * problem.weight), q, how, Pathwise())
     assert one.curvature is not None
     assert two.curvature is not None
     close(two.loss, one.loss)
@@ -204,12 +213,21 @@ def test_learners_learn_with_them(how: Layerwise) -> None:
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    problem, q = net("mlp", 3)
-    with pytest.raises(TypeError, match=r"use LocalDraws\(\) or Flipout\(\)"):
-        each(problem, q, Draws(1), Pathwise())
-    (point,) = LocalDraws().points(q, generator())
-    with pytest.raises(TypeError, match=r"the rule wants Isotropic\(\); use Diagonal\(\)"):
-        Pathwise().local(problem, point, Isotropic(), q.precision)
+    def build(expectation: Expectation, family: Family) -> br.Learner:
+        return br.Learner(
+            nn.Linear(2, 1),
+            GaussianLikelihood(noise=0.1),
+            num_data=40,
+            posterior=family,
+            expectation=expectation,
+            curvature=Pathwise(),
+            rule=br.Natural(0.1, 0.02, retract=True),
+        )
+
+    with pytest.raises(ValueError, match=r"shows weights: LocalDraws\(\) and Flipout\(\) go with"):
+        build(Draws(1), GaussianFamily(Diagonal()))
+    with pytest.raises(ValueError, match=r"natural gradients of Isotropic\(\) need a curvature"):
+        build(LocalDraws(), GaussianFamily(Isotropic()))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -234,7 +252,7 @@ def test_a_cuda_graph_draws_anew_each_time(name: str, how: Layerwise) -> None:
 
     def gradient() -> Tensor:
         (point,) = how.points(q, source)
-        return flat(Pathwise().local(problem, point, Diagonal(), q.precision).gradient)
+        return flat(Pathwise().local(problem, point, Diagonal(), q).gradient)
 
     gradient()
     graph = torch.cuda.CUDAGraph()

@@ -14,8 +14,10 @@ from bayesrule.curvature.recurrent import Unrolled, unrolled
 from bayesrule.matrices import Kronecker
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.rotation import Rotation
+from bayesrule.posteriors import Point
+from bayesrule.posteriors.rotated import RotatedPoint
 from bayesrule.types import Params
-from curvature.brute_force import example_rows, problem_of
+from curvature.brute_force import at_mean, example_rows, problem_of
 
 KINDS: list[Callable[..., nn.RNNBase]] = [nn.LSTM, nn.GRU, nn.RNN]
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -72,7 +74,7 @@ class Packed(nn.Module):
 
 def _rows(model: nn.Module, x: Tensor, num: int = 2) -> tuple[ExampleRows, Params, Params]:
     problem = problem_of(model, x)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     vectors = torch.randn(num, *recording.outputs.shape)
     rows, total = recording.backward(vectors, gradient=True)
     return rows, total, example_rows(problem, vectors)
@@ -145,7 +147,7 @@ def test_rows_beside_a_frozen_part(frozen: str) -> None:
     model = Reader(nn.LSTM, batch_first=True)
     model.memory.get_parameter(frozen).requires_grad_(False)
     problem = problem_of(model, torch.randn(5, 6, 3))
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     assert not recording.loose
     vectors = torch.randn(1, 5, 2)
     rows, _ = recording.backward(vectors, gradient=False)
@@ -154,7 +156,7 @@ def test_rows_beside_a_frozen_part(frozen: str) -> None:
 
 def test_a_learned_first_state_goes_through_single_examples() -> None:
     problem = problem_of(Started(), torch.randn(5, 6, 3))
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     assert recording.loose == {"first"}
     vectors = torch.randn(1, 5, 2)
     rows, _ = recording.backward(vectors, gradient=False)
@@ -169,7 +171,7 @@ def test_as_many_steps_as_examples_do_not_deceive() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_sequences_are_refused_by_name(kind: Callable[..., nn.RNNBase]) -> None:
     problem = problem_of(Packed(kind), torch.randn(5, 4, 3))
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     with pytest.raises(ValueError, match=r"memory\.weight_ih_l0.*packed sequences.*padded"):
         recording.backward(torch.ones(1, 5, 2), gradient=False)
 
@@ -209,7 +211,7 @@ def _slopes(cell: nn.LSTMCell, out: nn.Linear, x: Tensor, given: Tensor) -> tupl
 def test_factors_are_moments_over_all_examples_and_steps() -> None:
     model, x = Reader(nn.LSTM, batch_first=True), torch.randn(5, 6, 3)
     problem = problem_of(model, x)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     given = torch.randn(5, 2)
     matrix = _factors(recording.backward(given[None], gradient=False)[0], model)
     cell = nn.LSTMCell(3, 4)
@@ -243,8 +245,8 @@ def test_weights_given_in_other_bases(kind: Callable[..., nn.RNNBase]) -> None:
     rotation = Rotation.of(_factors(rows, model).damped(1.0).spectral())
     problem = problem_of(model, torch.randn(5, 6, 3))
     params, vectors = problem.network.params(), torch.randn(2, 5, 2)
-    plain = Recording(problem, params)
-    turned = Recording(problem, rotation.into(params), rotation)
+    plain = Recording(problem, Point(params))
+    turned = Recording(problem, RotatedPoint(rotation.into(params), rotation))
     want = rotation.into(plain.gradient(vectors[0]))
     _assert_close(turned.gradient(vectors[0]), {k: want[k] for k in turned.gradient(vectors[0])})
     found, wanted = (r.backward(vectors, gradient=False)[0] for r in (turned, plain))

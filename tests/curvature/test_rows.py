@@ -13,12 +13,12 @@ from torch.utils._pytree import tree_leaves
 from bayesrule.curvature import ExampleRows, Problem, Recording
 from bayesrule.curvature.recorder import Recorder
 from bayesrule.types import Params
-from curvature.brute_force import example_rows, problem_of
+from curvature.brute_force import at_mean, example_rows, problem_of
 from curvature.zoo import LOOSE, ZOO, Arithmetic, Case, Chain, Positions, Recurrent, Scripted
 
 
 def _rows(problem: Problem, num: int = 3) -> tuple[ExampleRows, Params, Tensor]:
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     vectors = torch.randn(num, *recording.outputs.shape)
     rows, total = recording.backward(vectors, gradient=True)
     return rows, total, vectors
@@ -70,7 +70,7 @@ def test_a_module_is_understood_once_for_every_batch_size(make: Callable[[], Cas
 def test_known_layers_need_no_pass_for_each_example(name: str) -> None:
     model, x = ZOO[name]()
     problem = problem_of(model, x)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     assert recording.loose == LOOSE.get(name, set())
 
 
@@ -114,8 +114,7 @@ def test_zeros_at_the_start_hide_nothing_later() -> None:
 
 def test_gradient_of_one_vector_needs_no_single_examples() -> None:
     problem = problem_of(Recurrent(nn.LSTM), torch.randn(5, 4, 3))
-    params = problem.network.params()
-    recording = Recording(problem, params)
+    recording = Recording(problem, at_mean(problem))
     vector = torch.randn_like(recording.outputs)
     _assert_close(
         recording.gradient(vector),

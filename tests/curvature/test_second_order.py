@@ -23,13 +23,11 @@ from bayesrule import (
     variational_laplace,
 )
 from bayesrule.curvature import Problem, SecondOrder
-from bayesrule.curvature._base import Local
 from bayesrule.likelihoods import Likelihood, OneHotLikelihood
 from bayesrule.matrices import Diagonal
-from bayesrule.posteriors import Point
-from bayesrule.posteriors.factorised import ScaleMatrix, StdSlope
+from bayesrule.posteriors import MeanField, StdSlope
 from bayesrule.tensors.network import Network
-from bayesrule.types import Params
+from bayesrule.types import Local, Params
 
 SCALE = 2.5
 
@@ -51,16 +49,20 @@ class _Fixed(CategoricalLikelihood):
 def _problem(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Problem:
     noise = likelihood.init(x)
     source = torch.Generator().manual_seed(0)
-    return Problem(Network(net), likelihood, noise, {}, x, y, source, scale=SCALE)
+    return Problem(Network(net), likelihood, noise, {}, x, y, source, weight=SCALE)
 
 
 def _variance(net: nn.Module) -> Params:
     return {k: 0.1 * randn(*v.shape, seed=7).exp() for k, v in net.named_parameters()}
 
 
+def _belief(params: Params, variance: Params) -> MeanField:
+    return MeanField(params, {k: 0.5 * v.log() for k, v in variance.items()})
+
+
 def _local(problem: Problem, params: Params, variance: Params, exact: bool) -> Local:
-    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
-    return SecondOrder(exact).local(problem, Point(params, None), Diagonal(), precision)
+    belief = _belief(params, variance)
+    return SecondOrder(exact).local(problem, belief.at_mean(), Diagonal(), belief)
 
 
 def _slope(function: Callable[[Params], Tensor], params: Params, step: float = 1e-5) -> Params:
@@ -123,12 +125,12 @@ def test_a_difference_of_gradients_comes_close() -> None:
     likelihood = _Fixed()
     likelihood.drawn = torch.tensor([1, 2, 0, 1])
     problem, params, variance = _problem(net, likelihood, x, y), _params(net), _variance(net)
-    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
+    belief = _belief(params, variance)
     wanted = _local(problem, params, variance, exact=False)
     assert isinstance(wanted.curvature, StdSlope)
     for size in (1e-2, 1e-4, 1e-6):
         curvature = SecondOrder(difference=size)
-        found = curvature.local(problem, Point(params, None), Diagonal(), precision)
+        found = curvature.local(problem, belief.at_mean(), Diagonal(), belief)
         assert isinstance(found.curvature, StdSlope)
         for name in params:
             error = (found.gradient[name] - wanted.gradient[name]).abs().max()
@@ -140,14 +142,14 @@ def test_a_difference_keeps_its_digits_under_autocast() -> None:
     net, x, y = _net().float(), randn(4, 2, seed=1).float(), torch.tensor([0, 2, 1, 1])
     likelihood = _Fixed()
     params, variance = _params(net), {k: v.float() for k, v in _variance(net).items()}
-    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
+    belief = _belief(params, variance)
 
     def gradient(half: bool, share: float) -> Params:
         likelihood.drawn = torch.tensor([1, 2, 0, 1])[: round(share * len(y))]
         problem = _problem(net, likelihood, x, y)
         curvature = SecondOrder(difference=1e-3, share=share)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            return curvature.local(problem, Point(params, None), Diagonal(), precision).gradient
+            return curvature.local(problem, belief.at_mean(), Diagonal(), belief).gradient
 
     for name, value in gradient(half=False, share=1.0).items():
         assert_close(gradient(half=True, share=1.0)[name], value, rtol=0.0, atol=0.0)
@@ -194,10 +196,10 @@ def test_a_share_of_the_batch_pays_for_the_whole(difference: float | None) -> No
     likelihood = _Fixed()
     likelihood.drawn = torch.tensor([1, 2])
     problem, params, variance = _problem(net, likelihood, x, y), _params(net), _variance(net)
-    precision = ScaleMatrix({k: v.sqrt() for k, v in variance.items()})
+    belief = _belief(params, variance)
     curvature = SecondOrder(difference=difference, share=0.4)
-    found = curvature.local(problem, Point(params, None), Diagonal(), precision)
-    half = replace(problem, x=x[:2], y=y[:2], scale=2.0 * SCALE)
+    found = curvature.local(problem, belief.at_mean(), Diagonal(), belief)
+    half = replace(problem, x=x[:2], y=y[:2], weight=2.0 * SCALE)
     priced = _local(half, params, variance, exact=False)
     assert isinstance(found.curvature, StdSlope)
     assert isinstance(priced.curvature, StdSlope)

@@ -15,6 +15,7 @@ from bayesrule.matrices import Diagonal
 from bayesrule.posteriors import MeanField
 from bayesrule.posteriors.factorised import StdSlope
 from bayesrule.tensors.network import Network, num_examples
+from bayesrule.types import Local
 
 
 class LastStep(nn.Module):
@@ -69,7 +70,15 @@ def problem_of(model: nn.Module, x: Any, y: Tensor, *, training: bool = False) -
     network = Network(model)
     noise = GaussianLikelihood(noise=1.0)
     return Problem(
-        network, noise, {}, network.buffers(), x, y, generator(), training, 1.0 / num_examples(x)
+        network,
+        noise,
+        {},
+        network.buffers(),
+        x,
+        y,
+        generator(),
+        count=num_examples(x),
+        training=training,
     )
 
 
@@ -89,7 +98,7 @@ def net(name: str, examples: int, copies: int = 1) -> tuple[Problem, MeanField]:
 
 def each(problem: Problem, q: Any, how: Expectation, curvature: Curvature) -> list[Local]:
     points = how.points(q, generator(4))
-    return [curvature.local(problem, point, Diagonal(), q.precision) for point in points]
+    return [curvature.local(problem, point, Diagonal(), q) for point in points]
 
 
 def slopes_of(problem: Problem, q: MeanField, how: Expectation, curvature: Curvature) -> Tensor:

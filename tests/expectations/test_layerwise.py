@@ -1,6 +1,7 @@
 """Draws within the layers: outputs distributed as those of weight draws, on any module."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from bayesrule.curvature import Pathwise
 from bayesrule.expectations import Flipout, Layerwise, LocalDraws
 from bayesrule.expectations.layerwise import DrawnWeight, WeightSampler
-from bayesrule.matrices import Dense, Isotropic
-from bayesrule.posteriors import Gaussian
+from bayesrule.matrices import Dense, Diagonal, Isotropic
+from bayesrule.posteriors import Gaussian, GaussianFamily, MeanFieldFamily, PointEstimate
 from bayesrule.tensors.network import Network
 from expectations.nets import Function, belief_of, each, net, problem_of
 
@@ -179,8 +180,17 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="Flipout takes at least one draw, got -1"):
         Flipout(-1)
     mean = {"w": torch.zeros(2)}
+    for family in (MeanFieldFamily(), GaussianFamily(Diagonal()), PointEstimate()):
+        assert Flipout().obstacle(family) is None
+    reason = Flipout().obstacle(GaussianFamily(Dense()))
+    assert reason is not None
+    assert re.search(
+        r"independent Gaussian weights.* got GaussianFamily\(.*Dense.*; use Dr", reason
+    )
     full = Gaussian(mean, Dense().project(positive(2), mean))
-    with pytest.raises(TypeError, match=r"independent Gaussian weights.* got DenseMatrix; use Dr"):
+    with pytest.raises(
+        TypeError, match=r"independent Gaussian weights, got <Gaussian.*; use Draws"
+    ):
         next(Flipout().points(full, generator()))
     (point,) = LocalDraws().points(Gaussian(mean, Isotropic().identity(mean, 4.0)), generator())
     with (

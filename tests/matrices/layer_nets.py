@@ -1,7 +1,7 @@
 """Rows of real networks, and their explicit curvature layer by layer."""
 
 import torch
-from curvature.brute_force import problem_of
+from curvature.brute_force import at_mean, problem_of
 from exact import randn
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ def rows_of(
 ) -> ExampleRows:
     """Rows of random vectors, backpropagated from the outputs."""
     problem = problem_of(model, x)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     given = randn(vectors, *recording.outputs.shape, seed=seed)
     return recording.backward(given, gradient=False)[0]
 
@@ -25,14 +25,14 @@ def rows_of(
 def backward(model: nn.Module, x: Tensor, given: Tensor) -> ExampleRows:
     """Rows of the given vectors (V, n, *)."""
     problem = problem_of(model, x)
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     return recording.backward(given, gradient=False)[0]
 
 
 def ggn_rows(model: nn.Module, x: Tensor) -> ExampleRows:
     """Rows of the generalised Gauss-Newton matrix for unit noise."""
     problem = problem_of(model, x, likelihood=GaussianLikelihood(noise=1.0))
-    recording = Recording(problem, problem.network.params())
+    recording = Recording(problem, at_mean(problem))
     given = problem.likelihood.fisher_vectors(recording.outputs.detach(), {})
     return recording.backward(given, gradient=False)[0]
 

@@ -12,6 +12,7 @@ from bayesrule.matrices.diagonal import DiagonalMatrix, SquareMatrix
 
 class TestIsotropic(StructureContract):
     structure = Isotropic()
+    separate = (("w",), ("b", "s"), ("s", "w"))
 
     def keep(self, matrix: Tensor) -> Tensor:
         return matrix.diagonal().mean() * torch.eye(len(matrix), dtype=DTYPE)
@@ -19,6 +20,7 @@ class TestIsotropic(StructureContract):
 
 class TestDiagonal(StructureContract):
     structure = Diagonal()
+    separate = (("w",), ("b", "s"), ("s", "w"))
 
     def keep(self, matrix: Tensor) -> Tensor:
         return matrix.diagonal().diag()

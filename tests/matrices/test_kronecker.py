@@ -7,7 +7,7 @@ from contracts.structure import PARAMS, StructureContract
 from exact import DTYPE, randn
 from torch import Tensor
 
-from bayesrule.matrices import Kronecker, KroneckerMatrix, Matrix, Structure, Subset
+from bayesrule.matrices import Blocks, Known, Kronecker, KroneckerMatrix, Matrix, Structure
 from bayesrule.matrices.factors import Factors
 
 LAYER = {"l.weight": randn(2, 3, seed=1), "s": randn(2, seed=2), "l.bias": randn(2, seed=3)}
@@ -47,6 +47,7 @@ class KroneckerContract(StructureContract):
 
     has_price = False
     name = "w"
+    separate: tuple[tuple[str, ...], ...] = (("w",), ("b", "s"))
     grid = torch.tensor([[0, 1], [2, 3]])
 
     def block(self, a: Tensor, s: Tensor, damping: Tensor) -> Tensor:
@@ -66,7 +67,11 @@ class KroneckerContract(StructureContract):
         return self.placed(self.block(a, s, torch.zeros((), dtype=DTYPE)), matrix.diagonal())
 
     def factors(self, matrix: Matrix) -> Factors:
-        return cast(KroneckerMatrix, matrix).layers[self.name].factors
+        return self.kronecker(matrix).layers[self.name].factors
+
+    def kronecker(self, matrix: Matrix) -> KroneckerMatrix:
+        """The matrix itself, or that of its group."""
+        return cast(KroneckerMatrix, matrix)
 
     def explicit(self, matrix: Matrix, a: Tensor, s: Tensor, damping: Tensor) -> Tensor:
         """With other factors and the diagonal of the given matrix elsewhere."""
@@ -94,11 +99,16 @@ class KroneckerContract(StructureContract):
         block = self.block(f.input / f.count, f.output, f.damping + damping)
         return self.placed(block, self.dense(a).diagonal() + damping)
 
-    def retracted(self, old: Matrix, target: Matrix, rate: float, damping: float) -> Tensor:
+    def carried(self, matrix: Matrix) -> tuple[str, ...]:
+        """The roots of a layer's damped factors; eigenvectors are found anew."""
+        layer = self.kronecker(matrix).layers[self.name]
+        return layer.place.names if layer.derived() else ()
+
+    def retracted(self, old: Matrix, target: Matrix, rate: float, precision: Matrix) -> Tensor:
         """The factors are never negative and go straight; the diagonal bends."""
         f, step = self.dense(old).diagonal(), self.dense(target).diagonal()
         step = step - f
-        bent = f + rate * step + 0.5 * rate**2 * step**2 / (f + damping)
+        bent = f + rate * step + 0.5 * rate**2 * step**2 / self.dense(precision).diagonal()
         place = self.grid.reshape(-1)
         return self.placed(self.averaged(old, target, rate)[place][:, place], bent)
 
@@ -125,6 +135,7 @@ class WithBias(KroneckerContract):
     params = LAYER
     names = tuple(LAYER)
     name = "l.weight"
+    separate = (("l.weight", "l.bias"), ("s",))
     grid = torch.tensor([[0, 1, 2, 8], [3, 4, 5, 9]])
 
 
@@ -190,12 +201,13 @@ class TestCorrectedWithBias(WithBias, CorrectedContract):
     pass
 
 
-class TestSubset(TestFactored):
-    """Over one layer of several: the others are known."""
+class TestOneLayerOfSeveral(TestFactored):
+    """The others are known."""
 
     params = WIDER
     names = ("w", "b", "s")
-    structure = Subset(Kronecker(), ("w", "b", "s"))
+    structure = Blocks({"w|b|s": Kronecker(), "*": Known()})
+    separate = (("w", "b", "s"),)
 
-    def factors(self, matrix: Matrix) -> Factors:
-        return super().factors(matrix.inner)  # type: ignore[attr-defined]
+    def kronecker(self, matrix: Matrix) -> KroneckerMatrix:
+        return super().kronecker(matrix.only(self.names))

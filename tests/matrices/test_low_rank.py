@@ -36,11 +36,11 @@ class LowRankContract(StructureContract):
         (d1, u1), (d2, u2) = self._parts(a), self._parts(b)
         return (d1 + d2).diag() + leading(u1 + u2, self.rank)
 
-    def retracted(self, old: Matrix, target: Matrix, rate: float, damping: float) -> Tensor:
+    def retracted(self, old: Matrix, target: Matrix, rate: float, precision: Matrix) -> Tensor:
         """Only the diagonal part can turn negative, so only it bends."""
         (d1, u1), (d2, u2) = self._parts(old), self._parts(target)
         step = d2 - d1
-        straight = d1 + rate * step + 0.5 * rate**2 * step.square() / (d1 + damping)
+        straight = d1 + rate * step + 0.5 * rate**2 * step.square() / self._parts(precision)[0]
         return straight.diag() + leading((1 - rate) * u1 + rate * u2, self.rank)
 
 

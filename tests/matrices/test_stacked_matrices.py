@@ -102,7 +102,11 @@ def test_sums_and_averages(structure: Structure) -> None:
     each = torch.tensor([2.0, 0.5, 3.0])
     same(big.plus(other), lambda i: alone(big, i).plus(alone(other, i)))
     same(big.lerp(other, 0.3), lambda i: alone(big, i).lerp(alone(other, i), 0.3))
-    same(big.retract(other, 0.3, 0.1), lambda i: alone(big, i).retract(alone(other, i), 0.3, 0.1))
+    precision = big.damped(0.1)
+    same(
+        big.retract(other, 0.3, precision),
+        lambda i: alone(big, i).retract(alone(other, i), 0.3, alone(precision, i)),
+    )
     same(big.times(2.0), lambda i: alone(big, i).times(2.0))
     same(big.times(each), lambda i: alone(big, i).times(float(each[i])))
     same(big.damped(each), lambda i: alone(big, i).damped(float(each[i])))

@@ -113,7 +113,7 @@ class TestBlockTridiagonal(StructureContract):
         more = [Factors(f.input, f.output, f.count, f.damping + damping) for f in layers]
         return self.placed(more, links)
 
-    def retracted(self, old: Matrix, target: Matrix, rate: float, damping: float) -> Tensor:
+    def retracted(self, old: Matrix, target: Matrix, rate: float, precision: Matrix) -> Tensor:
         # Neither has any damping here, so that nothing bends.
         return self.averaged(old, target, rate)
 

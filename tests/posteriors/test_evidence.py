@@ -18,7 +18,7 @@ STRUCTURES = [
     br.Diagonal(),
     br.Dense(),
     br.LowRank(6),
-    br.Subset(br.Dense(), ("w",)),
+    br.matrices.Blocks({"w": br.Dense(), "*": br.matrices.Known()}),
 ]
 
 

@@ -9,7 +9,7 @@ from exact import DTYPE, close, flat, generator, randn
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from bayesrule.matrices import DiagonalMatrix, SubsetMatrix
+from bayesrule.matrices import DiagonalMatrix
 from bayesrule.posteriors import FanIn, Gaussian, MeanField, MeanFieldFamily
 from bayesrule.posteriors.factorised import ScaleKL
 
@@ -19,28 +19,12 @@ SCALES = {"w": 0.3 * randn(2, 2, seed=31) - 0.5, "b": 0.3 * randn(2, seed=32) - 
 class TestMeanField(FamilyContract):
     family = MeanFieldFamily()
 
-    def posterior(self) -> MeanField:
-        return MeanField(PARAMS, SCALES)
+    def posterior(self, seed: int = 0) -> MeanField:
+        mean = {name: value + 0.5 * seed for name, value in PARAMS.items()}
+        return MeanField(mean, {name: value + 0.3 * seed for name, value in SCALES.items()})
 
     def log_prob(self, q: Any, params: Any) -> Tensor:
         return Normal(flat(q.mean), flat(q.std())).log_prob(flat(params)).sum()
-
-
-class TestMeanFieldWithKnownWeights(FamilyContract):
-    family = MeanFieldFamily(known=("w*",))
-    names = ("b",)
-
-    def posterior(self) -> MeanField:
-        return MeanField(PARAMS, {"b": SCALES["b"]})
-
-    def log_prob(self, q: Any, params: Any) -> Tensor:
-        return Normal(q.mean["b"], q.std()["b"]).log_prob(params["b"]).sum()
-
-    def test_known_weights_do_not_move(self) -> None:
-        q = self.posterior()
-        assert torch.equal(q.sample(generator(1))["w"], PARAMS["w"])
-        assert isinstance(q.precision, SubsetMatrix)
-        assert q.num_parameters == 6 + 2
 
 
 @pytest.mark.parametrize("precision", [0.3, 1.0, 7.0])
@@ -78,17 +62,10 @@ def test_the_first_spread_is_a_share_of_the_prior_or_by_fan_in() -> None:
         MeanFieldFamily(0.0).init(PARAMS, weight=10.0, prior=1.0)
 
 
-def test_known_names_must_exist_and_leave_some() -> None:
-    with pytest.raises(ValueError, match=r"No weight is named 'x\*'.*There are: w, b"):
-        MeanFieldFamily(known=("x*",)).init(PARAMS, weight=1.0, prior=1.0)
-    with pytest.raises(ValueError, match="All weights are held as known"):
-        MeanFieldFamily(known=("w", "b")).init(PARAMS, weight=1.0, prior=1.0)
-
-
 def test_the_gradient_in_log_std_is_that_in_the_scales() -> None:
     q = MeanField(PARAMS, SCALES)
     slope = {name: value + 1.0 for name, value in PARAMS.items()}
     kept = {name: value.clone() for name, value in slope.items()}
     std = q.std()
-    for name, found in q.pull(slope, 0.2, ScaleKL(0.3, 0.7)).items():
+    for name, found in q.scale_gradients(slope, 0.2, ScaleKL(0.3, 0.7)).items():
         close(found, 0.2 * (kept[name] * std[name] - 0.3 + 0.7 * std[name].square()), 1e-12)

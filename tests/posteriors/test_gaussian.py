@@ -2,12 +2,26 @@
 
 import pytest
 import torch
-from contracts.family import PARAMS, GaussianContract
-from exact import DTYPE, close, dense, flat
+from contracts.family import PARAMS
+from contracts.gaussian_family import GaussianContract
+from exact import DTYPE, close, dense, flat, mlp, randn
+from matrices.layer_nets import params_of, rows_of
 from torch.distributions import Normal, kl_divergence
 
-from bayesrule.matrices import Dense, Diagonal, Isotropic, LowRank, Subset
+from bayesrule.matrices import (
+    Blocks,
+    BlockTridiagonal,
+    Dense,
+    Diagonal,
+    Isotropic,
+    Known,
+    Kronecker,
+    LowRank,
+)
 from bayesrule.posteriors import Gaussian, GaussianFamily
+from bayesrule.types import Rows
+
+NET = mlp(2, 2, 1)
 
 
 class TestIsotropicGaussian(GaussianContract):
@@ -44,14 +58,63 @@ class TestLowRankGaussianOfFullRank(GaussianContract):
     free = 6 + 36
 
 
-class TestSubsetGaussian(GaussianContract):
-    structure = Subset(Dense(), ("b",))
+class TestKroneckerGaussian(GaussianContract):
+    """Two factors (2, 2), their count and damping, and two numbers on the diagonal."""
+
+    structure = Kronecker()
+    free = 4 + 4 + 2 + 2
+    adds_damping = False
+
+
+class TestExactKroneckerGaussian(GaussianContract):
+    structure = Kronecker(exact=True)
+    free = 4 + 4 + 2 + 2
+
+
+class TestCorrectedKroneckerGaussian(GaussianContract):
+    """Two bases and the eigenvalues, besides."""
+
+    structure = Kronecker(corrected=True)
+    free = 4 + 4 + 2 + 2 + 3 * 4
+
+
+class TestTridiagonalGaussian(GaussianContract):
+    """Two layers, 2 → 2 → 1, and the products of their inputs and of their gradients."""
+
+    structure = BlockTridiagonal()
+    params = params_of(NET)
+    names = tuple(params_of(NET))
+    free = (9 + 4 + 2) + (9 + 1 + 2) + (9 + 2 + 2)
+    adds_damping = False
+
+    def rows(self, seed: int) -> Rows:
+        return rows_of(NET, randn(4, 2, seed=seed), vectors=1, seed=seed)
+
+
+class TestBlocksGaussian(GaussianContract):
+    structure = Blocks({"w": Dense(), "b": Diagonal()})
+    free = 16 + 2
+
+
+class TestIndependentBlocksGaussian(GaussianContract):
+    structure = Blocks({"w": Isotropic(), "b": Diagonal()})
+    free = 1 + 2
+
+
+class TestSomeWeightsGaussian(GaussianContract):
+    structure = Blocks({"b": Dense(), "*": Known()})
     names = ("b",)
     free = 4
 
     def test_known_weights_do_not_move(self) -> None:
         for draw in self.draws()[:3]:
             close(draw["w"], PARAMS["w"], 0.0)
+
+
+class TestSomeIndependentWeightsGaussian(GaussianContract):
+    structure = Blocks({"b": Diagonal(), "*": Known()})
+    names = ("b",)
+    free = 2
 
 
 @pytest.mark.parametrize("structure", [Isotropic(), Diagonal(), Dense()], ids=repr)

@@ -16,6 +16,8 @@ from bayesrule.curvature.rows import Recording
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Kronecker
 from bayesrule.matrices.rotation import Rotation
+from bayesrule.posteriors import Point
+from bayesrule.posteriors.rotated import RotatedPoint
 from bayesrule.posteriors.rotated_weight import RotatedWeight, turned
 from bayesrule.tensors.network import Network
 
@@ -87,7 +89,7 @@ def _problem(module: nn.Module, x: Tensor) -> Problem:
     outputs = module(x)
     likelihood, y = GaussianLikelihood(noise=0.5), randn(*outputs.shape, seed=3)
     noise, source = likelihood.init(x), torch.Generator()
-    return Problem(network, likelihood, noise, {}, x, y, source, scale=2.0)
+    return Problem(network, likelihood, noise, {}, x, y, source, weight=2.0)
 
 
 def _rotation(problem: Problem) -> Rotation:
@@ -108,8 +110,8 @@ def problem(request: pytest.FixtureRequest) -> Problem:
 
 def test_gradients_are_those_of_the_weights_themselves(problem: Problem) -> None:
     params, rotation = problem.network.params(), _rotation(problem)
-    loss, gradient, outputs = plain_gradient(problem, rotation.into(params), rotation)
-    wanted = plain_gradient(problem, params)
+    loss, gradient, outputs = plain_gradient(problem, RotatedPoint(rotation.into(params), rotation))
+    wanted = plain_gradient(problem, Point(params))
     close(loss, wanted[0])
     close(outputs, wanted[2])
     for name, value in rotation.into(wanted[1]).items():
@@ -118,8 +120,8 @@ def test_gradients_are_those_of_the_weights_themselves(problem: Problem) -> None
 
 def test_rows_are_those_of_the_weights_themselves(problem: Problem) -> None:
     params, rotation = problem.network.params(), _rotation(problem)
-    recording = Recording(problem, rotation.into(params), rotation)
-    plain = Recording(problem, params)
+    recording = Recording(problem, RotatedPoint(rotation.into(params), rotation))
+    plain = Recording(problem, Point(params))
     vectors = randn(2, *plain.outputs.shape, seed=5)
     close(recording.outputs, plain.outputs)
     for name, value in rotation.into(plain.gradient(vectors[0])).items():
@@ -195,10 +197,10 @@ class _Own(nn.Module):
 def test_a_gradient_that_would_be_lost_is_refused() -> None:
     problem = _problem(_Own(), randn(4, 3))
     rotation = _rotation(problem)
-    seen = rotation.into(problem.network.params())
+    point = RotatedPoint(rotation.into(problem.network.params()), rotation)
     message = r"'layer\.weight' is given to a torch\.autograd\.Function"
     with pytest.raises(TypeError, match=message):
-        plain_gradient(problem, seen, rotation)
-    recording = Recording(problem, seen, rotation)
+        plain_gradient(problem, point)
+    recording = Recording(problem, point)
     with pytest.raises(TypeError, match=message):
         recording.gradient(torch.ones_like(recording.outputs))

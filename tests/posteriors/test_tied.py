@@ -13,8 +13,17 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field
-from bayesrule.learner import _DRAWS
-from bayesrule.posteriors import FanIn, KTied, KTiedFamily, MeanField, MeanFieldFamily, Rank
+from bayesrule.learner import DRAWS
+from bayesrule.posteriors import (
+    FanIn,
+    KTied,
+    KTiedFamily,
+    MeanField,
+    MeanFieldFamily,
+    PerGroup,
+    PointEstimate,
+    Rank,
+)
 from bayesrule.posteriors.factorised import ScaleKL
 from bayesrule.posteriors.tied import matrix_shape, tied_ranks
 from bayesrule.tensors import seeds
@@ -44,24 +53,14 @@ def _matrix(q: KTied, name: str, scales: Params | None = None) -> Tensor:
 class TestKTied(FamilyContract):
     family = KTiedFamily(rank=1)
 
-    def posterior(self) -> KTied:
+    def posterior(self, seed: int = 0) -> KTied:
         scales = {"w.u": 0.3 * randn(1, 2, seed=41), "w.v": 0.3 * randn(1, 2, seed=42)}
-        return KTied(PARAMS, {**scales, "b": 0.3 * randn(2, seed=43) - 0.5})
+        scales["b"] = 0.3 * randn(2, seed=43) - 0.5
+        mean = {name: value + 0.5 * seed for name, value in PARAMS.items()}
+        return KTied(mean, {name: value + 0.2 * seed for name, value in scales.items()})
 
     def log_prob(self, q: Any, params: Any) -> Tensor:
         return Normal(flat(q.mean), flat(q.std())).log_prob(flat(params)).sum()
-
-
-class TestKTiedWithKnownWeights(FamilyContract):
-    family = KTiedFamily(rank=2, known=("b",))
-    names = ("w",)
-
-    def posterior(self) -> KTied:
-        scales = {"w.u": 0.3 * randn(2, 2, seed=44) - 1.0, "w.v": 0.3 * randn(2, 2, seed=45)}
-        return KTied(PARAMS, scales)
-
-    def log_prob(self, q: Any, params: Any) -> Tensor:
-        return Normal(q.mean["w"], q.std()["w"]).log_prob(params["w"]).sum()
 
 
 # What it is.
@@ -104,7 +103,9 @@ def test_with_full_rank_it_is_mean_field() -> None:
 
 @pytest.mark.parametrize("placed", [float, partial(torch.tensor, dtype=DTYPE)])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_pull_is_the_chain_rule(rank: int, placed: Callable[[float], float | Tensor]) -> None:
+def test_gradients_in_the_factors_follow_the_chain_rule(
+    rank: int, placed: Callable[[float], float | Tensor]
+) -> None:
     q = _tied(rank)
     leaves = {name: value.clone().requires_grad_() for name, value in q.scales.items()}
     std = {k: _matrix(q, k, leaves).view(q.mean[k].shape) for k in ("w", "c")}
@@ -115,7 +116,7 @@ def test_pull_is_the_chain_rule(rank: int, placed: Callable[[float], float | Ten
     each = [slope[k] * s - 0.3 * s.log() + 0.5 * 0.7 * s.square() for k, s in std.items()]
     wanted = torch.autograd.grad(0.2 * sum(one.sum() for one in each), list(leaves.values()))
     given = {name: value.clone() for name, value in slope.items()}
-    found = q.pull(given, 0.2, ScaleKL(placed(0.3), placed(0.7)))
+    found = q.scale_gradients(given, 0.2, ScaleKL(placed(0.3), placed(0.7)))
     assert list(found) == list(q.scales)
     for got, want in zip(found.values(), wanted, strict=True):
         close(got, want, 1e-12)
@@ -132,9 +133,9 @@ def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> N
     moved = KTied({"c": mean.contiguous(memory_format=last)}, scales)
     close(moved.std()["c"], plain.std()["c"])
     assert moved.std()["c"].stride() == moved.mean["c"].stride(), "read together, so laid out alike"
-    wanted = plain.pull({"c": slope.clone()})
+    wanted = plain.scale_gradients({"c": slope.clone()})
     for given in (slope.clone(), slope.contiguous(memory_format=last)):
-        found = moved.pull({"c": given})
+        found = moved.scale_gradients({"c": given})
         for name, value in wanted.items():
             close(found[name], value)
 
@@ -153,7 +154,7 @@ def test_nets_without_vectors_or_without_ranks_learn_too() -> None:
 
 
 def test_a_step_follows_the_reparameterised_gradient() -> None:
-    """Bonnet, Price and `pull` against autograd through `θ = μ + (U Vᵀ) ε`."""
+    """Bonnet, Price and `scale_gradients` against autograd through `θ = μ + (U Vᵀ) ε`."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(DTYPE)
     learner = Learner(
@@ -171,7 +172,7 @@ def test_a_step_follows_the_reparameterised_gradient() -> None:
     q = state.posterior
     assert isinstance(q, KTied)
     std = q.std()
-    offset = q.offset(seeds.generator("cpu", 0, 0, _DRAWS))
+    offset = q.offset(seeds.generator("cpu", 0, 0, DRAWS))
     leaves = {name: value.clone().requires_grad_() for name, value in q.scales.items()}
     live = KTied(q.mean, leaves).std()
     theta = {k: m + live[k] * (offset[k] / std[k]) for k, m in q.mean.items()}
@@ -254,7 +255,9 @@ def test_ranks_that_do_not_fit_are_refused(rank: Rank, message: str) -> None:
 
 def test_a_known_weight_cannot_be_tied() -> None:
     with pytest.raises(ValueError, match=r"is named 'w', which has rank 2\. There are: c"):
-        KTiedFamily({"w": 2}, known=("w",)).init(_tied().mean, weight=1.0, prior=1.0)
+        PerGroup({"w": PointEstimate(), "*": KTiedFamily({"w": 2})}).init(
+            _tied().mean, weight=1.0, prior=1.0
+        )
 
 
 # The first belief.

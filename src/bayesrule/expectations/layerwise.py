@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -59,6 +59,11 @@ class LayerPoint(Point):
     def weights(self, coordinates: Params) -> Params:
         return WeightSampler(self.how, self.generator).weights(coordinates, self.std)
 
+    @cached_property
+    def params(self) -> Params:
+        """The weights, of which there is one draw, however often they are used."""
+        return self.weights(self.coordinates)
+
 
 @dataclass(frozen=True)
 class Layerwise(Expectation):
@@ -102,6 +107,11 @@ class Layerwise(Expectation):
     def points(
         self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
+        if not posterior.independent:
+            raise TypeError(
+                f"{type(self).__name__}() takes independent Gaussian weights, got {posterior!r}; "
+                "use Draws(1)."
+            )
         std = posterior.std()
         for _ in range(self.num):
             yield LayerPoint(posterior.mean, std, self, generator)

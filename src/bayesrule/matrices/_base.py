@@ -89,7 +89,7 @@ class Matrix(ABC):
     def slope(self, std: Params) -> Params:
         """`∂E[ℓ]/∂σ = σ ∘ diag`, where this is the curvature `E[∇²ℓ]`; may use it up."""
         diagonal = self.diagonal()
-        return vectors.mul_({name: diagonal[name] for name in std}, std)
+        return vectors.mul({name: diagonal[name] for name in std}, std)
 
     def summed_over_draws(self, drawn: Params) -> Matrix:
         """The sum over draws, for what has an axis of them as the drawn weights have."""
@@ -152,6 +152,7 @@ class Structure(ABC):
     What its matrices can do:
 
     - `moves`: data change it; False where it stays as it is.
+    - `independent`: its matrices are diagonal, with one number for each parameter or for all.
     - `elementwise`: each parameter has a number of its own, so roots can be taken one by one.
     - `only_positive`: it is kept by factors that are never negative, so it has no estimate by
       Price's theorem and no differences (heavy ball).
@@ -164,6 +165,7 @@ class Structure(ABC):
     """
 
     moves: bool = True
+    independent: bool = False
     elementwise: bool = False
     only_positive: bool = False
     says_if_negative: bool = False

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.matrices.known import KnownMatrix
 from bayesrule.types import Params, Rows
 
 Names = tuple[str, ...]
@@ -60,7 +61,9 @@ class BlockMatrix(Matrix):
     def _vector(self, function: Callable[[Matrix, Params], Params], vector: Params) -> Params:
         parts: Params = {}
         for group, block in self.blocks.items():
-            parts |= function(block, pick(vector, self.groups[group]))
+            # A vector need not have those parameters that are known.
+            if part := {name: vector[name] for name in self.groups[group] if name in vector}:
+                parts |= function(block, part)
         return {name: parts[name] for name in vector}
 
     def _gather(self, function: Callable[[Matrix], Params]) -> Params:
@@ -94,7 +97,12 @@ class BlockMatrix(Matrix):
         return self._gather(lambda block: block.inverse_diagonal())
 
     def trace_solve(self, other: Matrix) -> Tensor:
-        return self._sum(lambda group, block: block.trace_solve(other.only(self.groups[group])))
+        def one(group: str, block: Matrix) -> Tensor:
+            # The other matrix need not have those parameters that are known.
+            known = isinstance(block, KnownMatrix)
+            return block.trace_solve(block if known else other.only(self.groups[group]))
+
+        return self._sum(one)
 
     def output_covariance(self, rows: Rows) -> Tensor:
         return self._sum(
@@ -135,6 +143,9 @@ class BlockMatrix(Matrix):
         }
         return replace(self, blocks=blocks)
 
+    def slope(self, std: Params) -> Params:
+        return self._vector(lambda block, part: block.slope(part), std)
+
     def summed_over_draws(self, drawn: Params) -> BlockMatrix:
         return self._map(lambda a, _: a.summed_over_draws(drawn), self)
 
@@ -169,21 +180,34 @@ class BlockMatrix(Matrix):
 class Blocks(Structure):
     """Groups of parameters by name or pattern, each with a structure of its own.
 
-    >>> Blocks({"*.bias": Known()}).parts
-    {'*.bias': Known()}
+    >>> from bayesrule.matrices import Dense, Known
+    >>> params = {"head.weight": torch.zeros(1, 2), "body.weight": torch.zeros(2, 2)}
+    >>> Blocks({"head.*": Dense(), "*": Known()}).identity(params, 2.0).logdet()
+    tensor(1.3863)
     """
 
     parts: Mapping[str, Structure]
 
+    def _any(self, ability: str) -> bool:
+        return any(getattr(part, ability) for part in self.parts.values())
+
+    def _all(self, ability: str) -> bool:
+        return all(getattr(part, ability) for part in self.parts.values())
+
     @property
     def moves(self) -> bool:  # type: ignore[override]
         """Whether data change some block."""
-        return any(part.moves for part in self.parts.values())
+        return self._any("moves")
+
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether all blocks are diagonal."""
+        return self._all("independent")
 
     @property
     def only_positive(self) -> bool:  # type: ignore[override]
         """Whether some block is kept by factors that are never negative."""
-        return any(part.only_positive for part in self.parts.values())
+        return self._any("only_positive")
 
     @property
     def says_if_negative(self) -> bool:  # type: ignore[override]
@@ -191,9 +215,23 @@ class Blocks(Structure):
         return all(part.says_if_negative for part in self.parts.values() if part.moves)
 
     @property
+    def layered(self) -> bool:  # type: ignore[override]
+        """Whether some block is made layer by layer."""
+        return self._any("layered")
+
+    @property
+    def draws_together(self) -> bool:  # type: ignore[override]
+        """Whether the curvatures of all blocks can be summed over draws at once."""
+        return self._all("draws_together")
+
+    @property
     def rank_obstacle(self) -> str | None:
-        obstacles = (part.rank_obstacle for part in self.parts.values())
-        return next((one for one in obstacles if one is not None), None)
+        return next((one for part in self.parts.values() if (one := part.rank_obstacle)), None)
+
+    def in_bases_of(self, matrix: Matrix) -> Structure:
+        assert isinstance(matrix, BlockMatrix)
+        blocks = {k: self.parts[k].in_bases_of(block) for k, block in matrix.blocks.items()}
+        return replace(self, parts={**self.parts, **blocks})
 
     def for_model(self, model: nn.Module) -> Blocks:
         return replace(self, parts={k: part.for_model(model) for k, part in self.parts.items()})
@@ -210,7 +248,7 @@ class Blocks(Structure):
         return self._matrix(params, lambda part, names: part.identity(pick(params, names), scale))
 
     def contract(self, rows: Rows) -> BlockMatrix:
-        return self._matrix(rows.names, lambda part, names: part.contract(rows.only(names)))
+        return self._matrix(tuple(rows.names), lambda part, names: part.contract(rows.only(names)))
 
     def project(self, matrix: Tensor, params: Params) -> BlockMatrix:
         places = torch.arange(matrix.shape[-1], device=matrix.device)

@@ -89,6 +89,9 @@ class DiagonalMatrix(Matrix):
         bend = vectors.mul_(step, step)
         return DiagonalMatrix(vectors.addcdiv_(moved, bend, precision.values, value=0.5 * rate**2))
 
+    def slope(self, std: Params) -> Params:
+        return vectors.mul_({name: self.values[name] for name in std}, std)
+
     def anew(self) -> DiagonalMatrix:
         return self  # It works nothing out.
 
@@ -136,6 +139,7 @@ class SquareMatrix(DiagonalMatrix):
 class Diagonal(Structure):
     """One precision for each weight: the mean-field Gaussian."""
 
+    independent = True
     elementwise = True
     stacks = True
     replays = True
@@ -233,6 +237,7 @@ class IsotropicMatrix(Matrix):
 class Isotropic(Structure):
     """One precision for all weights together."""
 
+    independent = True
     replays = True
 
     def identity(self, params: Params, scale: float) -> IsotropicMatrix:

@@ -71,7 +71,9 @@ class Known(Structure):
     """The structure of parameters that have no variance."""
 
     moves = False
+    independent = True
     elementwise = True
+    says_if_negative = True
 
     def identity(self, params: Params, scale: float) -> KnownMatrix:
         return KnownMatrix()

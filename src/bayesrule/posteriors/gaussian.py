@@ -239,7 +239,7 @@ class GaussianFamily(Family):
     first belief is diagonal and has those standard deviations instead.
     """
 
-    structure: Structure = field(default_factory=Diagonal)  # type: ignore[assignment]
+    structure: Structure = field(default_factory=Diagonal)
     curvature: float = 1.0
     spread: FanIn | None = None
 
@@ -265,7 +265,7 @@ class GaussianFamily(Family):
     @property
     def independent(self) -> bool:  # type: ignore[override]
         """Whether each weight has a variance of its own, and no part in those of others."""
-        return self.structure.elementwise or isinstance(self.structure, Isotropic)
+        return self.structure.independent
 
     @property
     def stack_obstacle(self) -> str | None:

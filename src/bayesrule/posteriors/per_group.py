@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
-import torch
 from torch import Generator, Tensor, nn
 
 from bayesrule.matrices import BlockMatrix, Blocks, Matrix, Structure
@@ -16,6 +14,8 @@ from bayesrule.posteriors._base import Family, Free, Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point, Pull
 from bayesrule.posteriors.prior import Prior, as_prior
+from bayesrule.posteriors.product_prior import ProductPrior, prior_of
+from bayesrule.posteriors.rotated import RotatedFamily
 from bayesrule.types import Local, Params
 
 Names = tuple[str, ...]
@@ -23,55 +23,6 @@ Names = tuple[str, ...]
 
 def _union(parts: Iterable[Params]) -> Params:
     return reduce(lambda a, b: a | b, parts, {})
-
-
-@dataclass(frozen=True)
-class ProductPrior(Prior):
-    """The prior of each group of weights."""
-
-    parts: dict[str, Prior]
-    groups: dict[str, Names]
-
-    @property
-    def proper(self) -> bool:
-        return all(part.proper for part in self.parts.values())
-
-    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
-        for group, part in self.parts.items():
-            names = [name for name in self.groups[group] if name in gradient]
-            part.pull_(pick(gradient, names), pick(at, names), factor)
-        return gradient
-
-    def added_to(self, curvature: Matrix) -> Matrix:
-        blocks = {
-            group: part.added_to(curvature.only(self.groups[group]))
-            for group, part in self.parts.items()
-        }
-        return BlockMatrix(blocks, self.groups)
-
-    def diagonal(self, like: Params) -> Params:
-        found: Params = {}
-        for group, part in self.parts.items():
-            names = pick(like, [name for name in self.groups[group] if name in like])
-            one = part.diagonal(names)
-            found |= (
-                one
-                if isinstance(one, dict)
-                else {k: torch.full_like(v, one) for k, v in names.items()}
-            )
-        return found
-
-    def log_prob(self, params: Params) -> Tensor:
-        return _sum(
-            part.log_prob(pick(params, self.groups[group])) for group, part in self.parts.items()
-        )
-
-    def describe(self) -> Any:
-        return {group: part.describe() for group, part in self.parts.items()}
-
-    def of(self, group: str) -> Prior:
-        """The prior of one group."""
-        return self.parts[group]
 
 
 @dataclass(frozen=True)
@@ -90,6 +41,13 @@ class ProductPoint(Point):
         return _union(
             part.weights(pick(coordinates, part.coordinates)) for part in self.parts.values()
         )
+
+    @property
+    def plain(self) -> Params:
+        return _union(part.plain for part in self.parts.values())
+
+    def seen(self, gradient: Params) -> Params:
+        return _union(part.seen(pick(gradient, part.plain)) for part in self.parts.values())
 
     def price(self, gradient: Params) -> Matrix:
         blocks = {
@@ -217,8 +175,7 @@ class Product(Posterior):
             group: part.with_precision(precision.only(self.groups[group]))
             for group, part in self.parts.items()
         }
-        if any(turn is not None for _, turn in found.values()):
-            raise TypeError("A belief that is kept in eigenbases is not part of a PerGroup().")
+        assert all(turn is None for _, turn in found.values())
         return replace(self, parts={group: part for group, (part, _) in found.items()}), None
 
     def free(self) -> Free:
@@ -254,11 +211,6 @@ class Product(Posterior):
         return next((one for part in self.parts.values() if (one := part.fault())), None)
 
 
-def prior_of(prior: Prior, group: str) -> Prior:
-    """The prior of one group of weights."""
-    return prior.of(group) if isinstance(prior, ProductPrior) else prior
-
-
 def _sum(values: Iterable[Tensor]) -> Tensor:
     first, *others = values
     return sum(others, first)
@@ -284,6 +236,11 @@ class PerGroup(Family):
                     f"PerGroup takes a family for each pattern, got {family!r} for {pattern!r}; "
                     "for example MeanFieldFamily()."
                 )
+            if isinstance(family, RotatedFamily):
+                raise TypeError(
+                    "A belief that is kept in eigenbases is not part of a PerGroup(), got "
+                    f"{family!r} for {pattern!r}; use GaussianFamily(Kronecker())."
+                )
         if not self.families:
             raise ValueError("PerGroup takes at least one pattern and its family.")
 
@@ -297,8 +254,12 @@ class PerGroup(Family):
 
     @property
     def has_mean(self) -> bool:  # type: ignore[override]
-        """Whether gradient descent moves the means of all groups."""
-        return self._all("has_mean")
+        """Whether gradient descent moves the means of all groups, and no spread or each of them.
+
+        Groups whose spread it learns need slopes that groups with a fixed one have no use for.
+        """
+        learned = any(family.has_scales for family in self.families.values())
+        return self._all("has_mean") and (self.has_scales or not learned)
 
     @property
     def has_scales(self) -> bool:  # type: ignore[override]
@@ -379,7 +340,8 @@ class PerGroup(Family):
 
     def prior(self, given: object, params: Params) -> Prior:
         groups = grouped(self.families, params)
-        earlier = given.parts if isinstance(given, Product) else {}
+        _refuse_other_groups(given, groups)
+        earlier = given.parts if isinstance(given, Product | ProductPrior) else {}
         parts = {
             group: self._prior(group, earlier.get(group, given), pick(params, names))
             for group, names in groups.items()
@@ -394,3 +356,15 @@ class PerGroup(Family):
         """A precision is for those groups that have use for one."""
         family, number = self.families[group], isinstance(given, int | float)
         return family.prior(None if number and not family.takes_precision else given, params)
+
+
+def _refuse_other_groups(given: object, groups: dict[str, Names]) -> None:
+    """A TypeError for an earlier posterior that has no part for each of the groups."""
+    whole = isinstance(given, Posterior) and not isinstance(given, Product)
+    if isinstance(given, Prior) and given.earlier is not None:
+        whole = True
+    if whole or (isinstance(given, Product | ProductPrior) and given.groups != groups):
+        raise TypeError(
+            "The prior of a PerGroup() is GaussianPrior(precision) or an earlier posterior of the "
+            f"same groups, {', '.join(map(repr, groups))}, got {given!r}."
+        )

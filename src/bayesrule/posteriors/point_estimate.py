@@ -116,9 +116,9 @@ class PointEstimate(Family):
         return None
 
     def prior(self, given: object, params: Params) -> Prior:
-        if not self.with_prior or isinstance(given, PointBelief):
-            return GaussianPrior(0.0)
-        return gaussian_prior(given)
+        # An earlier value says nothing of how far from it a later one may be.
+        prior = GaussianPrior(0.0) if isinstance(given, PointBelief) else gaussian_prior(given)
+        return prior if self.with_prior else GaussianPrior(0.0)
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         return KnownMatrix()

@@ -120,7 +120,9 @@ class Rotated(Normal):
     several_draws = False
 
     def anew(self) -> Rotated:
-        return Rotated(self.rotated, self.precision.anew())
+        precision = self.precision.anew()
+        assert isinstance(precision, KroneckerMatrix)
+        return Rotated(self.rotated, precision)
 
     def coordinates(self) -> Gaussian:
         return self.inner
@@ -161,6 +163,7 @@ class RotatedFamily(GaussianFamily):
     For rules that keep the bases over many steps, such as `Natural(inverse_every=100)`.
     """
 
+    has_mean = False
     own_coordinates = True
 
     def __post_init__(self) -> None:

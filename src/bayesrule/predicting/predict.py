@@ -140,9 +140,10 @@ def outputs_at(
     starts = range(0, num_examples(x), batch_size)
     outputs = []
     for point in how.points(state.posterior, generator, tracked=False):
+        weights = point.params
         parts = [
             learner.network(
-                point.params, state.buffers, take(x, slice(i, i + batch_size)), training=False
+                weights, state.buffers, take(x, slice(i, i + batch_size)), training=False
             )
             for i in starts
         ]
@@ -204,7 +205,10 @@ def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor
     recording = Recording(problem, Point(state.posterior.mean))
     outputs = recording.outputs.detach()
     rows, _ = recording.backward(one_vector_per_output(torch.ones_like(outputs)), gradient=False)
-    return outputs, state.posterior.precision.output_covariance(rows)  # type: ignore[attr-defined]
+    covariance = state.posterior.precision.output_covariance(rows)  # type: ignore[attr-defined]
+    # Where all weights are known, there is one zero for all of it.
+    size = outputs[0].numel()
+    return outputs, covariance.to(outputs).expand(len(outputs), size, size)
 
 
 def independent_variances(state: State) -> Params:
