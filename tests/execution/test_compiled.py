@@ -50,7 +50,7 @@ def same(a: br.types.State, b: br.types.State) -> None:
         (a.posterior.mean, b.posterior.mean),
         (a.posterior.variance(), b.posterior.variance()),
         (a.buffers, b.buffers),
-        (a.noise, b.noise),
+        (a.likelihood, b.likelihood),
     ):
         assert left.keys() == right.keys()
         for name, value in left.items():

@@ -62,9 +62,9 @@ def learner(rule: br.rules.Rule, structure: br.matrices.Structure | None = None)
 
 
 RULES = {
-    "every step": br.Noisy(br.schedules.cosine(0.05, 30), 0.05, momentum=Average(0.9)),
-    "some steps": br.Noisy(0.05, 0.05, stats_every=2, inverse_every=6, kl_clip=1e-2),
-    "damped": br.Noisy(
+    "every step": br.Natural(br.schedules.cosine(0.05, 30), 0.05, momentum=Average(0.9)),
+    "some steps": br.Natural(0.05, 0.05, stats_every=2, inverse_every=6, kl_clip=1e-2),
+    "damped": br.Natural(
         0.05, 0.1, momentum=Velocity(0.5), damping=1e-2, stats_every=3, inverse_every=5
     ),
 }

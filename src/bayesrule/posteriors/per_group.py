@@ -326,6 +326,18 @@ class PerGroup(Family):
             return None
         return Blocks(parts)  # type: ignore[arg-type]
 
+    def _first(self, obstacle: str) -> str | None:
+        each = (getattr(family, obstacle) for family in self.families.values())
+        return next((reason for reason in each if reason is not None), None)
+
+    @property
+    def stack_obstacle(self) -> str | None:
+        return self._first("stack_obstacle")
+
+    @property
+    def replay_obstacle(self) -> str | None:
+        return self._first("replay_obstacle")
+
     def for_model(self, model: nn.Module) -> PerGroup:
         parts = {pattern: family.for_model(model) for pattern, family in self.families.items()}
         return replace(self, families=parts)

@@ -309,7 +309,7 @@ class TestStates:
         stack = Stacked(method("vogn")(20), NUM)
         state, info = stack.step(stack.init(), real(0))
         stack.step(state, real(1), donate=True)
-        with pytest.raises(RuntimeError, match="given up to a later step"):
+        with pytest.raises(RuntimeError, match="A later step has changed"):
             _ = info.kl
 
     def test_a_net_goes_on_alone(self) -> None:
