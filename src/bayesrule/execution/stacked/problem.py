@@ -52,7 +52,7 @@ class StackedProblem(Problem):
         curvature: Curvature,
         structure: Structure,
     ) -> Iterator[tuple[Problem, Point]]:
-        if self.chain is None or not takes_several(curvature, posterior):
+        if self.chain is None or not takes_several(expectation, curvature, posterior):
             yield from super().points(expectation, posterior, curvature, structure)
             return
         together = structure.draws_together and curvature.draws_together
