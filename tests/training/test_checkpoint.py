@@ -174,7 +174,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         (lambda: laplace(Dense()), "it also holds 'posterior/precision/values/0.bias'"),
         (
             lambda: bayesrule.ogn(net(), GaussianLikelihood(noise=1.0), num_data=12),
-            "it also holds 'noise/a'",
+            "it also holds 'likelihood/a'",
         ),
         (
             lambda: bayesrule.rmsprop(net(), GaussianLikelihood(), num_data=12),
