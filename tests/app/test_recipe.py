@@ -98,9 +98,7 @@ def test_every_likelihood_trains(
 def test_every_method_trains_and_its_step_size_falls_to_zero(method: str) -> None:
     recipe = Recipe(method, hidden=(3,), epochs=2, batch_size=5)
     rule = recipe.learner(2, 1, 12).rule
-    assert isinstance(rule, Natural | Elbo) == (
-        "learning_rate" in option_names(METHODS[method])
-    )
+    assert isinstance(rule, Natural | Elbo) == ("learning_rate" in option_names(METHODS[method]))
     rate = rule.learning_rate if isinstance(rule, Natural | Elbo) else None
     if Need.LINEAR_MODEL in record(method).needs:
         assert recipe.linear

@@ -25,6 +25,7 @@ class LogDensity:
     out: with `a = a₀ + N/2T` and `b = b₀ + Σ(y − f)²/2T` the first term becomes
     `log Γ(a) − log Γ(a₀) + a₀ log b₀ − a log b − N/2T log 2π`.
 
+    >>> from bayesrule import GaussianLikelihood
     >>> data = torch.zeros(2, 1), torch.zeros(2, 1)
     >>> density = LogDensity(nn.Linear(1, 1), GaussianLikelihood(noise=1.0), data)
     >>> round(float(density(torch.zeros(2, dtype=torch.float64))) / math.log(2.0 * math.pi), 6)

@@ -125,6 +125,9 @@ class Product(Posterior):
 
     __repr__ = Posterior.__repr__
 
+    def words(self) -> str:
+        return f"Product of {' and '.join(part.words() for part in self.parts.values())}"
+
     def _each(self, function: Callable[[Posterior], Params]) -> Params:
         return _union(function(part) for part in self.parts.values())
 
