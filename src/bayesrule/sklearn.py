@@ -196,7 +196,8 @@ class _Bayes(BaseEstimator):
 class BayesRegressor(RegressorMixin, _Bayes):
     """Regression by a Bayesian neural network: predictions that say how sure they are.
 
-    - `method`: a name (`bayesrule.methods.METHODS`; hyphens or underscores) or a function of the same form.
+    - `method`: a name (`bayesrule.methods.METHODS`; hyphens or underscores) or a function of the
+      same form.
     - `likelihood`: "gaussian" (the default; its noise is learned), "heteroscedastic" (noise that
       depends on the inputs) or "poisson" (counts, which are not standardised).
     - `hidden`: sizes of the hidden layers; the linear methods "ridge" and "newton" have none.
