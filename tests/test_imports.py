@@ -30,7 +30,7 @@ FOLDERS: list[set[str]] = [
     {"training"},
     {"explore", "hmc", "optim", "sequences"},
     {"app"},
-    {"__main__", "sklearn"},
+    {"__main__", "_renamed", "sklearn"},
 ]
 RANK = {name: rank for rank, layer in enumerate(FOLDERS) for name in layer}
 FACADE = "__init__"

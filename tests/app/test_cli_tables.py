@@ -75,7 +75,8 @@ def test_moments_are_refused_where_weights_vary_together(tmp_path: Path) -> None
     file, run = table(tmp_path), tmp_path / "run"
     call("fit", file, "--target", "price", "--method", "laplace", "--out", run, *FAST)
     line = only_line(call("predict", run, file, "--how", "moments"))
-    assert "DenseMatrix knows of how they vary together" in line
+    assert "Gaussian over DenseMatrix" in line
+    assert "knows of how they vary together" in line
 
 
 def test_json_is_all_that_stands_on_standard_output(tmp_path: Path) -> None:

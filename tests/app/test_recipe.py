@@ -21,7 +21,7 @@ from bayesrule.likelihoods import (
     PoissonLikelihood,
 )
 from bayesrule.methods import METHODS, Need, option_names, record
-from bayesrule.rules import Elbo, Natural, Noisy
+from bayesrule.rules import Elbo, Natural
 from bayesrule.training import checkpoint
 
 X = torch.linspace(-1.0, 1.0, 24).reshape(12, 2)
@@ -98,10 +98,8 @@ def test_every_likelihood_trains(
 def test_every_method_trains_and_its_step_size_falls_to_zero(method: str) -> None:
     recipe = Recipe(method, hidden=(3,), epochs=2, batch_size=5)
     rule = recipe.learner(2, 1, 12).rule
-    assert isinstance(rule, Natural | Elbo | Noisy) == (
-        "learning_rate" in option_names(METHODS[method])
-    )
-    rate = rule.learning_rate if isinstance(rule, Natural | Elbo | Noisy) else None
+    assert isinstance(rule, Natural | Elbo) == ("learning_rate" in option_names(METHODS[method]))
+    rate = rule.learning_rate if isinstance(rule, Natural | Elbo) else None
     if Need.LINEAR_MODEL in record(method).needs:
         assert recipe.linear
         assert not callable(rate)
@@ -132,7 +130,7 @@ def test_a_method_gets_only_the_options_it_has() -> None:
 
 def _rate(recipe: Recipe) -> schedules.Schedule:
     rule = recipe.learner(2, 1, 12).rule
-    assert isinstance(rule, Natural | Elbo | Noisy)
+    assert isinstance(rule, Natural | Elbo)
     assert callable(rule.learning_rate)
     return rule.learning_rate
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
+from bayesrule.tensors import tree
 from bayesrule.training.models import mlp
 
 pytestmark = [
@@ -41,6 +42,7 @@ def both(
         plain, info = learner.step(plain, batch)
         fused, same = step(fused, batch)
         torch.testing.assert_close(same.loss, info.loss)
+        torch.testing.assert_close(same.kl, info.kl)
     return plain, fused
 
 
@@ -50,7 +52,7 @@ def same(a: br.types.State, b: br.types.State) -> None:
         (a.posterior.mean, b.posterior.mean),
         (a.posterior.variance(), b.posterior.variance()),
         (a.buffers, b.buffers),
-        (a.noise, b.noise),
+        (a.likelihood, b.likelihood),
     ):
         assert left.keys() == right.keys()
         for name, value in left.items():
@@ -73,14 +75,22 @@ def test_learned_noise_and_missing_targets() -> None:
     same(*both(learner, batches))
 
 
+def test_noise_that_follows_a_schedule() -> None:
+    torch.manual_seed(0)
+    likelihood = br.GaussianLikelihood(noise=br.schedules.exponential(1.0, rate=0.5))
+    learner = br.tagi(mlp(3, 2, (4,)), likelihood, num_data=20)
+    same(*both(learner, [(torch.randn(5, 3), torch.randn(5, 2)) for _ in range(4)]))
+
+
 def test_the_old_state_is_kept_on_request() -> None:
     learner = br.tagi(nn.Linear(2, 1), br.GaussianLikelihood(noise=0.1), num_data=5)
-    state = learner.init()
-    before = {k: v.clone() for k, v in state.posterior.mean.items()}
-    br.execution.Compiled(learner, "eager").step(
-        state, (torch.ones(5, 2), torch.ones(5, 1)), donate=False
-    )
-    assert all(torch.equal(before[k], v) for k, v in state.posterior.mean.items())
+    state, step = learner.init(), br.execution.Compiled(learner, "eager").step
+    for _ in range(3):  # The first step is not compiled.
+        before = tree.map_tensors(state, torch.clone)
+        new, _ = step(state, (torch.ones(5, 2), torch.ones(5, 1)), donate=False)
+        same(before, state)
+        assert not torch.equal(new.posterior.mean["weight"], state.posterior.mean["weight"])
+        state = new
 
 
 def test_a_run_is_the_same() -> None:
@@ -110,8 +120,10 @@ def test_what_cannot_be_compiled_is_refused() -> None:
     with pytest.raises(TypeError, match=r"such as tagi; this one has the rule Natural"):
         br.execution.Compiled(br.vogn(model, br.GaussianLikelihood(), num_data=3))
     learner = br.tagi(model, br.GaussianLikelihood(), num_data=3)
+    step = br.execution.Compiled(learner).step
+    state, _ = step(learner.init(), batch)  # The first step is not compiled.
     with pytest.raises(ValueError, match="draws random numbers in training"):
-        br.execution.Compiled(learner).step(learner.init(), batch)
+        step(state, batch)
     uncertain = br.moments.uncertain(batch[0], 0.1), batch[1]
     with pytest.raises(TypeError, match="one plain tensor"):
         br.execution.Compiled(learner).step(learner.init(), uncertain)

@@ -224,7 +224,7 @@ class TestRefusals:
 
     def test_weights_that_vary_together(self) -> None:
         learner = br.ridge(nn.Linear(3, 1), br.GaussianLikelihood(noise=1.0), num_data=2)
-        with pytest.raises(TypeError, match="it would lose what DenseMatrix knows"):
+        with pytest.raises(TypeError, match="it would lose what Gaussian over DenseMatrix knows"):
             br.explore.infer_inputs(
                 learner, learner.init(), torch.zeros(2, 3), torch.zeros(2), variance=1.0
             )

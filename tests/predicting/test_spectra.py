@@ -9,8 +9,8 @@ from exact import DTYPE, close, generator, randn
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix, SubsetMatrix
-from bayesrule.posteriors import Gaussian, KTied, MeanField, Posterior
+from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
+from bayesrule.posteriors import Gaussian, KTied, MeanField, PointBelief, Posterior, Product
 from bayesrule.predicting.spectra import (
     Spectrum,
     compress,
@@ -81,11 +81,20 @@ def _precision(names: tuple[str, ...] = tuple(MEAN)) -> Params:
     return {name: (-2.0 * LOG_STD[name]).exp() for name in names}
 
 
+def _beside_known(belief: Posterior) -> Product:
+    """A belief over the matrix alone; all other weights are known."""
+    others = {name: value for name, value in MEAN.items() if name != "w"}
+    parts = {"w": belief, "*": PointBelief(others)}
+    return Product(parts, {"w": ("w",), "*": tuple(others)})
+
+
 INDEPENDENT: dict[str, Posterior] = {
     "mean-field": _mean_field(),
     "diagonal": Gaussian(MEAN, DiagonalMatrix(_precision())),
-    "some weights": Gaussian(MEAN, SubsetMatrix(DiagonalMatrix(_precision(("w",))), ("w",))),
-    "known": MeanField(MEAN, {"w": LOG_STD["w"]}),
+    "some weights": _beside_known(
+        Gaussian({"w": MEAN["w"]}, DiagonalMatrix(_precision(("w",)))),
+    ),
+    "known": _beside_known(MeanField({"w": MEAN["w"]}, {"w": LOG_STD["w"]})),
 }
 
 

@@ -88,23 +88,21 @@ class Compiled:
         return self._next(state, batch, self._plan, found)
 
     def _tensors(self, state: State) -> Tensors:
-        """What a compiled step changes; those of the last step's state are known."""
+        """What a compiled step reads and changes; those of the last step's state are known."""
         if self._last is not None and self._last[0] is state:
             return self._last[1]
-        return [v for _, v in tree.leaves(_moving(state)) if isinstance(v, Tensor)]
+        return [v for _, v in tree.leaves(_parts(state)) if isinstance(v, Tensor)]
 
     def _next(self, state: State, batch: Batch, plan: _Plan, found: Tensors) -> tuple[State, Info]:
         """The state after a compiled step; what the likelihood learns is no part of the step."""
-        moving = _moving(state)
         tensors = self._tensors(state) if plan.static is None else plan.static[2:]
-        if plan.static is not None:
-            moving = _rebuilt(moving, tensors)
+        # New objects: what the old ones worked out from these tensors is no longer so.
+        parts = _rebuilt(_parts(state), tensors)
         statistics = dict(zip(plan.learned, found[1:], strict=True))
-        likelihood = state.likelihood
         if statistics or self.learner.likelihood.scheduled:
-            likelihood = self._problem(state, batch).learned(statistics)
-        new = replace(state, **moving, likelihood=likelihood, step=state.step + 1)
-        self._last = new, [v for _, v in tree.leaves(_moving(new)) if isinstance(v, Tensor)]
+            parts["likelihood"] = self._problem(state, batch).learned(statistics)
+        new = replace(state, **parts, step=state.step + 1)
+        self._last = new, self._tensors(new)
         kl = getattr(self._stepper, "kl", None)
         return new, self.learner.info(found[0], new, divergence=kl)
 
@@ -135,12 +133,12 @@ class Compiled:
         """One step as a function of tensors, which it changes."""
 
         def function(x: Tensor, y: Tensor, *flat: Tensor) -> Tensors:
-            moving = _rebuilt(_moving(state), list(flat))
-            begin = replace(state, **moving)
+            parts = _rebuilt(_parts(state), list(flat))
+            begin = replace(state, **parts)
             problem = _Deferred.of(self._problem(begin, (x, y)))
             new, info = self.learner.advance(begin, problem, donate=True)
-            after = dict(tree.leaves(_moving(new)))
-            for name, old in tree.leaves(moving):
+            after = dict(tree.leaves(_parts(new)))
+            for name, old in tree.leaves(parts):
                 value = after[name]
                 if isinstance(old, Tensor) and value is not old:
                     old.copy_(value)  # type: ignore[arg-type]
@@ -150,14 +148,15 @@ class Compiled:
         return function
 
 
-def _moving(state: State) -> dict[str, Any]:
-    """What a step moves, but for the likelihood's state."""
-    return {"posterior": state.posterior, "rule": state.rule, "buffers": state.buffers}
+def _parts(state: State) -> dict[str, Any]:
+    """The parts of a state that hold tensors which a step reads or changes."""
+    names = "posterior", "rule", "buffers", "likelihood"
+    return {name: getattr(state, name) for name in names}
 
 
-def _rebuilt(moving: dict[str, Any], flat: Tensors) -> dict[str, Any]:
+def _rebuilt(parts: dict[str, Any], flat: Tensors) -> dict[str, Any]:
     tensors = iter(flat)
-    return tree.map_tensors(moving, lambda _: next(tensors))
+    return tree.map_tensors(parts, lambda _: next(tensors))
 
 
 class _Deferred:

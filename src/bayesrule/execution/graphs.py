@@ -52,7 +52,7 @@ def copy_into(target: object, source: object) -> None:
             places.append(place)
             tensors.append(value)
     if places:
-        torch._foreach_copy_(places, tensors)
+        torch._foreach_copy_(places, _apart(tensors, places))
 
 
 def _copy_each(target: object, source: object) -> None:
@@ -86,3 +86,9 @@ def in_rows(nested: T) -> T:
         new = {name: in_rows(child) for name, child in tree.children(nested)}
         return replace(nested, **new)
     return nested
+
+
+def _apart(tensors: list[Tensor], places: list[Tensor]) -> list[Tensor]:
+    """The tensors, with copies of those that are in the memory of a place to be written to."""
+    written = {place.untyped_storage().data_ptr() for place in places}
+    return [t.clone() if t.untyped_storage().data_ptr() in written else t for t in tensors]

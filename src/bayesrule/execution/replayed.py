@@ -41,6 +41,11 @@ def replay_obstacle(learner: Learner) -> str | None:
     return learner.rule.replay_obstacle(learner.family)
 
 
+def on_gpu(y: Tensor) -> bool:
+    """Whether there is something to be gained from replaying."""
+    return y.is_cuda
+
+
 @dataclass(frozen=True)
 class _Plan:
     """A captured step: where its batch lies, its rates, and its loss."""
@@ -96,7 +101,7 @@ class Replayed:
         """The next state, and what a person wants to see of the step."""
         x, y = batch
         # The first step may find that each output has a noise of its own.
-        if not y.is_cuda or state.step == 0:
+        if not on_gpu(y) or state.step == 0:
             return self._plain(state, batch, donate, sizes)
         if not donate:
             state = tree.map_tensors(state, torch.clone)

@@ -187,8 +187,8 @@ def _linearised_draws(learner: Learner, state: State, x: Inputs, num: int, seed:
     generator = seeds.generator(outputs.device, seed, 0)
     changes: list[Tensor] = []
     for _ in range(num):
-        offset = state.posterior.offset(generator)
-        along = [offset[name] for name in used]
+        drawn = state.posterior.sample(generator)
+        along = [drawn[name] - mean[name].detach() for name in used]
         changes += torch.autograd.grad(list(used.values()), dual, along, retain_graph=True)
     return outputs.detach() + torch.stack(changes)
 

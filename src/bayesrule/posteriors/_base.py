@@ -148,6 +148,10 @@ class Posterior(ABC):
         """All tensors of the belief, by slash-separated names."""
         return {k: v for k, v in tree.leaves(self) if isinstance(v, Tensor)}
 
+    def words(self) -> str:
+        """The kind of belief, in a word or two."""
+        return type(self).__name__
+
     def __repr__(self) -> str:
         names = list(self.mean)
         shown = ", ".join(names[:3]) + (f", … {len(names) - 3} more" if len(names) > 3 else "")

@@ -41,6 +41,9 @@ class Normal(Posterior):
         known = self.precision.inverse_diagonal()
         return {k: known[k] if k in known else torch.zeros_like(v) for k, v in self.mean.items()}
 
+    def words(self) -> str:
+        return f"{type(self).__name__} over {type(self.precision).__name__}"
+
     def offset(self, generator: Generator) -> Params:
         """A draw of `θ − mean`."""
         return self.precision.inv_sqrt(vectors.randn_like(self.mean, generator))

@@ -93,6 +93,9 @@ class Product(Posterior):
 
     __repr__ = Posterior.__repr__
 
+    def words(self) -> str:
+        return f"Product of {' and '.join(part.words() for part in self.parts.values())}"
+
     def _each(self, function: Callable[[Posterior], Params]) -> Params:
         found = _union(function(part) for part in self.parts.values())
         return {name: found[name] for name in self.names or found if name in found}
@@ -307,6 +310,18 @@ class PerGroup(Family):
         if any(part is None for part in parts.values()):
             return None
         return Blocks(parts)  # type: ignore[arg-type]
+
+    def _first(self, obstacle: str) -> str | None:
+        each = (getattr(family, obstacle) for family in self.families.values())
+        return next((reason for reason in each if reason is not None), None)
+
+    @property
+    def stack_obstacle(self) -> str | None:
+        return self._first("stack_obstacle")
+
+    @property
+    def replay_obstacle(self) -> str | None:
+        return self._first("replay_obstacle")
 
     def for_model(self, model: nn.Module) -> PerGroup:
         parts = {pattern: family.for_model(model) for pattern, family in self.families.items()}

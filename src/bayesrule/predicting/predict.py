@@ -217,8 +217,9 @@ def independent_variances(state: State) -> Params:
         return state.posterior.uncertain_variance()
     raise TypeError(
         "Moment propagation is for independent Gaussian weights; it would lose what "
-        f"{state.posterior!r} knows of how they vary together. Use Linearised() or Draws(num) to "
-        "predict; inputs and hidden units can be inferred from tagi or another diagonal belief."
+        f"{state.posterior.words()} knows of how they vary together. Use Linearised() or "
+        "Draws(num) to predict; inputs and hidden units can be inferred from tagi or another "
+        "diagonal belief."
     )
 
 

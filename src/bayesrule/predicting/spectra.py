@@ -10,7 +10,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from bayesrule.posteriors import MeanField, Posterior
+from bayesrule.posteriors import MeanField, PointBelief, Posterior, Product
 from bayesrule.posteriors.tied import Rank, matrix_shape, tied_ranks
 from bayesrule.tensors import vectors
 from bayesrule.types import Params, State
@@ -80,8 +80,8 @@ def spectrum(posterior: Posterior) -> dict[str, Spectrum]:
 @overload
 def compress(belief: State, rank: Rank = 2) -> State: ...
 @overload
-def compress(belief: Posterior, rank: Rank = 2) -> MeanField: ...
-def compress(belief: State | Posterior, rank: Rank = 2) -> State | MeanField:
+def compress(belief: Posterior, rank: Rank = 2) -> MeanField | Product: ...
+def compress(belief: State | Posterior, rank: Rank = 2) -> State | MeanField | Product:
     """The same belief with the standard deviations of each matrix truncated to a rank.
 
     The first k terms of the singular value decomposition of σ stay, and so do the means. Entries of
@@ -89,8 +89,8 @@ def compress(belief: State | Posterior, rank: Rank = 2) -> State | MeanField:
     a millionth of the matrix's mean, so that the KL is finite. `rank` is as for `KTiedFamily`.
 
     The result is a `MeanField`, which holds all entries of σ; `compressed_parameters` says how many
-    numbers the truncated belief needs. A truncated state is for predictions, not for more steps:
-    the rule's memory stays as it was.
+    numbers the truncated belief needs. Weights without a variance are beside it in a `Product`. A
+    truncated state is for predictions, not for more steps: the rule's memory stays as it was.
     """
     if isinstance(belief, State):
         return dataclasses.replace(belief, posterior=compress(belief.posterior, rank))
@@ -98,7 +98,12 @@ def compress(belief: State | Posterior, rank: Rank = 2) -> State | MeanField:
     for name, k in tied_ranks(std, rank).items():
         std[name] = _cut(std[name], k)
     mean = {name: value.clone() for name, value in belief.mean.items()}
-    return MeanField(mean, {name: value.log() for name, value in std.items()})
+    known = {name: mean.pop(name) for name in list(mean) if name not in std}
+    spread = MeanField(mean, {name: value.log() for name, value in std.items()})
+    if not known:
+        return spread
+    groups = {"|".join(mean): tuple(mean), "*": tuple(known)}
+    return Product(dict(zip(groups, (spread, PointBelief(known)), strict=True)), groups)
 
 
 def compressed_parameters(posterior: Posterior, rank: Rank = 2) -> int:
@@ -129,5 +134,5 @@ def _standard_deviations(posterior: Posterior) -> Params:
         return dict(posterior.std())
     raise TypeError(
         "Spectra are for beliefs with independent weights: a MeanField, a KTied or a Gaussian with "
-        f"a diagonal precision, got {posterior!r}."
+        f"a diagonal precision, got {posterior.words()}."
     )

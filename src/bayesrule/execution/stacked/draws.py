@@ -20,9 +20,10 @@ from bayesrule.types import Local, Params
 _MOST = 1 << 25
 
 
-def takes_several(curvature: Curvature, posterior: Posterior) -> bool:
+def takes_several(expectation: Expectation, curvature: Curvature, posterior: Posterior) -> bool:
     """Whether a curvature of a chain looks at weights alone, or what it does is a product."""
-    return curvature.of_weights or (curvature.needs_draws and posterior.several_draws)
+    drawn_at_once = posterior.several_draws and expectation.plain_draws
+    return curvature.of_weights or (curvature.needs_draws and drawn_at_once)
 
 
 def most_draws(posterior: Posterior) -> int:

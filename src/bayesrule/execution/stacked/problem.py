@@ -52,7 +52,7 @@ class StackedProblem(Problem):
         curvature: Curvature,
         structure: Structure,
     ) -> Iterator[tuple[Problem, Point]]:
-        if self.chain is None or not takes_several(curvature, posterior):
+        if self.chain is None or not takes_several(expectation, curvature, posterior):
             yield from super().points(expectation, posterior, curvature, structure)
             return
         together = structure.draws_together and curvature.draws_together
@@ -140,18 +140,16 @@ class StackedProblem(Problem):
             moved = self.likelihood.update(first, {}, self.weight)
             return {name: value.expand(len(self.y)).clone() for name, value in moved.items()}
         like = next(iter(statistics.values()))
+        if all(value.ndim < like.ndim for value in state.values()):
+            # The first step: a single net tells what its outputs share from what each has alone.
+            each = 0 if isinstance(self.weight, Tensor) else None
+            return vmap(self.likelihood.update, (0, 0, each))(state, statistics, self.weight)
         wide = {
             name: value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))
             for name, value in state.items()
         }
         found = self.likelihood.update(wide, statistics, over(self.weight, like))  # type: ignore[arg-type]
-        # What all outputs of a net share stays one number.
-        return {
-            name: value.reshape(state[name].shape)
-            if value.numel() == state[name].numel()
-            else value
-            for name, value in found.items()
-        }
+        return {name: value.reshape(state[name].shape) for name, value in found.items()}
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
         def one(mean: Params, variance: Params, state: Params, buffers: Params, x: Any, y: Tensor):  # type: ignore[no-untyped-def]

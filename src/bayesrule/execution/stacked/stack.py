@@ -42,8 +42,8 @@ class Stacked:
     give `sizes` to `step` instead. `num_data` may differ from net to net.
 
     Nets of linear layers and activations are run by batched products, all weight draws of a step at
-    once; others by `torch.vmap`. For what cannot be stepped together, `stackable.obstacle(learner)`
-    says why.
+    once; others by `torch.vmap`. For what cannot be stepped together, `obstacle(learner)` of
+    `execution.stacked.obstacles` says why.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn

@@ -144,6 +144,8 @@ class TestOptions:
             ("vogn", {"draws": 2, "temperature": 0.5}),
             ("ivon", {"clip": 0.01, "learning_rate": br.schedules.cosine(0.1, steps=10)}),
             ("mean_field", {"expectation": br.Draws(2, antithetic=True), "known": ("0.*",)}),
+            ("mean_field", {"expectation": br.Draws(4, antithetic=True)}),
+            ("mean_field", {"expectation": br.Draws(3)}),
             ("mean_field", {"keep_gradients": True, "kl_weight": br.schedules.linear(0.0, 1.0, 9)}),
             ("mean_field", {"optimiser": torch.optim.NAdam}),
             ("mean_field", {"optimiser": torch.optim.SGD}),
@@ -309,7 +311,7 @@ class TestStates:
         stack = Stacked(method("vogn")(20), NUM)
         state, info = stack.step(stack.init(), real(0))
         stack.step(state, real(1), donate=True)
-        with pytest.raises(RuntimeError, match="given up to a later step"):
+        with pytest.raises(RuntimeError, match="A later step has changed"):
             _ = info.kl
 
     def test_a_net_goes_on_alone(self) -> None:

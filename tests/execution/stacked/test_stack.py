@@ -87,7 +87,10 @@ def test_one_example_at_a_time() -> None:
 
 
 def test_linearised_activations() -> None:
-    options = {"activations": br.moments.LocallyLinear(), "rule": br.Conditioning(loss=0.01)}
+    options = {
+        "activations": br.moments.LocallyLinear(),
+        "rule": br.Conditioning(largest_share=0.01),
+    }
     follow(br.tagi(mlp(3, 1), br.GaussianLikelihood(noise=0.3), num_data=30, **options))  # type: ignore[arg-type]
 
 
@@ -161,8 +164,10 @@ def test_fewer_data_are_filled_up_with_missing_targets() -> None:
     # Fewer examples would be taken for as much of the data, so that the scale is not the same.
     fewer, _ = learner.step(stack.unstack(stack.init())[1], (x[1, :4], y[1, :4]))
     found = stack.unstack(state)[1]
-    assert torch.equal(found.noise["a"], fewer.noise["a"].expand_as(found.noise["a"]))
-    torch.testing.assert_close(found.noise["b"], fewer.noise["b"])
+    assert torch.equal(
+        found.likelihood["a"], fewer.likelihood["a"].expand_as(found.likelihood["a"])
+    )
+    torch.testing.assert_close(found.likelihood["b"], fewer.likelihood["b"])
     for name, value in fewer.posterior.mean.items():
         torch.testing.assert_close(found.posterior.mean[name], value)
 

@@ -11,6 +11,8 @@ from torch import nn
 import bayesrule as br
 from bayesrule import Learner
 from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
+from bayesrule.posteriors import Family, Posterior
+from bayesrule.rules import Memory
 from bayesrule.training.models import mlp
 
 TOGETHER = (
@@ -37,8 +39,25 @@ class Lamb(torch.optim.Adam):
     """An optimiser of somebody's own."""
 
 
-class Steps(br.Natural):
-    """A rule of somebody's own."""
+class Steps(br.rules.Rule):
+    """A rule of somebody's own, which says nothing of stacks."""
+
+    rule = br.Natural()
+
+    def check(self, *parts: Any) -> None:
+        self.rule.check(*parts)
+
+    def structure(self, family: Family) -> br.matrices.Structure:
+        return self.rule.structure(family)
+
+    def init(self, *first: Any) -> Memory:
+        return self.rule.init(*first)
+
+    def rates(self, step: int) -> Any:
+        return self.rule.rates(step)
+
+    def move(self, *given: Any) -> tuple[Posterior, Memory]:
+        return self.rule.move(*given)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +119,9 @@ def test_rules_and_families_of_somebodys_own() -> None:
         **parts,
     )
     assert obstacle(own) == "the rule Steps"
+    x, y = torch.randn(6, 3), torch.randn(6, 1)
+    runs = br.fit_many([own, own], [(x, y)] * 2, epochs=1, progress=False)
+    assert [run.predict(x).mean.shape for run in runs] == [(6, 1)] * 2
     isotropic = Learner(
         mlp(3, 1),
         br.GaussianLikelihood(),

@@ -14,6 +14,7 @@ import bayesrule as br
 from bayesrule import Learner
 from bayesrule.execution.stacked import draws as stacked_draws
 from bayesrule.execution.stacked.obstacles import obstacle
+from bayesrule.execution.stacked.problem import StackedProblem
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.matrices.factors import eigen, inverse_root
 from bayesrule.tensors import tree
@@ -59,6 +60,11 @@ def plain(
         return Learner(chosen, likelihood, num_data=n, posterior=family, rule=rule, **given)
 
     return build
+
+
+def noisy(momentum: br.rules.Momentum | None = None, **options: Any) -> br.Natural:
+    """Natural gradients with the prior at the drawn weights."""
+    return br.Natural(0.05, 0.05, momentum, prior_at_draws=True, **options)
 
 
 def equal(found: State, expected: State) -> None:
@@ -130,7 +136,7 @@ def test_beliefs_that_are_kept_in_eigenbases(name: str, damping: float) -> None:
 
 
 def test_exact_damping() -> None:
-    rule = br.Noisy(0.05, 0.5, br.Average(0.9))
+    rule = br.Natural(0.05, 0.5, br.Average(0.9), prior_at_draws=True)
     smooth = mlp(3, 1, hidden=(5, 4), activation=nn.Tanh)
     follow(plain(br.Kronecker(exact=True), rule, model=smooth), sizes=(6, 6, 5))
 
@@ -147,8 +153,8 @@ def test_exact_damping() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        br.Noisy(0.05, 0.05, br.Average(0.9), kl_clip=1e-3, stats_every=2, inverse_every=4),
-        br.Noisy(0.05, 0.05, br.rules.Velocity(0.9), damping=0.1),
+        noisy(br.Average(0.9), kl_clip=1e-3, stats_every=2, inverse_every=4),
+        noisy(br.rules.Velocity(0.9), damping=0.1),
         br.Natural(0.05, 0.05, br.Average(0.9)),
     ],
     ids=["seldom", "damped", "natural"],
@@ -163,7 +169,7 @@ def test_antithetic_draws_frozen_weights_and_no_bias() -> None:
     model = nn.Sequential(*parts)
     model[2].weight.requires_grad_(False)
     pairs = {"expectation": br.Draws(4, antithetic=True)}
-    follow(plain(br.Kronecker(), br.Noisy(0.05, 0.05), model, **pairs))
+    follow(plain(br.Kronecker(), noisy(), model, **pairs))
 
 
 @pytest.mark.parametrize("name", ["noisy_kfac", "vogn"])
@@ -172,14 +178,14 @@ def test_large_nets_are_drawn_a_few_at_a_time(name: str, monkeypatch: pytest.Mon
     whole = follow(build)
     size = sum(value.numel() for value in whole.posterior.mean.values())
     groups: list[int] = []
-    summed = stacked_draws._summed
+    drawn = StackedProblem.drawn
 
-    def counted(*given: Any) -> Any:
-        groups.append(next(iter(given[-2].params.values())).shape[1])
-        return summed(*given)
+    def counted(self: StackedProblem, num: int) -> StackedProblem:
+        groups.append(num)
+        return drawn(self, num)
 
     monkeypatch.setattr(stacked_draws, "_MOST", 2 * size)
-    monkeypatch.setattr(stacked_draws, "_summed", counted)
+    monkeypatch.setattr(StackedProblem, "drawn", counted)
     equal(follow(build), whole)
     assert groups[:3] == [2, 2, 1]
 
