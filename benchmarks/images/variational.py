@@ -17,7 +17,7 @@ from bayesrule import schedules
 from bayesrule.app.data.errors import nearest
 from bayesrule.app.provenance import machine, versions
 from bayesrule.curvature import Problem, SecondOrder
-from bayesrule.execution.replayed import Replayed, replayable
+from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.posteriors.factorised import Factorised, StdSlope
@@ -100,7 +100,7 @@ def train(
     device, num = x.device, epochs or task.epochs
     learner = _learner(task, trial, device, len(y), num * (len(y) // task.batch_size))
     state, generator = learner.init(seed), Generator(device).manual_seed(seed)
-    step = Replayed(learner).step if replayable(learner) else learner.step
+    step = learner.step if replay_obstacle(learner) else Replayed(learner).step
     history: list[Figures] = []
     for epoch in range(num):
         begun, total = time.perf_counter(), torch.zeros((), device=device)

@@ -19,10 +19,11 @@ from torch.nn import functional
 from bayesrule.app.data.errors import nearest
 from bayesrule.app.provenance import machine, versions
 from bayesrule.execution.memory import keep_memory
-from bayesrule.execution.replayed import Replayed, replayable
+from bayesrule.execution.replayed import Replayed, replay_obstacle
+from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import find
-from bayesrule.rules import Noisy
+from bayesrule.rules import Natural, Rule
 from bayesrule.tensors.network import forked_randomness
 from bayesrule.training.models import mlp
 from benchmarks.images import variational_tasks
@@ -113,7 +114,7 @@ def run(
     Where memory happens to lie makes some steps of a process slower than others, for as long as it
     lives; with several `processes`, one after another, medians are over the rounds of all of them.
     Without `methods`, those of each case. On a GPU the images are channels last and products in
-    TF32; Adam's step is a CUDA graph, and so are those of methods that follow the ELBO's gradient.
+    TF32; Adam's step is a CUDA graph, and so are those of all methods that can be replayed.
     """
     check(cases, methods, device)
     found = []
@@ -218,16 +219,22 @@ class _learner:
         self, method: str, model: nn.Module, x: Tensor, y: Tensor, options: dict[str, Any]
     ) -> None:
         learner = find(method)(model, CategoricalLikelihood(), num_data=60_000, **options)
-        replayed = x.is_cuda and replayable(learner)
-        self._step = Replayed(learner).step if replayed else learner.step
+        self._step = stepper(learner, on_gpu=x.is_cuda).step
         self._state, self._batch = learner.init(), (x, y)
-        rule = learner.rule
-        self.cycle = (
-            math.lcm(rule.stats_every, rule.inverse_every) if isinstance(rule, Noisy) else 1
-        )
+        self.cycle = cycle(learner.rule)
 
     def __call__(self) -> None:
         self._state, _ = self._step(self._state, self._batch, donate=True)
+
+
+def stepper(learner: Learner, *, on_gpu: bool) -> Learner | Replayed:
+    """What takes the steps of a learner: on a GPU, CUDA graphs where its steps can be replayed."""
+    return Replayed(learner) if on_gpu and replay_obstacle(learner) is None else learner
+
+
+def cycle(rule: Rule) -> int:
+    """After how many steps a rule has done all that it does not do in each of them."""
+    return math.lcm(rule.stats_every, rule.inverse_every) if isinstance(rule, Natural) else 1
 
 
 def _ivon_opt(model: nn.Module, x: Tensor, y: Tensor) -> Step:

@@ -10,6 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from bayesrule.execution.replayed import Replayed
+from bayesrule.likelihoods import CategoricalLikelihood
+from bayesrule.methods import find
+from bayesrule.rules import Elbo, Natural
 from benchmarks import models
 from benchmarks.__main__ import main
 from benchmarks.speed import steps
@@ -169,3 +173,20 @@ def test_the_nets_have_the_sizes_they_say() -> None:
     net = models.resnet18(4, classes=7, channels=1)
     assert net(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
     assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == 20
+
+
+@pytest.mark.parametrize("name", ["map", "ogn", "ivon", "vogn", "mean_field", "noisy_adam"])
+def test_steps_that_can_be_replayed_are_replayed_on_a_gpu(name: str) -> None:
+    learner = find(name)(nn.Linear(4, 3), CategoricalLikelihood(), num_data=10)
+    assert isinstance(steps.stepper(learner, on_gpu=True), Replayed)
+    assert steps.stepper(learner, on_gpu=False) is learner
+
+
+def test_steps_that_cannot_be_replayed_are_taken_one_by_one() -> None:
+    learner = find("noisy_ekfac")(nn.Linear(4, 3), CategoricalLikelihood(), num_data=10)
+    assert steps.stepper(learner, on_gpu=True) is learner
+
+
+def test_a_round_has_a_whole_cycle_of_steps_that_differ() -> None:
+    assert steps.cycle(Natural(stats_every=4, inverse_every=6)) == 12
+    assert steps.cycle(Elbo()) == 1
