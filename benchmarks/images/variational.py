@@ -147,8 +147,8 @@ def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -
     total = 0.0
     for part in zip(x.chunk(num), y.chunk(num), strict=True):
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        given = learner.network, learner.likelihood, state.likelihood, buffers, *part, generators[0]
-        local = learner.local(Problem(*given, scale=1.0 / len(y)), state.posterior, generators[1])
+        given = learner.network, learner.likelihood, state.likelihood, buffers, *part, *generators
+        local = learner.local(Problem(*given, weight=1.0 / len(y)), state.posterior)
         assert isinstance(local.curvature, StdSlope)
         assert isinstance(state.posterior, Factorised)
         total += 0.5 * float(vectors.dot(local.curvature.values, state.posterior.std()))

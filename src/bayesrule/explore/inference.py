@@ -51,7 +51,7 @@ class FixedNetwork:
     def forward(self, x: Inputs) -> tuple[Propagation, GaussianTensor]:
         """The recorded pass and the outputs at x."""
         propagation = Propagation(self.learner.network, self.how.activations)
-        variance, tape = self._variance, propagation.way
+        variance, tape = self._variance, propagation.tape
         # Gaussian, but not recorded: `back` then leaves the weights out, which halves its cost.
         weights: Params = {
             name: GaussianTensor(mean, variance[name], tape) if name in variance else mean
@@ -97,7 +97,7 @@ class FixedNetwork:
             eta = eta + share.square() * scale * conditioned.eta
             log_probs.append(conditioned.log_prob)
             observed += k
-        outputs.way.back(outputs, delta, eta)
+        outputs.tape.back(outputs, delta, eta)
         return log_probs[0]
 
 

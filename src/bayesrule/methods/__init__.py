@@ -23,6 +23,7 @@ from bayesrule.methods.noisy import (
     noisy_tridiagonal,
 )
 from bayesrule.methods.points import adam, map, rmsprop, sgd
+from bayesrule.methods.smooth import smooth
 from bayesrule.methods.variational import k_tied, mean_field, variational_laplace
 
 METHODS: dict[str, Callable[..., Learner]] = {
@@ -71,5 +72,6 @@ __all__ = [
     "method",
     "option_names",
     "record",
+    "smooth",
     "unknown_option",
 ]
