@@ -144,8 +144,8 @@ def tagi_speed(*results: dict[str, Any]) -> str:
     """The table of TAGI's step costs, on a CPU and on a GPU."""
     lines = [
         "TAGI, timed in turn with SGD within one run, on one thread of a CPU with freed memory "
-        "kept (`br.execution.keep_memory()`, for all alike); pytagi 0.2.1 on the same nets. ResNet-18 on an "
-        "H200 in TF32, channels last, SGD and compiled TAGI as CUDA graphs.",
+        "kept (`br.execution.keep_memory()`, for all alike); pytagi 0.2.1 on the same nets. "
+        "ResNet-18 on an H200 in TF32, channels last, SGD and compiled TAGI as CUDA graphs.",
         "",
         "| net | step of | × SGD | samples/s | × pytagi |",
         "|---|---|---|---|---|",
