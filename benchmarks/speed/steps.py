@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +82,18 @@ CASES = {
 }
 
 
+class Timed(NamedTuple):
+    """Seconds for a step of each contender in each round, and how they were found.
+
+    `missing` says why some did not run; `replayed` names those whose steps are CUDA graphs.
+    """
+
+    seconds: dict[str, list[float]]
+    missing: dict[str, str]
+    precision: str
+    replayed: list[str]
+
+
 def default_cases(device: str) -> list[str]:
     """What is timed where nobody says: all nets on a GPU, those that are not large on a CPU."""
     return [name for name, case in CASES.items() if device.startswith("cuda") or not case.large]
@@ -125,17 +137,17 @@ def run(
             named = ["adam (torch)", *(methods or CASES[name].methods)]
             progress(f"{CASES[name].title}: {', '.join(named)}{again}")
             given = name, methods, rounds, device, seed
-            part, missing, precision = _timed(*given) if processes == 1 else _apart(*given)
-            for contender, values in part.items():
+            timed = _timed(*given) if processes == 1 else _apart(*given)
+            for contender, values in timed.seconds.items():
                 times.setdefault(contender, []).extend(values)
-        title = CASES[name].title
-        found.append({"case": name, "title": title, "missing": missing, **_summary(times)})
+        facts = {"case": name, "title": CASES[name].title, "missing": timed.missing}
+        found.append({**facts, "replayed": timed.replayed, **_summary(times)})
     return {
         "benchmark": "speed",
         "rounds": rounds,
         "processes": processes,
         "device": device,
-        "precision": precision,
+        "precision": timed.precision,
         "seed": seed,
         "results": found,
         "versions": versions(),
@@ -153,17 +165,17 @@ def in_words(result: Mapping[str, Any]) -> str:
     return f"{result['rounds']} rounds" + (f" in each of {num} processes" if num > 1 else "")
 
 
-def _timed(
-    name: str, methods: Sequence[str] | None, rounds: int, device: str, seed: int
-) -> tuple[dict[str, list[float]], dict[str, str], str]:
-    """Seconds for a step of each contender in each round; what is missing; the precision."""
+def _timed(name: str, methods: Sequence[str] | None, rounds: int, device: str, seed: int) -> Timed:
+    """Times all contenders of a case."""
     with fast_math(device) as precision:
         case, place = CASES[name], torch.device(device)
         contenders, missing = _contenders(case, methods or case.methods, place, seed)
-        return _interleaved(contenders, case.steps, rounds, place), missing, precision
+        seconds = _interleaved(contenders, case.steps, rounds, place)
+        replayed = [name for name, one in contenders.items() if getattr(one, "replayed", False)]
+        return Timed(seconds, missing, precision, replayed)
 
 
-def _apart(*given: Any) -> tuple[dict[str, list[float]], dict[str, str], str]:
+def _apart(*given: Any) -> Timed:
     """As `_timed`, in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=keep_memory) as process:
@@ -212,14 +224,16 @@ def _torch_adam(model: nn.Module, x: Tensor, y: Tensor) -> Step:
 class _learner:
     """Steps of a learner of ours, replayed on a GPU where they can be.
 
-    `cycle` is after how many of them all has been done that is not done in each.
+    `cycle` is after how many of them all has been done that is not done in each; `replayed` says
+    whether they are CUDA graphs.
     """
 
     def __init__(
         self, method: str, model: nn.Module, x: Tensor, y: Tensor, options: dict[str, Any]
     ) -> None:
         learner = find(method)(model, CategoricalLikelihood(), num_data=60_000, **options)
-        self._step = stepper(learner, on_gpu=x.is_cuda).step
+        taking = stepper(learner, on_gpu=x.is_cuda)
+        self._step, self.replayed = taking.step, isinstance(taking, Replayed)
         self._state, self._batch = learner.init(), (x, y)
         self.cycle = cycle(learner.rule)
 

@@ -44,6 +44,7 @@ def test_one_round_gives_ratios_and_provenance() -> None:
         assert ratios["adam (torch)"] == 1.0
         # With one round a ratio is that of the two times.
         assert ratios["map"] == pytest.approx(times["map"] / times["adam (torch)"])
+        assert result["replayed"] == [], "there is no GPU"
         assert result["missing"] == {
             "ivon-opt": "ImportError: not here",
             "backpack": "ImportError: not here",
@@ -53,7 +54,7 @@ def test_one_round_gives_ratios_and_provenance() -> None:
 
 def test_rounds_of_all_processes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = iter([{"adam (torch)": [1.0], "map": [2.0]}, {"adam (torch)": [1.0], "map": [4.0]}])
-    monkeypatch.setattr(steps, "_apart", lambda *_: (next(kinds), {}, "single"))
+    monkeypatch.setattr(steps, "_apart", lambda *_: steps.Timed(next(kinds), {}, "single", []))
     lines: list[str] = []
     found = steps.run(["net"], ["map"], rounds=1, processes=2, progress=lines.append)
     assert found["results"][0]["multiple_of_adam"]["map"] == 3.0
