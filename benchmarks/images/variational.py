@@ -143,12 +143,13 @@ def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -
     """`½ Σ σ² F` per datum over some batches: `info.loss`, taken at the mean, leaves it out."""
     if not isinstance(learner.curvature, SecondOrder):
         return {}
-    generators = [Generator(x.device).manual_seed(state.step + k) for k in range(2)]
+    targets, draws = (Generator(x.device).manual_seed(state.step + k) for k in range(2))
     total = 0.0
     for part in zip(x.chunk(num), y.chunk(num), strict=True):
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        given = learner.network, learner.likelihood, state.likelihood, buffers, *part, *generators
-        local = learner.local(Problem(*given, weight=1.0 / len(y)), state.posterior)
+        given = learner.network, learner.likelihood, state.likelihood, buffers, *part
+        problem = Problem(*given, targets, draws, weight=1.0 / len(y))
+        local = learner.local(problem, state.posterior)
         assert isinstance(local.curvature, StdSlope)
         assert isinstance(state.posterior, Factorised)
         total += 0.5 * float(vectors.dot(local.curvature.values, state.posterior.std()))

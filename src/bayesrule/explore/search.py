@@ -118,7 +118,7 @@ def _default(num: int, evaluations: int, seed: int) -> Learner:
         mlp(num, 1, seed=seed),
         GaussianLikelihood(noise=0.03),
         num_data=evaluations,
-        rule=Conditioning(reach=0.5, loss=0.5),
+        rule=Conditioning(reach=0.5, largest_share=0.5),
     )
 
 
