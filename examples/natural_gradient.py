@@ -3,12 +3,12 @@
     python examples/natural_gradient.py [FILE.svg]
 
 All panels have the same 20 points, net and prior. Each shows the predicted mean and two bands of
-two standard deviations: the inner one is what more data would clear up (epistemic), the outer one
-all of it. NUTS draws from the posterior itself (`pip install 'bayesrule[hmc]'`; without it there
-are three panels), and the dashes are where its outer band ends. Below stand the ELBO, which is the
-log evidence, the same for all beliefs here, less the KL divergence of a belief from the posterior;
-and r, the correlation of the epistemic variances along the curve with those of NUTS. Takes a
-minute on one core.
+two standard deviations: the inner one is what more data would reduce (epistemic), the outer one
+has the noise of the data, too. NUTS draws from the posterior itself (`pip install
+'bayesrule[hmc]'`; without it there are three panels), and the dashes are where its outer band ends.
+Below stand the ELBO, which is the log evidence, the same for all beliefs here, less the KL
+divergence of a belief from the posterior; and r, the correlation of the epistemic variances along
+the curve with those of NUTS. Takes a minute on one core.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python examples/one_dimension.py [FILE.svg]
 
 Each panel shows the same 60 noisy points, the predicted mean, and two bands of two standard
-deviations: the inner one is what more data would clear up (epistemic), the outer one all of it.
+deviations: the inner one is what more data would reduce (epistemic), the outer one has the noise of
+the data, too.
 """
 
 from __future__ import annotations

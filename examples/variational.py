@@ -3,10 +3,11 @@
     python examples/variational.py [FILE.svg]
 
 Each panel shows the same 60 noisy points, the predicted mean, and two bands of two standard
-deviations: the inner one is what more data would clear up (epistemic), the outer one all of it. All
-beliefs have independent weights and are learned for the same number of steps. Those that learn from
-draws predict by the average of 200 draws; Variational Laplace, which only looks near its mean,
-predicts by the net linearised there, and map at one point. Takes a minute or two.
+deviations: the inner one is what more data would reduce (epistemic), the outer one has the noise of
+the data, too. All beliefs have independent weights and are learned for the same number of steps.
+Those that learn from draws predict by the average of 200 draws; Variational Laplace, which only
+looks near its mean, predicts by the net linearised there, and map at one point. Takes a minute or
+two.
 """
 
 from __future__ import annotations

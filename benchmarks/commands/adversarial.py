@@ -21,8 +21,9 @@ def add(kinds: Any) -> None:
         help="images that deceive a network trained by TAGI",
         description="Trains a network as `python -m benchmarks images` does, or reads one, and "
         "infers changes of test images that make it see another class, drawn at random. The first "
-        "variant is br.explore.attack as it is; the others say what its choices are worth. Ends with code "
-        f"1 where the first deceives with fewer than {adversarial.BAR:.0%} of the images.",
+        "variant is br.explore.attack as it is; the others say what its choices are worth. The "
+        f"exit code is 1 where the first deceives with fewer than {adversarial.BAR:.0%} of the "
+        "images.",
         examples="""
             python -m benchmarks adversarial --short --num 100
             python -m benchmarks adversarial --save net.safetensors --out adversarial.json

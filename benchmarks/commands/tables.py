@@ -1,4 +1,4 @@
-"""`python -m benchmarks tables`: kept results written into the docs."""
+"""`python -m benchmarks tables`: kept results and the records of methods written into the docs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def add(kinds: Any) -> None:
     parser = options.add_command(
         kinds,
         "tables",
-        help="write the kept results into the README and the docs",
-        description="Makes the tables of the README and of docs/natural-gradient.md anew from "
-        "benchmarks/results/*.json. Nothing is run.",
+        help="write the kept results and the records of methods into the README and the docs",
+        description="Makes the tables of the README, docs/methods.md and docs/natural-gradient.md "
+        "anew from benchmarks/results/*.json and from the records of methods. Nothing is run.",
         examples="""
             python -m benchmarks tables
         """,

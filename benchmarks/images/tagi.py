@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from bayesrule.app.provenance import machine, versions
+from bayesrule.execution.compiled import Compiled
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import OneHotLikelihood
 from bayesrule.methods import tagi

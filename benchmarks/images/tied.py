@@ -107,7 +107,7 @@ def ratios(measure: SignalToNoise) -> Figures:
 def _negative_elbo(made: Learner, state: State, x: Tensor, y: Tensor) -> float:
     """−ELBO per datum with the data term from held-back data and the KL at full weight."""
     loss = scores(made, state, x, y, draws=5)["nll_of_draws"]
-    return loss + float(state.posterior.kl(made.prior_precision)) / made.num_data
+    return loss + float(made.divergence(state)) / made.num_data
 
 
 @torch.no_grad()
@@ -254,7 +254,7 @@ def _one(
     made, state, found = train(task, rank, data, epochs=epochs, seed=seed, marks=marks)
     _, y, x_test, y_test = data
     test = scores(made, state, x_test, y_test)
-    kl = float(state.posterior.kl(made.prior_precision)) / len(y)
+    kl = float(made.divergence(state)) / len(y)
     result = {
         "method": f"{rank}-tied" if rank else "mean_field",
         "rank": rank,

@@ -17,7 +17,7 @@ from bayesrule import schedules
 from bayesrule.app.data.errors import nearest
 from bayesrule.app.provenance import machine, versions
 from bayesrule.curvature import Problem, SecondOrder
-from bayesrule.execution.replayed import Replayed, replayable
+from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.posteriors.factorised import Factorised, StdSlope
@@ -100,7 +100,7 @@ def train(
     device, num = x.device, epochs or task.epochs
     learner = _learner(task, trial, device, len(y), num * (len(y) // task.batch_size))
     state, generator = learner.init(seed), Generator(device).manual_seed(seed)
-    step = Replayed(learner).step if replayable(learner) else learner.step
+    step = learner.step if replay_obstacle(learner) else Replayed(learner).step
     history: list[Figures] = []
     for epoch in range(num):
         begun, total = time.perf_counter(), torch.zeros((), device=device)
@@ -143,12 +143,13 @@ def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -
     """`½ Σ σ² F` per datum over some batches: `info.loss`, taken at the mean, leaves it out."""
     if not isinstance(learner.curvature, SecondOrder):
         return {}
-    generators = [Generator(x.device).manual_seed(state.step + k) for k in range(2)]
+    targets, draws = (Generator(x.device).manual_seed(state.step + k) for k in range(2))
     total = 0.0
     for part in zip(x.chunk(num), y.chunk(num), strict=True):
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        given = learner.network, learner.likelihood, state.likelihood, buffers, *part, generators[0]
-        local = learner.local(Problem(*given, scale=1.0 / len(y)), state.posterior, generators[1])
+        given = learner.network, learner.likelihood, state.likelihood, buffers, *part
+        problem = Problem(*given, targets, draws, weight=1.0 / len(y))
+        local = learner.local(problem, state.posterior)
         assert isinstance(local.curvature, StdSlope)
         assert isinstance(state.posterior, Factorised)
         total += 0.5 * float(vectors.dot(local.curvature.values, state.posterior.std()))

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
+from bayesrule.execution.graphs import captured
 
 Step = Callable[[], object]
 
 
 def graphed(step: Step) -> Step:
     """The step as a CUDA graph, as compiled and replayed steps are."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    graph, _ = captured(step, step)
 
     def replay() -> None:
         # The step is named here so that its tensors live as long as the graph does.

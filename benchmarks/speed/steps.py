@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,11 @@ from torch.nn import functional
 from bayesrule.app.data.errors import nearest
 from bayesrule.app.provenance import machine, versions
 from bayesrule.execution.memory import keep_memory
-from bayesrule.execution.replayed import Replayed, replayable
+from bayesrule.execution.replayed import Replayed, replay_obstacle
+from bayesrule.learner import Learner
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import find
-from bayesrule.rules import Noisy
+from bayesrule.rules import Natural, Rule
 from bayesrule.tensors.network import forked_randomness
 from bayesrule.training.models import mlp
 from benchmarks.images import variational_tasks
@@ -81,6 +82,18 @@ CASES = {
 }
 
 
+class Timed(NamedTuple):
+    """Seconds for a step of each contender in each round, and how they were found.
+
+    `missing` says why some did not run; `replayed` names those whose steps are CUDA graphs.
+    """
+
+    seconds: dict[str, list[float]]
+    missing: dict[str, str]
+    precision: str
+    replayed: list[str]
+
+
 def default_cases(device: str) -> list[str]:
     """What is timed where nobody says: all nets on a GPU, those that are not large on a CPU."""
     return [name for name, case in CASES.items() if device.startswith("cuda") or not case.large]
@@ -113,7 +126,7 @@ def run(
     Where memory happens to lie makes some steps of a process slower than others, for as long as it
     lives; with several `processes`, one after another, medians are over the rounds of all of them.
     Without `methods`, those of each case. On a GPU the images are channels last and products in
-    TF32; Adam's step is a CUDA graph, and so are those of methods that follow the ELBO's gradient.
+    TF32; Adam's step is a CUDA graph, and so are those of all methods that can be replayed.
     """
     check(cases, methods, device)
     found = []
@@ -124,17 +137,17 @@ def run(
             named = ["adam (torch)", *(methods or CASES[name].methods)]
             progress(f"{CASES[name].title}: {', '.join(named)}{again}")
             given = name, methods, rounds, device, seed
-            part, missing, precision = _timed(*given) if processes == 1 else _apart(*given)
-            for contender, values in part.items():
+            timed = _timed(*given) if processes == 1 else _apart(*given)
+            for contender, values in timed.seconds.items():
                 times.setdefault(contender, []).extend(values)
-        title = CASES[name].title
-        found.append({"case": name, "title": title, "missing": missing, **_summary(times)})
+        facts = {"case": name, "title": CASES[name].title, "missing": timed.missing}
+        found.append({**facts, "replayed": timed.replayed, **_summary(times)})
     return {
         "benchmark": "speed",
         "rounds": rounds,
         "processes": processes,
         "device": device,
-        "precision": precision,
+        "precision": timed.precision,
         "seed": seed,
         "results": found,
         "versions": versions(),
@@ -152,17 +165,17 @@ def in_words(result: Mapping[str, Any]) -> str:
     return f"{result['rounds']} rounds" + (f" in each of {num} processes" if num > 1 else "")
 
 
-def _timed(
-    name: str, methods: Sequence[str] | None, rounds: int, device: str, seed: int
-) -> tuple[dict[str, list[float]], dict[str, str], str]:
-    """Seconds for a step of each contender in each round; what is missing; the precision."""
+def _timed(name: str, methods: Sequence[str] | None, rounds: int, device: str, seed: int) -> Timed:
+    """Times all contenders of a case."""
     with fast_math(device) as precision:
         case, place = CASES[name], torch.device(device)
         contenders, missing = _contenders(case, methods or case.methods, place, seed)
-        return _interleaved(contenders, case.steps, rounds, place), missing, precision
+        seconds = _interleaved(contenders, case.steps, rounds, place)
+        replayed = [name for name, one in contenders.items() if getattr(one, "replayed", False)]
+        return Timed(seconds, missing, precision, replayed)
 
 
-def _apart(*given: Any) -> tuple[dict[str, list[float]], dict[str, str], str]:
+def _apart(*given: Any) -> Timed:
     """As `_timed`, in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=keep_memory) as process:
@@ -211,23 +224,31 @@ def _torch_adam(model: nn.Module, x: Tensor, y: Tensor) -> Step:
 class _learner:
     """Steps of a learner of ours, replayed on a GPU where they can be.
 
-    `cycle` is after how many of them all has been done that is not done in each.
+    `cycle` is after how many of them all has been done that is not done in each; `replayed` says
+    whether they are CUDA graphs.
     """
 
     def __init__(
         self, method: str, model: nn.Module, x: Tensor, y: Tensor, options: dict[str, Any]
     ) -> None:
         learner = find(method)(model, CategoricalLikelihood(), num_data=60_000, **options)
-        replayed = x.is_cuda and replayable(learner)
-        self._step = Replayed(learner).step if replayed else learner.step
+        taking = stepper(learner, on_gpu=x.is_cuda)
+        self._step, self.replayed = taking.step, isinstance(taking, Replayed)
         self._state, self._batch = learner.init(), (x, y)
-        rule = learner.rule
-        self.cycle = (
-            math.lcm(rule.stats_every, rule.inverse_every) if isinstance(rule, Noisy) else 1
-        )
+        self.cycle = cycle(learner.rule)
 
     def __call__(self) -> None:
         self._state, _ = self._step(self._state, self._batch, donate=True)
+
+
+def stepper(learner: Learner, *, on_gpu: bool) -> Learner | Replayed:
+    """What takes the steps of a learner: on a GPU, CUDA graphs where its steps can be replayed."""
+    return Replayed(learner) if on_gpu and replay_obstacle(learner) is None else learner
+
+
+def cycle(rule: Rule) -> int:
+    """After how many steps a rule has done all that it does not do in each of them."""
+    return math.lcm(rule.stats_every, rule.inverse_every) if isinstance(rule, Natural) else 1
 
 
 def _ivon_opt(model: nn.Module, x: Tensor, y: Tensor) -> Step:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from bayesrule.app.data.errors import nearest
 from bayesrule.app.provenance import machine, versions
+from bayesrule.execution.compiled import Compiled
 from bayesrule.execution.memory import ENVIRONMENT
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.likelihoods import GaussianLikelihood, OneHotLikelihood

@@ -1,4 +1,4 @@
-"""Writes the figures of `benchmarks/results/*.json` into the docs, between their markers."""
+"""Writes kept figures and the records of methods into the docs, between their markers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import readme
+from benchmarks.tables import methods, readme
 from benchmarks.tables.natural_gradient import PAGE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,8 @@ def replace_between(text: str, marker: str, content: str) -> str:
 
 
 def with_readme_tables(text: str) -> str:
-    """The README with its tables made anew from the results."""
+    """The README with its tables made anew from the results and the methods' records."""
+    text = replace_between(text, "methods", methods.parts())
     for marker, files, table in (
         ("speed", ["speed.json", "speed_gpu.json"], readme.speed),
         ("tagi-speed", ["tagi_speed.json", "tagi_speed_gpu.json"], readme.tagi_speed),
@@ -48,11 +49,22 @@ def with_page_tables(text: str) -> str:
     return text
 
 
+def with_method_tables(text: str) -> str:
+    """The page of methods with its tables made anew from their records."""
+    for marker, table in methods.METHOD_PAGE.items():
+        text = replace_between(text, marker, table())
+    return text
+
+
 def _results(names: list[str]) -> list[dict[str, Any]]:
     return [json.loads((readme.RESULTS / name).read_text()) for name in names]
 
 
-DOCUMENTS = {"README.md": with_readme_tables, "docs/natural-gradient.md": with_page_tables}
+DOCUMENTS = {
+    "README.md": with_readme_tables,
+    "docs/methods.md": with_method_tables,
+    "docs/natural-gradient.md": with_page_tables,
+}
 """Which documents have tables, and what writes those."""
 
 

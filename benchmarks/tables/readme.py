@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ BARS = {
 # The same as a multiple of a step of map, and methods that may cost what another one does.
 BARS_OF_MAP = {name: {"variational_laplace": 2.75} for name in ("softplus", "preact18")}
 BARS_OF_OTHERS = {"k_tied": "mean_field"}
+# What was replayed before results said so.
+REPLAYED = ("map", "mean_field", "k_tied", "variational_laplace", "noisy_adam", "noisy_kfac")
 TIED = ("mnist", "cifar10", "imdb")
 VARIATIONAL = ("fashion_short", "fashion", "cifar10")
 
@@ -40,8 +43,8 @@ def speed(*results: dict[str, Any]) -> str:
     lines = [
         "Cost of a training step as a multiple of a `torch.optim.Adam` step on the same net, all "
         "timed in turn within one run. On a GPU in TF32 with channels last; Adam's step is a CUDA "
-        "graph there, and so are those of map, mean_field, k_tied, variational_laplace and the "
-        "noisy methods (`br.fit(..., fused=True)`), not those of the others.",
+        f"graph there, and so are those of {', '.join(_replayed(results))} "
+        "(`br.fit(..., fused=True)`), not those of the others.",
     ]
     for result in results:
         cases = result["results"]
@@ -57,6 +60,12 @@ def speed(*results: dict[str, Any]) -> str:
             f"medians of {in_words(result)}.",
         ]
     return "\n".join(lines)
+
+
+def _replayed(results: Sequence[dict[str, Any]]) -> list[str]:
+    """The methods whose steps were CUDA graphs on a GPU."""
+    cases = [case for one in results if one["device"] != "cpu" for case in one["results"]]
+    return list(dict.fromkeys(name for case in cases for name in case.get("replayed", REPLAYED)))
 
 
 def _cost(case: dict[str, Any], name: str, device: str) -> str:
@@ -144,8 +153,8 @@ def tagi_speed(*results: dict[str, Any]) -> str:
     """The table of TAGI's step costs, on a CPU and on a GPU."""
     lines = [
         "TAGI, timed in turn with SGD within one run, on one thread of a CPU with freed memory "
-        "kept (`br.execution.keep_memory()`, for all alike); pytagi 0.2.1 on the same nets. ResNet-18 on an "
-        "H200 in TF32, channels last, SGD and compiled TAGI as CUDA graphs.",
+        "kept (`br.execution.keep_memory()`, for all alike); pytagi 0.2.1 on the same nets. "
+        "ResNet-18 on an H200 in TF32, channels last, SGD and compiled TAGI as CUDA graphs.",
         "",
         "| net | step of | × SGD | samples/s | × pytagi |",
         "|---|---|---|---|---|",

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.methods import noisy_kfac
-from bayesrule.rules import Elbo, Noisy, Velocity
+from bayesrule.rules import Elbo, Natural, Velocity
 from benchmarks.images import noisy_tasks, variational
 from benchmarks.images.noisy_tasks import METHODS, sgd, small_cnn, tempered
 from benchmarks.images.variational import Trial
@@ -95,7 +95,7 @@ def test_the_task_and_the_trial_say_how_a_learner_is_made() -> None:
         noisy(), Trial("noisy_kfac", 0.1, rate_multiplier=3.0), device, 240, 100
     )
     rule = learner.rule
-    assert isinstance(rule, Noisy)
+    assert isinstance(rule, Natural)
     assert (rule.stats_every, rule.inverse_every, rule.momentum) == (1, 5, Velocity(0.9))
     assert callable(rule.learning_rate)
     assert rule.learning_rate(2) == pytest.approx(0.03)

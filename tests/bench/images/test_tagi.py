@@ -1,5 +1,6 @@
 """TAGI on images: training, scoring, and what the command line makes of it."""
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Generator, nn
 
+from bayesrule.execution import Compiled
 from benchmarks.__main__ import main
 from benchmarks.data.images import Images
 from benchmarks.images import tagi
@@ -43,6 +45,13 @@ def test_the_error_falls_and_each_epoch_is_noted() -> None:
     assert shown[-1]["nll"] < shown[0]["nll"]
     data = stripes().standardised()
     assert tagi.scores(learner, state, data.x_test, data.y_test)["error"] == shown[-1]["error"]
+
+
+def test_compiled_steps_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tagi, "Compiled", functools.partial(Compiled, backend="eager"))
+    plain, _, _ = tagi.run("stripes", epochs=1)
+    compiled, _, _ = tagi.run("stripes", epochs=1, fused=True)
+    assert compiled["history"][0]["nll"] == pytest.approx(plain["history"][0]["nll"], rel=1e-3)
 
 
 def test_held_out_images_are_not_learned_from() -> None:

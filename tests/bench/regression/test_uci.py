@@ -88,7 +88,9 @@ class TestTheLearner:
         learner = uci.learner_of("boston", "table", 13, 455)
         assert learner.likelihood == br.GaussianLikelihood(0.3, shape=1.0, rate=0.1)
         # 13 epochs of 46 batches: all together no variance falls by more than the factor 4550.
-        assert learner.rule == br.Conditioning(reach=2.0, loss=math.log(4550.0) / (13 * 46))
+        assert learner.rule == br.Conditioning(
+            reach=2.0, largest_share=math.log(4550.0) / (13 * 46)
+        )
 
     def test_nothing_is_chosen_for_a_set(self) -> None:
         one, two = (uci.learner_of(name, "learned", 13, 455) for name in ("boston", "naval"))

@@ -10,6 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from bayesrule.execution.replayed import Replayed
+from bayesrule.likelihoods import CategoricalLikelihood
+from bayesrule.methods import find
+from bayesrule.rules import Elbo, Natural
 from benchmarks import models
 from benchmarks.__main__ import main
 from benchmarks.speed import steps
@@ -40,6 +44,7 @@ def test_one_round_gives_ratios_and_provenance() -> None:
         assert ratios["adam (torch)"] == 1.0
         # With one round a ratio is that of the two times.
         assert ratios["map"] == pytest.approx(times["map"] / times["adam (torch)"])
+        assert result["replayed"] == [], "there is no GPU"
         assert result["missing"] == {
             "ivon-opt": "ImportError: not here",
             "backpack": "ImportError: not here",
@@ -49,7 +54,7 @@ def test_one_round_gives_ratios_and_provenance() -> None:
 
 def test_rounds_of_all_processes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = iter([{"adam (torch)": [1.0], "map": [2.0]}, {"adam (torch)": [1.0], "map": [4.0]}])
-    monkeypatch.setattr(steps, "_apart", lambda *_: (next(kinds), {}, "single"))
+    monkeypatch.setattr(steps, "_apart", lambda *_: steps.Timed(next(kinds), {}, "single", []))
     lines: list[str] = []
     found = steps.run(["net"], ["map"], rounds=1, processes=2, progress=lines.append)
     assert found["results"][0]["multiple_of_adam"]["map"] == 3.0
@@ -169,3 +174,20 @@ def test_the_nets_have_the_sizes_they_say() -> None:
     net = models.resnet18(4, classes=7, channels=1)
     assert net(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
     assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == 20
+
+
+@pytest.mark.parametrize("name", ["map", "ogn", "ivon", "vogn", "mean_field", "noisy_adam"])
+def test_steps_that_can_be_replayed_are_replayed_on_a_gpu(name: str) -> None:
+    learner = find(name)(nn.Linear(4, 3), CategoricalLikelihood(), num_data=10)
+    assert isinstance(steps.stepper(learner, on_gpu=True), Replayed)
+    assert steps.stepper(learner, on_gpu=False) is learner
+
+
+def test_steps_that_cannot_be_replayed_are_taken_one_by_one() -> None:
+    learner = find("noisy_ekfac")(nn.Linear(4, 3), CategoricalLikelihood(), num_data=10)
+    assert steps.stepper(learner, on_gpu=True) is learner
+
+
+def test_a_round_has_a_whole_cycle_of_steps_that_differ() -> None:
+    assert steps.cycle(Natural(stats_every=4, inverse_every=6)) == 12
+    assert steps.cycle(Elbo()) == 1

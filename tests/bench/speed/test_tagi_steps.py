@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesrule.execution.compiled import Fused
+from bayesrule.execution.compiled import Compiled
 from bayesrule.training.models import mlp
 from benchmarks.__main__ import main
 from benchmarks.speed import tagi_steps
@@ -16,7 +16,7 @@ from benchmarks.speed import tagi_steps
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     case = tagi_steps.Case("3-2-1", lambda: mlp(3, 1, (2,)), (4, 3), None, 1, stacked=True)
     monkeypatch.setitem(tagi_steps.CASES, "tiny", case)
-    monkeypatch.setattr(tagi_steps, "Fused", functools.partial(Fused, backend="eager"))
+    monkeypatch.setattr(tagi_steps, "Compiled", functools.partial(Compiled, backend="eager"))
 
 
 def test_ratios_and_rates_come_from_the_same_times() -> None:

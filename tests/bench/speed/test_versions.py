@@ -23,6 +23,7 @@ def test_both_trees_are_timed_and_compared(tmp_path: Path) -> None:
         init.read_text()
         + """
 import time
+from bayesrule.methods import METHODS
 _map = METHODS["map"]
 def _slow(*words, **named):
     learner = _map(*words, **named)
