@@ -168,7 +168,10 @@ def three_steps(learner: Learner, y: Tensor) -> Any:
     except Exception as problem:
         return problem
     belief = {**state.posterior.mean}, state.posterior.variance()
-    numbers = [float(info.loss), *(v for part in belief for t in part.values() for v in t.flatten())]
+    numbers = [
+        float(info.loss),
+        *(v for part in belief for t in part.values() for v in t.flatten()),
+    ]
     return [float(number) for number in numbers]
 
 

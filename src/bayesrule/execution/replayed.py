@@ -150,7 +150,8 @@ class Replayed:
         return anew(self._state, self._derived)
 
     def _captured(self, state: State, x: Inputs, y: Tensor, sizes: Sequence[int] | None) -> _Plan:
-        assert self._state is not None
+        kept = self._state
+        assert kept is not None
         rates = self.learner.rule.rate_tensors(state.step, y.device)
         held: Any = tuple(part.clone() for part in x) if isinstance(x, tuple) else x.clone()
         y, step = y.clone(), state.step
@@ -164,12 +165,12 @@ class Replayed:
             return new, info.loss
 
         def rehearse() -> None:
-            begin = anew(self._own(self._state), self._derived)
+            begin = anew(self._own(kept), self._derived)
             advance(replace(begin, step=step))
 
         def work() -> Tensor:
             new, loss = advance(replace(self._seen(), step=step))
-            copy_into(self._state, new)
+            copy_into(kept, new)
             # Weights are drawn by the roots that the step before has found.
             copy_into(self._derived, derived(new))
             return loss

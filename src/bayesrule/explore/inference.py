@@ -160,8 +160,7 @@ def input_prior(
     index = uncertain_ones[0]
     if isinstance(inputs[index], GaussianTensor):
         inputs[index], variance = inputs[index].centre, inputs[index].variance
-    tensors = as_inputs(tuple(inputs), state)
-    assert isinstance(tensors, tuple)
+    tensors: tuple[Any, ...] = tuple(as_inputs(one, state) for one in inputs)
     if not tensors[index].is_floating_point():
         got = tensors[index].dtype
         raise TypeError(f"Inputs to be inferred are floating-point numbers, got {got}.")

@@ -182,7 +182,11 @@ class Elbo(Rule):
         return f"the optimiser {name}, which may look at several numbers at once"
 
     def replay_obstacle(self, family: Family) -> str | None:
-        return None
+        made = getattr(self.optimiser, "func", self.optimiser)
+        if made is Adam:
+            return family.replay_obstacle
+        name = getattr(made, "__name__", repr(made))
+        return f"the optimiser {name}, whose steps may look at numbers"
 
 
 def _collected(optimiser: Optimizer, groups: dict[str, Params]) -> dict[str, dict[str, Any]]:
