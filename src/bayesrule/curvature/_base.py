@@ -170,7 +170,7 @@ class Curvature(ABC):
     """Which second-order information of the loss is estimated, and how.
 
     - `look`: what it must be shown: the loss at weights, draws within the layers, or moments.
-    - `needs_draws`: it cannot be taken at the mean.
+    - `needs_draws`: it cannot be taken at the mean; `at_mean`: nowhere else.
     - `gives_curvature`: False where there are gradients only.
     - `may_be_negative`: an estimate may be negative.
     - `additive`: `local` alone gives it, summed over examples, so batches can be added up.
@@ -188,6 +188,7 @@ class Curvature(ABC):
 
     look: Look = Look.WEIGHTS
     needs_draws: bool = False
+    at_mean: bool = False
     gives_curvature: bool = True
     may_be_negative: bool = False
     additive: bool = True

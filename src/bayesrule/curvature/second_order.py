@@ -49,6 +49,7 @@ class SecondOrder(Curvature):
     difference: float | None = None
     share: float = 1.0
 
+    at_mean = True
     diagonal_only = True
     slopes_only = True
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Generator
 
 from bayesrule.expectations._base import Expectation
-from bayesrule.posteriors import Point, Posterior
+from bayesrule.posteriors import Family, Point, Posterior
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,11 @@ class AtMean(Expectation):
     random = False
     num = 1
     stack_obstacle = None
+
+    def obstacle(self, family: Family) -> str | None:
+        if not family.needs_draws:
+            return None
+        return f"{type(family).__name__}() is learned at draws of the whole belief; use Draws(1)"
 
     def points(
         self, posterior: Posterior, generator: Generator, *, tracked: bool = True

@@ -36,6 +36,8 @@ class Draws(Expectation):
         return not self.antithetic
 
     def obstacle(self, family: Family) -> str | None:
+        if not family.spreads:
+            return f"{type(family).__name__}() has no variance to draw from; use AtMean()"
         if not self.antithetic or family.symmetric:
             return None
         return f"draws of {type(family).__name__}() have no mirror image; use Draws({self.num})"

@@ -97,7 +97,7 @@ class Layerwise(Expectation):
         """The outputs of the layer for weights drawn here."""
 
     def obstacle(self, family: Family) -> str | None:
-        if family.independent:
+        if family.independent and family.spreads:
             return None
         return (
             f"{type(self).__name__}() takes independent Gaussian weights, such as "

@@ -59,7 +59,7 @@ class Matrix(ABC):
         """`S + P`."""
 
     @abstractmethod
-    def times(self, factor: float) -> Self:
+    def times(self, factor: float | Tensor) -> Self:
         """`factor S`."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class Matrix(ABC):
 
     # The same, for matrices and vectors that nobody else has: their memory may be used again.
 
-    def times_(self, factor: float) -> Self:
+    def times_(self, factor: float | Tensor) -> Self:
         """`factor S`; may use up S."""
         return self.times(factor)
 
@@ -156,6 +156,8 @@ class Structure(ABC):
     - `elementwise`: each parameter has a number of its own, so roots can be taken one by one.
     - `only_positive`: it is kept by factors that are never negative, so it has no estimate by
       Price's theorem and no differences (heavy ball).
+    - `positive_part`: of a negative curvature it keeps what is positive, so it needs no retraction.
+    - `needs_layers`: it can only be made from single examples, layer by layer.
     - `says_if_negative`: it can be negative and says so itself when it is used as a precision.
     - `mixes_entropy`: estimates hold the entropy's own curvature, which may be negative.
     - `layered`: it is made layer by layer from inputs and output gradients.
@@ -168,6 +170,8 @@ class Structure(ABC):
     independent: bool = False
     elementwise: bool = False
     only_positive: bool = False
+    positive_part: bool = False
+    needs_layers: bool = False
     says_if_negative: bool = False
     mixes_entropy: bool = False
     layered: bool = False

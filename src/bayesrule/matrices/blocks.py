@@ -112,7 +112,7 @@ class BlockMatrix(Matrix):
     def plus(self, other: BlockMatrix) -> BlockMatrix:
         return self._map(lambda a, b: a.plus(b), other)
 
-    def times(self, factor: float) -> BlockMatrix:
+    def times(self, factor: float | Tensor) -> BlockMatrix:
         return self._map(lambda a, _: a.times(factor), self)
 
     def damped(self, damping: float) -> BlockMatrix:
@@ -124,7 +124,7 @@ class BlockMatrix(Matrix):
     def lerp_(self, target: BlockMatrix, rate: float | Tensor) -> BlockMatrix:
         return self._map(lambda a, b: a.lerp_(b, rate), target)
 
-    def times_(self, factor: float) -> BlockMatrix:
+    def times_(self, factor: float | Tensor) -> BlockMatrix:
         return self._map(lambda a, _: a.times_(factor), self)
 
     def retract(

@@ -98,7 +98,7 @@ class DenseMatrix(Matrix):
     def plus(self, other: DenseMatrix) -> DenseMatrix:
         return self._with(self.values + other.values)
 
-    def times(self, factor: float) -> DenseMatrix:
+    def times(self, factor: float | Tensor) -> DenseMatrix:
         return self._with(self.values * vectors.over(factor, self.values))
 
     def damped(self, damping: float) -> DenseMatrix:

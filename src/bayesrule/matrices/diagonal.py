@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -50,7 +50,7 @@ class DiagonalMatrix(Matrix):
     def plus(self, other: DiagonalMatrix) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.add(self.values, other.values))
 
-    def times(self, factor: float) -> DiagonalMatrix:
+    def times(self, factor: float | Tensor) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.scale(self.values, factor))
 
     def damped(self, damping: float) -> DiagonalMatrix:
@@ -65,7 +65,7 @@ class DiagonalMatrix(Matrix):
         copies = (DiagonalMatrix(vectors.scale(one.values, 1.0)) for one in (self, target))
         return next(copies).retract_(next(copies), rate, precision)
 
-    def times_(self, factor: float) -> DiagonalMatrix:
+    def times_(self, factor: float | Tensor) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.scale_(self.values, factor))
 
     def solve_(self, vector: Params) -> Params:
@@ -96,7 +96,7 @@ class DiagonalMatrix(Matrix):
         return self  # It works nothing out.
 
     def only(self, names: tuple[str, ...]) -> DiagonalMatrix:
-        return replace(self, values={name: self.values[name] for name in names})
+        return DiagonalMatrix({name: self.values[name] for name in names if name in self.values})
 
     def price_(self, offset: Params, gradient: Params) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.mul_(vectors.mul_(offset, gradient), self.values))
@@ -210,7 +210,7 @@ class IsotropicMatrix(Matrix):
     def plus(self, other: IsotropicMatrix) -> IsotropicMatrix:
         return self._with(self.value + other.value)
 
-    def times(self, factor: float) -> IsotropicMatrix:
+    def times(self, factor: float | Tensor) -> IsotropicMatrix:
         return self._with(self.value * factor)
 
     def damped(self, damping: float) -> IsotropicMatrix:

@@ -45,7 +45,7 @@ class KnownMatrix(Matrix):
     def plus(self, other: KnownMatrix) -> KnownMatrix:
         return self
 
-    def times(self, factor: float) -> KnownMatrix:
+    def times(self, factor: float | Tensor) -> KnownMatrix:
         return self
 
     def damped(self, damping: float) -> KnownMatrix:

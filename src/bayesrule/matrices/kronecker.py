@@ -116,6 +116,7 @@ class Kronecker(Structure):
     layers: tuple[Pair, ...] | None = None
 
     only_positive = True
+    positive_part = True
     layered = True
     stacks = True
 

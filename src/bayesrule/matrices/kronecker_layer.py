@@ -103,7 +103,7 @@ class LayerMatrix(Matrix):
     def plus(self, other: Self) -> Self:
         return self.combined(self.factors.plus(other.factors), [(self, 1.0), (other, 1.0)])
 
-    def times(self, factor: float) -> Self:
+    def times(self, factor: float | Tensor) -> Self:
         return self.combined(self.factors.times(factor), [(self, factor)])
 
     def lerp(self, target: Self, rate: float | Tensor) -> Self:

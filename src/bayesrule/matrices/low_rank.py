@@ -100,7 +100,7 @@ class LowRankMatrix(Matrix):
         u, rest = truncate(torch.cat([self.u, other.u], dim=1), self.u.shape[1])
         return self._with(self.d + other.d + rest, u)
 
-    def times(self, factor: float) -> LowRankMatrix:
+    def times(self, factor: float | Tensor) -> LowRankMatrix:
         if factor < 0:
             raise ValueError(f"A low-rank matrix cannot be scaled by {factor}: U Uᵀ is positive.")
         return self._with(factor * self.d, factor**0.5 * self.u)

@@ -47,6 +47,8 @@ class BlockTridiagonal(Structure):
     flow: Flow | None = field(default=None, repr=False, compare=False)
 
     only_positive = True
+    positive_part = True
+    needs_layers = True
     layered = True
     stacks = True
 

@@ -195,7 +195,7 @@ class BlockTridiagonalMatrix(Matrix):
             {k: v.plus(other.links[k]) for k, v in self.links.items()},
         )
 
-    def times(self, factor: float) -> BlockTridiagonalMatrix:
+    def times(self, factor: float | Tensor) -> BlockTridiagonalMatrix:
         return self._with(
             {k: v.times(factor) for k, v in self.layers.items()},
             {k: v.times(factor) for k, v in self.links.items()},

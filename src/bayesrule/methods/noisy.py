@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -52,14 +52,14 @@ def noisy_adam(
     `curvature=SquaredGradient()` takes those of the mean, which Adam has.
     """
     rate, momentum = options["rate"], _average(options["momentum"])
-    root = {"square_root": True, "damped_root": damped_root, "epsilon": 0.0, "prior_at_draws": True}
+    root: dict[str, Any] = {"square_root": True, "damped_root": damped_root, "epsilon": 0.0}
     return Learner(
         model,
         likelihood,
         posterior=GaussianFamily(Diagonal(), options["initial_curvature"]),
         expectation=Draws(options["draws"]),
         curvature=options["curvature"] or SquaredGradient(of_sums=True),
-        rule=Natural(options["learning_rate"], rate, momentum, **root),
+        rule=Natural(options["learning_rate"], rate, momentum, prior_at_draws=True, **root),
         predictive=Draws(32),
         **common(options),
     )

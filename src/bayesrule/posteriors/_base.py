@@ -96,6 +96,10 @@ class Posterior(ABC):
         """The belief as the natural-gradient rule moves it: a mean, and what it is divided by."""
         raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
 
+    def whole_precision(self) -> Matrix:
+        """The precision in the structure in which the curvature is kept."""
+        return self.coordinates().precision
+
     def with_mean(self, mean: Params) -> Posterior:
         """The belief with another mean, given in its coordinates."""
         raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
@@ -176,6 +180,7 @@ class Family(ABC):
     - `takes_precision`: a number tells its prior, as the precision of N(0, I / precision).
     - `independent`: its weights are independent Gaussians, with a standard deviation each.
     - `symmetric`: draws have a mirror image on the other side of the mean.
+    - `needs_draws`: its mean alone is no place to look at the loss from.
     - `linearisable`: it is a Gaussian whose precision can be multiplied with Jacobians.
     - `own_coordinates`: the weights are made from other tensors, in which the gradient is taken.
     - `needs_additive`: a gradient is divided among the parts of the belief, point by point.
@@ -190,6 +195,7 @@ class Family(ABC):
     takes_precision: bool = True
     independent: bool = False
     symmetric: bool = True
+    needs_draws: bool = False
     linearisable: bool = False
     own_coordinates: bool = False
     needs_additive: bool = False

@@ -15,7 +15,7 @@ from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point, Pull
 from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import vectors
-from bayesrule.types import Local, Params
+from bayesrule.types import Local, Params, Rows
 
 # In single precision draws saturate; without this their gradients would be exactly zero.
 _LEAST = 1e-10
@@ -38,7 +38,11 @@ class Unit(Known):
     def identity(self, params: Params, scale: float) -> UnitMatrix:
         return UnitMatrix()
 
-    contract = project = identity  # type: ignore[assignment]
+    def contract(self, rows: Rows) -> UnitMatrix:
+        return UnitMatrix()
+
+    def project(self, matrix: Tensor, params: Params) -> UnitMatrix:
+        return UnitMatrix()
 
 
 def _log_cosh(values: Params) -> Tensor:

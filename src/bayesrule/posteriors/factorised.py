@@ -37,6 +37,9 @@ class StdSlope(DiagonalMatrix):
     def slope(self, std: Params) -> Params:
         return self.values
 
+    def only(self, names: tuple[str, ...]) -> StdSlope:
+        return StdSlope({name: self.values[name] for name in names if name in self.values})
+
     def summed_over_draws(self, drawn: Params) -> StdSlope:
         values = self.values.items()
         return StdSlope({k: v.sum(1) if v.ndim == drawn[k].ndim else v for k, v in values})

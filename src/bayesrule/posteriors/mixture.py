@@ -195,7 +195,9 @@ class Mixture(Posterior):
 
     def with_precision(self, precision: Matrix) -> tuple[Mixture, None]:
         assert isinstance(precision, BlockMatrix)
-        return replace(self, precision=precision.blocks["components"]), None
+        components = precision.blocks["components"]
+        assert isinstance(components, DiagonalMatrix)
+        return replace(self, precision=components), None
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,7 @@ class MixtureFamily(Family):
 
     symmetric = False
     needs_additive = True
+    needs_draws = True
 
     def __post_init__(self) -> None:
         if not (self.components >= 1 and self.spread >= 0 and self.curvature >= 0):

@@ -295,6 +295,11 @@ class PerGroup(Family):
         return any(family.own_coordinates for family in self.families.values())
 
     @property
+    def needs_draws(self) -> bool:  # type: ignore[override]
+        """Whether some group is to be looked at at draws."""
+        return any(family.needs_draws for family in self.families.values())
+
+    @property
     def needs_additive(self) -> bool:  # type: ignore[override]
         """Whether some gradient is divided among the parts of a belief."""
         return any(family.needs_additive for family in self.families.values())

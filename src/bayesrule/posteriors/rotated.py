@@ -127,6 +127,9 @@ class Rotated(Normal):
     def coordinates(self) -> Gaussian:
         return self.inner
 
+    def whole_precision(self) -> Matrix:
+        return self.precision
+
     def with_mean(self, mean: Params) -> Rotated:
         return replace(self, rotated=mean)
 

@@ -144,6 +144,8 @@ def refuse_look(expectation: Expectation, curvature: Curvature) -> None:
     kind, shown = type(curvature).__name__, type(expectation).__name__
     if curvature.needs_draws and not expectation.random:
         raise ValueError(f"{kind}() needs weight draws, got {shown}(); use Draws(1).")
+    if curvature.at_mean and expectation.random:
+        raise ValueError(f"{kind}() is an expansion about the mean, got {shown}(); use AtMean().")
     if curvature.look is not expectation.look:
         raise ValueError(
             f"{kind}() looks at {curvature.look.value}, but {shown}() shows "

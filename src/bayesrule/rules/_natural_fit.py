@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from bayesrule.rules.natural import Natural
 
 
+# Options that say how a precision moves.
+_OF_PRECISIONS = ("square_root", "debias", "retract", "fixed_precision")
+
+
 def refuse_unused(rule: Natural) -> None:
     """Options that would have no effect together are refused."""
     unused = {
@@ -32,6 +36,12 @@ def refuse_unused(rule: Natural) -> None:
 def check_fit(rule: Natural, structure: Structure, family: Family, curvature: Curvature) -> None:
     """Refuses a curvature or a structure that this natural-gradient rule cannot work with."""
     kind, shape = type(curvature).__name__, type(structure).__name__
+    useless = [name for name in _OF_PRECISIONS if getattr(rule, name)]
+    if not structure.moves and useless:
+        raise ValueError(
+            f"{family!r} has no precision that moves, so {useless[0]}=True would do nothing; leave "
+            "it out."
+        )
     moving = rule.square_root or rule.moves_precision(family)
     if moving and not curvature.gives_curvature:
         raise ValueError(
@@ -60,6 +70,15 @@ def check_fit(rule: Natural, structure: Structure, family: Family, curvature: Cu
         )
     if curvature.may_be_negative and moving:
         _check_negative(rule, structure, curvature)
+    if structure.positive_part and rule.retract:
+        raise ValueError(
+            f"{shape}() is never negative, so retract=True would do nothing; leave it out."
+        )
+    if structure.needs_layers and curvature.gives_curvature and not curvature.needs_rows:
+        raise ValueError(
+            f"{shape}() is made layer by layer from single examples, which {kind}() does not look "
+            "at: use Fisher(), GGN() or PerExample()."
+        )
     if structure.only_positive and (curvature.needs_draws or isinstance(rule.momentum, HeavyBall)):
         raise ValueError(
             f"{shape}() can only be averaged over positive curvature: use PerExample(), Fisher() "
@@ -74,7 +93,7 @@ def check_fit(rule: Natural, structure: Structure, family: Family, curvature: Cu
 def _check_negative(rule: Natural, structure: Structure, curvature: Curvature) -> None:
     kind = type(curvature).__name__
     # A full matrix says so itself when it is not positive; Newton's method counts on it.
-    risky = curvature.needs_draws or not structure.says_if_negative
+    risky = curvature.needs_draws or not (structure.says_if_negative or structure.positive_part)
     if risky and not rule.retract:
         raise ValueError(f"{kind}() may be negative; use Natural(retract=True).")
     if rule.square_root:

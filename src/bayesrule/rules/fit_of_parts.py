@@ -6,7 +6,7 @@ from typing import Any
 
 from bayesrule.curvature import Curvature
 from bayesrule.curvature.rows import refuse_recurrent
-from bayesrule.expectations import Expectation
+from bayesrule.expectations import Expectation, Look
 from bayesrule.likelihoods import Likelihood
 from bayesrule.posteriors import Family
 from bayesrule.rules._base import Rule
@@ -51,7 +51,8 @@ def check_final(
 
 def check_predictive(how: Any, family: Family, likelihood: Likelihood) -> None:
     """Refuses a way to predict that the belief or the likelihood does not allow."""
-    _refuse(how.obstacle(family))
+    if getattr(how, "random", True) or how.look is not Look.WEIGHTS:
+        _refuse(how.obstacle(family))
     for ability in getattr(how, "asks", ()):
         _refuse(likelihood.lacks(ability))
 

@@ -103,10 +103,11 @@ class Natural(Rule):
 
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
         structure = family.structure
-        if structure is None:
+        if structure is None or not family.spreads:
             raise TypeError(
-                f"Natural gradients need a Gaussian, got {type(family).__name__}; use "
-                "GaussianFamily(Diagonal()) or a rule that follows the ELBO's gradient."
+                f"Natural gradients need a belief with a variance, such as a Gaussian, got "
+                f"{type(family).__name__}; use GaussianFamily(Diagonal()) or a rule that follows "
+                "the ELBO's gradient."
             )
         refuse_look(expectation, curvature)
         check_fit(self, structure, family, curvature)
@@ -238,7 +239,7 @@ class Natural(Rule):
             if self._is_stale(step):
                 memory["curvature"] = old.refreshed()
             return
-        precision = posterior.coordinates().precision
+        precision = posterior.whole_precision()
         if isinstance(self.momentum, HeavyBall):
             gamma, before = self.momentum.decay, memory["previous_curvature"]
             new = self._towards(old.times(1.0), target, rates.rate, precision)
