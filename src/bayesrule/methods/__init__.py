@@ -6,12 +6,17 @@ made of, where it comes from, what it needs and how it trains where nobody says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from difflib import get_close_matches
 
-from bayesrule.learner import Learner
-from bayesrule.methods._options import Rate, Settings, option_names, unknown_option
-from bayesrule.methods._record import RECORDS, Course, Need, Record, method
+from bayesrule.methods._options import (
+    COMMON,
+    Options,
+    Parts,
+    Rate,
+    option_names,
+    unknown_option,
+)
+from bayesrule.methods._record import RECORDS, Course, Method, Need, Record, method
 from bayesrule.methods.binary import bayesbinn
 from bayesrule.methods.closed_form import tagi
 from bayesrule.methods.laplace import laplace
@@ -27,7 +32,7 @@ from bayesrule.methods.points import adam, map, rmsprop, sgd
 from bayesrule.methods.smooth import smooth
 from bayesrule.methods.variational import k_tied, mean_field, variational_laplace
 
-METHODS: dict[str, Callable[..., Learner]] = {
+METHODS: dict[str, Method] = {
     function.__name__: function
     for function in (
         *(sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi),
@@ -38,7 +43,7 @@ METHODS: dict[str, Callable[..., Learner]] = {
 """Every named method, in the order of the table."""
 
 
-def find(name: str) -> Callable[..., Learner]:
+def find(name: str) -> Method:
     """The method of a name; hyphens and underscores are the same.
 
     >>> find("VOGN").__name__
@@ -63,12 +68,15 @@ def record(name: str) -> Record:
 
 __all__ = [
     *METHODS,
+    "COMMON",
     "METHODS",
     "Course",
+    "Method",
     "Need",
+    "Options",
+    "Parts",
     "Rate",
     "Record",
-    "Settings",
     "find",
     "method",
     "option_names",

@@ -1,88 +1,59 @@
-"""Options of methods: those that several share are declared here once, and each is explained once.
-
-Names, types and defaults of shared options stand in the groups below; `full_signature` writes them
-out for each method, so that `help` shows all of them.
-"""
+"""What the function behind a method takes and returns: its options and its parts."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Annotated, Any, Required, TypedDict, cast, get_args, get_origin, get_type_hints
-
-from torch.optim import Adam, Optimizer
+from functools import cache
+from typing import Any, Self, get_type_hints
 
 from bayesrule.curvature import Curvature
-from bayesrule.posteriors import FanIn, Posterior, Prior
-from bayesrule.posteriors.factorised import SHARE
-from bayesrule.rules import Average, Velocity
+from bayesrule.expectations import Expectation
+from bayesrule.learner import Learner
+from bayesrule.posteriors import Family
+from bayesrule.rules import Rule
 from bayesrule.schedules import Schedule
 
 Rate = float | Schedule
-Momentum = float | Average | Velocity | None
 
 
-@dataclass(frozen=True)
-class Default:
-    """The value of an option where nobody says; a method may have another one."""
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """A method: which parts a `Learner` is built of; `Learner` says what each is."""
 
-    value: Any
-
-
-class Common(TypedDict, total=False):
-    """Options that every method has."""
-
-    num_data: Required[int]
-    prior: Annotated[Prior | Posterior | None, Default(None)]
-    temperature: Annotated[float, Default(1.0)]
-    shared_draws: Annotated[bool, Default(False)]
+    posterior: Family
+    expectation: Expectation
+    curvature: Curvature
+    rule: Rule
+    predictive: object | None = None
+    final_curvature: Curvature | None = None
+    empirical_prior: bool = False
 
 
-class Settings(Common, total=False):
-    """Options of every method whose prior precision is a number from the start."""
-
-    prior_precision: Annotated[float | None, Default(None)]
-
-
-class NoisyOptions(Settings, total=False):
-    """Options of the noisy natural gradients."""
-
-    learning_rate: Annotated[Rate, Default(0.05)]
-    momentum: Annotated[Momentum, Default(0.9)]
-    rate: Annotated[Rate, Default(0.05)]
-    initial_curvature: Annotated[float, Default(1.0)]
-    draws: Annotated[int, Default(1)]
-    curvature: Annotated[Curvature | None, Default(None)]
+def _common() -> dict[str, inspect.Parameter]:
+    parts = {part.name for part in fields(Parts)}
+    every = inspect.signature(Learner, eval_str=True).parameters
+    return {name: parameter for name, parameter in every.items() if name not in parts}
 
 
-class FactorOptions(NoisyOptions, total=False):
-    """Options of noisy natural gradients with matrices that are costly to invert."""
-
-    damping: Annotated[float, Default(0.0)]
-    kl_clip: Annotated[float, Default(1e-3)]
-    stats_every: Annotated[int, Default(10)]
-    inverse_every: Annotated[int, Default(100)]
+COMMON = _common()
+"""What every method takes: all that a `Learner` takes, except for the parts."""
 
 
-class LayerOptions(FactorOptions, total=False):
-    """Options of noisy natural gradients with a pair of factors for each layer."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options that several methods share: the fields of a subclass, a frozen dataclass.
 
-    widest: Annotated[int, Default(8192)]
+    The function behind a method takes them as one argument of that class; the method has an option
+    for each field.
+    """
 
-
-class ElboOptions(Settings, total=False):
-    """Options of the methods that follow the gradient of the ELBO."""
-
-    learning_rate: Annotated[Rate, Default(3e-3)]
-    scale_multiplier: Annotated[float, Default(10.0)]
-    optimiser: Annotated[Callable[..., Optimizer], Default(Adam)]
-    kl_weight: Annotated[Rate, Default(1.0)]
-    clip: Annotated[float, Default(float("inf"))]
-    keep_gradients: Annotated[bool, Default(False)]
-    spread: Annotated[float | FanIn, Default(SHARE)]
-    known: Annotated[tuple[str, ...], Default(())]
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The fields among the values of all options."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
 EXPLAINED = {
@@ -133,39 +104,47 @@ EXPLAINED = {
 """What each option does, where the method itself does not say otherwise."""
 
 
-def common(options: Settings) -> Settings:
-    """Those of the options that `Learner` has."""
-    names = Settings.__annotations__
-    return cast(Settings, {name: value for name, value in options.items() if name in names})
+@cache
+def declared(function: Callable[..., Parts]) -> Mapping[str, inspect.Parameter]:
+    """The arguments of the function behind a method, some of which may be groups of options."""
+    return inspect.signature(function, eval_str=True).parameters
 
 
-def full_signature(function: Callable[..., Any], defaults: Mapping[str, Any]) -> inspect.Signature:
-    """The signature with the options of the group in `**options: Unpack[Group]` written out.
-
-    `defaults` are those of this method where it differs from its group.
-    """
-    signature = inspect.signature(function, eval_str=True)
-    *own, shared = signature.parameters.values()
-    (group,) = get_args(shared.annotation)
-    hints = get_type_hints(group, include_extras=True)
-    if strange := defaults.keys() - hints.keys():
-        raise TypeError(f"{group.__name__} has no {', '.join(sorted(strange))}.")
-    options = [_parameter(name, hint, defaults) for name, hint in hints.items()]
-    # What every method has comes last, but for what a caller has to give.
-    options.sort(key=lambda option: option.name in Settings.__annotations__)
-    required = [option for option in options if option.default is option.empty]
-    optional = [option for option in options if option.default is not option.empty]
-    return signature.replace(parameters=[*own[:2], *required, *own[2:], *optional])
+def arguments(function: Callable[..., Parts], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the function behind a method is called with, from the values of all options."""
+    return {
+        name: option.annotation.of(values) if _is_group(option) else values[name]
+        for name, option in declared(function).items()
+    }
 
 
-def _parameter(name: str, hint: Any, defaults: Mapping[str, Any]) -> inspect.Parameter:
-    """One option of a group, with its type and default."""
-    kind, (annotation, *rest) = inspect.Parameter.KEYWORD_ONLY, get_args(hint)
-    if get_origin(hint) is Required:
-        return inspect.Parameter(name, kind, annotation=annotation)
-    (default,) = rest
-    value = defaults.get(name, default.value)
-    return inspect.Parameter(name, kind, default=value, annotation=annotation)
+def full_signature(
+    function: Callable[..., Parts], defaults: Mapping[str, Any], lacks: tuple[str, ...]
+) -> inspect.Signature:
+    """`(model, likelihood, *, num_data, ...)`: the function's own options, then those of all."""
+    shared = {name: option for name, option in COMMON.items() if name not in lacks}
+    required = {name: option for name, option in shared.items() if option.default is option.empty}
+    own = {one.name: one for option in declared(function).values() for one in _written_out(option)}
+    every = required | {name: own[name] for name in own if name not in COMMON} | shared
+    if strange := {*defaults} - {*every} | {*lacks} - {*COMMON}:
+        names = ", ".join(sorted(strange))
+        raise TypeError(f"{function.__name__} has no option {names}; see defaults= and lacks=.")
+    changed = {name: every[name].replace(default=value) for name, value in defaults.items()}
+    return inspect.Signature([*(every | changed).values()], return_annotation=Learner)
+
+
+def _is_group(option: inspect.Parameter) -> bool:
+    return isinstance(option.annotation, type) and issubclass(option.annotation, Options)
+
+
+def _written_out(option: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """The option by itself, or one for each field of a group; callers give them by name."""
+    if not _is_group(option):
+        yield option.replace(kind=option.KEYWORD_ONLY)
+        return
+    types = get_type_hints(option.annotation)
+    for name, field in inspect.signature(option.annotation).parameters.items():
+        yield field.replace(annotation=types[name])
 
 
 def option_names(method: Callable[..., Any]) -> list[str]:
@@ -175,10 +154,8 @@ def option_names(method: Callable[..., Any]) -> list[str]:
     >>> option_names(sgd)
     ['learning_rate', 'momentum', 'prior', 'prior_precision', 'shared_draws', 'temperature']
     """
-    parameters = inspect.signature(method).parameters.values()
-    names = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        names |= {*Settings.__annotations__}
+    options = inspect.signature(method).parameters.values()
+    names = {option.name for option in options if option.kind is option.KEYWORD_ONLY}
     return sorted(names - {"num_data"})
 
 

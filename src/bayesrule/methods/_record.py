@@ -7,21 +7,33 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ParamSpec, cast
+from typing import Any, Protocol, cast
+
+from torch import nn
 
 from bayesrule.learner import Learner
-from bayesrule.methods._options import EXPLAINED, full_signature, unknown_option
+from bayesrule.likelihoods import Likelihood
+from bayesrule.methods._options import (
+    COMMON,
+    EXPLAINED,
+    Parts,
+    arguments,
+    full_signature,
+    unknown_option,
+)
 
-P = ParamSpec("P")
-Build = Callable[P, Learner]
 Choice = Callable[[int, int], Mapping[str, Any]]
+Words = tuple[str, str, str, str]
 
 # Words that several records share.
 AT_MEAN = "at the mean (`AtMean`)"
 AT_DRAWS = "at weight draws (`Draws`)"
 DIAGONAL = "independent weights (`Diagonal`)"
+FULL = "full covariance (`Dense`)"
 SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
 SAMPLED_FISHER = "Fisher information, targets drawn from the model (`Fisher`)"
+GAUSS_NEWTON = "generalised Gauss-Newton matrix (`GGN`)"
+AVERAGED = "natural gradient with momentum; the curvature is averaged over steps"
 
 
 class Need(StrEnum):
@@ -61,20 +73,31 @@ def as_built(num_data: int, num_steps: int) -> Mapping[str, Any]:
     return {}
 
 
+class Method(Protocol):
+    """A named method: makes a learner; `options` are its own, written out in its signature."""
+
+    __name__: str
+
+    def __call__(
+        self, model: nn.Module, likelihood: Likelihood, *, num_data: int, **options: Any
+    ) -> Learner: ...
+
+
 @dataclass(frozen=True)
 class Record:
     """One method: its four parts in words, where it comes from, and how it is used.
 
-    - `build`: the function that makes the learner.
+    - `build`: the method itself.
     - `belief`, `expectation`, `curvature`, `rule`: the four choices; classes are in backticks.
     - `source`: paper, section and equation.
     - `needs`: what it asks for; `limits`: what it does not do, in words.
     - `without_effect`: options that it takes, as every method does, and has no use for.
     - `course`: how long it trains where nobody says; `training_options(num_data, num_steps)` are
       the options that it then has instead of its defaults.
+    - `options`: what each option does.
     """
 
-    build: Callable[..., Learner]
+    build: Method
     belief: str
     expectation: str
     curvature: str
@@ -86,7 +109,6 @@ class Record:
     course: Course
     training_options: Choice
     options: Mapping[str, str]
-    """What each option does."""
 
     @property
     def name(self) -> str:
@@ -105,43 +127,34 @@ RECORDS: dict[str, Record] = {}
 
 def method(
     *,
-    belief: str,
-    expectation: str,
-    curvature: str,
-    rule: str,
+    words: Words,
     source: str,
     needs: tuple[Need, ...] = (),
     limits: str = "",
     without_effect: tuple[str, ...] = (),
-    course: Course | None = None,
+    course: Course = Course(),  # noqa: B008 - it is frozen
     training_options: Choice = as_built,
     defaults: Mapping[str, Any] | None = None,
+    lacks: tuple[str, ...] = (),
     explained: Mapping[str, str] | None = None,
-) -> Callable[[Build[P]], Build[P]]:
-    """Makes a method of a function: keeps its record, completes its options and its docstring.
+) -> Callable[[Callable[..., Parts]], Method]:
+    """Makes a method of a function from its own options to its parts, and keeps its record.
 
-    The function gets every option of its group with a value: the caller's, this method's
-    (`defaults`) or the group's. Others are refused by name. `explained` says what options do that
-    mean something else here than in `EXPLAINED`.
+    The function may also ask for what every method takes, such as `model` or `prior`, by name. The
+    method has all options in its signature and its docstring, and refuses others by name.
+
+    - `words`: its belief, expectation, curvature and rule in words, as in the table of methods.
+    - `defaults`: of options that it shares with others, where they differ from theirs.
+    - `lacks`: options of all methods that it does not have.
+    - `explained`: what options do that mean something else here than in `EXPLAINED`.
     """
 
-    def decorate(function: Build[P]) -> Build[P]:
-        build = _completed(function, full_signature(function, defaults or {}))
+    def decorate(function: Callable[..., Parts]) -> Method:
+        build = _building(function, full_signature(function, defaults or {}, lacks))
         options = _explained(build, explained or {})
-        ignored = without_effect if Need.DRAWS in needs else (*without_effect, "shared_draws")
+        unused = without_effect if Need.DRAWS in needs else (*without_effect, "shared_draws")
         record = Record(
-            build=build,
-            belief=belief,
-            expectation=expectation,
-            curvature=curvature,
-            rule=rule,
-            source=source,
-            needs=needs,
-            limits=limits,
-            without_effect=ignored,
-            course=course or Course(),
-            training_options=training_options,
-            options=options,
+            *(build, *words, source, needs, limits, unused, course, training_options, options)
         )
         build.__doc__ = _documented(record)
         RECORDS[record.name] = record
@@ -150,7 +163,27 @@ def method(
     return decorate
 
 
-def _explained(build: Callable[..., Learner], words: Mapping[str, str]) -> dict[str, str]:
+def _building(function: Callable[..., Parts], signature: inspect.Signature) -> Method:
+    """The method: builds a learner of the function's parts, and refuses unknown options by name."""
+
+    @functools.wraps(function)
+    def build(*args: Any, **options: Any) -> Learner:
+        try:
+            bound = signature.bind(*args, **options)
+        except TypeError as problem:
+            unknown = unknown_option(build, [name for name in options if name not in COMMON])
+            raise TypeError(unknown or f"{function.__name__}(): {problem}.") from None
+        bound.apply_defaults()
+        values = bound.arguments
+        parts = function(**arguments(function, values))
+        common = {name: values[name] for name in COMMON if name in values}
+        return Learner(**common, **vars(parts))
+
+    cast(Any, build).__signature__ = signature
+    return cast(Method, build)
+
+
+def _explained(build: Method, words: Mapping[str, str]) -> dict[str, str]:
     """What each option of a method does; a method with an option that nobody explains is faulty."""
     names = [*inspect.signature(build).parameters][2:]
     every = {**EXPLAINED, **words}
@@ -163,43 +196,22 @@ def _explained(build: Callable[..., Learner], words: Mapping[str, str]) -> dict[
     return {name: every[name] for name in names}
 
 
-def _completed(function: Build[P], signature: inspect.Signature) -> Build[P]:
-    """The function with all options filled in, and unknown ones refused by name."""
-
-    @functools.wraps(function)
-    def build(*args: P.args, **options: P.kwargs) -> Learner:
-        if problem := unknown_option(build, options):
-            raise TypeError(problem)
-        try:
-            bound = signature.bind(*args, **options)
-        except TypeError as problem:
-            raise TypeError(f"{function.__name__}(): {problem}.") from None
-        bound.apply_defaults()
-        return function(*bound.args, **bound.kwargs)
-
-    cast(Any, build).__signature__ = signature
-    return build
-
-
 def _documented(record: Record) -> str:
     """The docstring with the record and a line for each option."""
     parameters = inspect.signature(record.build).parameters
-    lines = [
-        inspect.cleandoc(record.build.__doc__ or ""),
-        "",
-        f"- Belief: {record.belief}.",
-        f"- Expectation: {record.expectation}.",
-        f"- Curvature: {record.curvature}.",
-        f"- Rule: {record.rule}.",
-        f"- Source: {record.source}.",
-        *([f"- Needs: {', '.join(record.needs)}."] if record.needs else []),
-        *([f"- Limits: {record.limits}."] if record.limits else []),
-        "",
-        "Options:",
-        "",
-        *(f"- {shown(parameters[name])}: {words}." for name, words in record.options.items()),
-    ]
-    return "\n".join(lines)
+    facts = {
+        "Belief": record.belief,
+        "Expectation": record.expectation,
+        "Curvature": record.curvature,
+        "Rule": record.rule,
+        "Source": record.source,
+        "Needs": ", ".join(record.needs),
+        "Limits": record.limits,
+    }
+    lines = [f"- {kind}: {words}." for kind, words in facts.items() if words]
+    options = [f"- {shown(parameters[name])}: {words}." for name, words in record.options.items()]
+    own = inspect.cleandoc(record.build.__doc__ or "")
+    return "\n".join([own, "", *lines, "", "Options:", "", *options])
 
 
 def shown(option: inspect.Parameter) -> str:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
-
-from torch import nn
+from typing import Any
 
 from bayesrule.curvature import Innovations
 from bayesrule.expectations import Moments
-from bayesrule.learner import Learner
-from bayesrule.likelihoods import Likelihood
-from bayesrule.methods._options import Settings
+from bayesrule.methods._options import Parts
 from bayesrule.methods._record import DIAGONAL, Course, Need, method
 from bayesrule.moments import Activations, MomentMatched
 from bayesrule.posteriors import FanIn, GaussianFamily
@@ -28,10 +24,12 @@ def bounded(num_data: int, num_steps: int) -> Mapping[str, Any]:
 
 
 @method(
-    belief=DIAGONAL,
-    expectation="means and variances in closed form (`Moments`)",
-    curvature="innovations of the observed outputs, carried back (`Innovations`)",
-    rule="conditioning on each batch in closed form: no gradients, no learning rate",
+    words=(
+        DIAGONAL,
+        "means and variances in closed form (`Moments`)",
+        "innovations of the observed outputs, carried back (`Innovations`)",
+        "conditioning on each batch in closed form: no gradients, no learning rate",
+    ),
     source="Goulet, Nguyen & Amiri (2021), eqs 2 to 5 (moments) and 17 (conditioning)",
     needs=(Need.MOMENT_RULES,),
     limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "
@@ -42,14 +40,11 @@ def bounded(num_data: int, num_steps: int) -> Mapping[str, Any]:
     explained={"prior_precision": "δ of the prior that info.kl is taken from; gain is the prior"},
 )
 def tagi(
-    model: nn.Module,
-    likelihood: Likelihood,
     *,
     gain: float | FanIn = 1.0,
     activations: Activations | None = None,
     rule: Conditioning | None = None,
-    **settings: Unpack[Settings],
-) -> Learner:
+) -> Parts:
     """Tractable approximate Gaussian inference: closed form, no gradients, no learning rate.
 
     The first belief has the module's own weights as means and `gain / √fan_in` as standard
@@ -57,13 +52,10 @@ def tagi(
     """
     moments = Moments(activations or MomentMatched())
     spread = gain if isinstance(gain, FanIn) else FanIn(gain, gain, gain)
-    return Learner(
-        model,
-        likelihood,
+    return Parts(
         posterior=GaussianFamily(spread=spread),
         expectation=moments,
         curvature=Innovations(),
         rule=rule or Conditioning(),
         predictive=moments,
-        **settings,
     )

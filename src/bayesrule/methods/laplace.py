@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
 from torch import nn
 
 from bayesrule.curvature import GGN, Curvature, NoCurvature
 from bayesrule.expectations import AtMean
-from bayesrule.learner import Learner
-from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Dense, Diagonal, Structure
-from bayesrule.methods._options import Common, Rate
-from bayesrule.methods._record import AT_MEAN, Need, method
+from bayesrule.methods._options import Parts, Rate
+from bayesrule.methods._record import AT_MEAN, GAUSS_NEWTON, Need, method
 from bayesrule.methods.points import adam_steps
-from bayesrule.posteriors import Family, GaussianFamily, PerGroup, PointEstimate
+from bayesrule.posteriors import Family, GaussianFamily, PerGroup, PointEstimate, Posterior, Prior
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Natural
 
 
 @method(
-    belief="full covariance of the last layer (`Dense`), or any structure over all layers",
-    expectation=AT_MEAN,
-    curvature="generalised Gauss-Newton matrix (`GGN`)",
-    rule="Adam to the most probable weights, then one natural-gradient step over all data; online "
-    "natural-gradient steps all along",
+    words=(
+        "full covariance of the last layer (`Dense`), or any structure over all layers",
+        AT_MEAN,
+        GAUSS_NEWTON,
+        "Adam to the most probable weights, then one natural-gradient step over all data; online "
+        "natural-gradient steps all along",
+    ),
     source="Khan & Rue (2023), sec. 4.4, online eq. 44; prior of largest evidence: MacKay (1992), "
     "eq. 4.9",
     needs=(Need.SINGLE_EXAMPLES,),
@@ -37,36 +35,31 @@ from bayesrule.rules import Natural
 )
 def laplace(
     model: nn.Module,
-    likelihood: Likelihood,
     *,
     structure: Structure | None = None,
     curvature: Curvature | None = None,
     last_layer: bool | None = None,
-    prior_precision: float | None = None,
     empirical_prior: bool | None = None,
     online: bool = False,
     learning_rate: Rate = 3e-3,
-    **settings: Unpack[Common],
-) -> Learner:
+    prior: Prior | Posterior | None,
+    prior_precision: float | None,
+) -> Parts:
     """Laplace: the curvature at the most probable weights, after training or averaged on the way.
 
     Without a structure, the last layer has a full covariance and the others are held as known;
     online it is a diagonal over all weights.
     """
     final = curvature or GGN()
-    without_prior = structure is None and prior_precision is None and settings.get("prior") is None
-    return Learner(
-        model,
-        likelihood,
+    unspecified = structure is None and prior is None and prior_precision is None
+    return Parts(
         posterior=_family(model, structure, last_layer, online),
         expectation=AtMean(),
         curvature=final if online else NoCurvature(),
         rule=Natural(learning_rate, 0.01) if online else adam_steps(learning_rate),
-        final_curvature=None if online else final,
-        prior_precision=prior_precision,
-        empirical_prior=without_prior if empirical_prior is None else empirical_prior,
         predictive=Linearised(),
-        **settings,
+        final_curvature=None if online else final,
+        empirical_prior=unspecified if empirical_prior is None else empirical_prior,
     )
 
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from bayesrule.curvature import Curvature, Fisher, SquaredGradient
 from bayesrule.expectations import Draws
-from bayesrule.learner import Learner
-from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
-from bayesrule.methods._options import FactorOptions, LayerOptions, Momentum, NoisyOptions, common
-from bayesrule.methods._record import AT_DRAWS, DIAGONAL, SAMPLED_FISHER, Need, method
-from bayesrule.posteriors import FactoredFamily, GaussianFamily, RotatedFamily
+from bayesrule.methods._options import Options, Parts, Rate
+from bayesrule.methods._record import (
+    AT_DRAWS,
+    AVERAGED,
+    DIAGONAL,
+    FULL,
+    SAMPLED_FISHER,
+    Need,
+    method,
+)
+from bayesrule.posteriors import FactoredFamily, GaussianFamily, Posterior, Prior, RotatedFamily
 from bayesrule.rules import Average, Natural, Velocity
 
+PER_LAYER = "a matrix Gaussian for each layer, layers independent (`Kronecker`)"
+FREE_VARIANCES = "as noisy_kfac, with free variances in the eigenbases of the factors (`Kronecker`)"
+NEIGHBOURS = "a Gaussian in which neighbouring layers are correlated (`BlockTridiagonal`)"
 EVERY_FEW_STEPS = (
     "natural gradient with momentum; the curvature is estimated every `stats_every` steps and "
     "inverted every `inverse_every` steps"
@@ -24,11 +34,66 @@ EVERY_FEW_STEPS = (
 MOMENTUM = {"momentum": "decay of the average of gradients, or Average(), Velocity() or None"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoisyOptions(Options):
+    """Options of the noisy natural gradients."""
+
+    learning_rate: Rate = 0.05
+    momentum: float | Average | Velocity | None = 0.9
+    rate: Rate = 0.05
+    initial_curvature: float = 1.0
+    draws: int = 1
+    curvature: Curvature | None = None
+
+    def parts(self, family: GaussianFamily, curvature: Curvature, **rule: Any) -> Parts:
+        """All parts of the methods; `rule` are further options of the rule."""
+        momentum = self.momentum
+        if not isinstance(momentum, Average | Velocity | None):
+            momentum = Average(momentum)
+        return Parts(
+            posterior=family,
+            expectation=Draws(self.draws),
+            curvature=self.curvature or curvature,
+            rule=Natural(self.learning_rate, self.rate, momentum, prior_at_draws=True, **rule),
+            predictive=Draws(32),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorOptions(NoisyOptions):
+    """Options of noisy natural gradients with matrices that are costly to invert."""
+
+    damping: float = 0.0
+    kl_clip: float = 1e-3
+    stats_every: int = 10
+    inverse_every: int = 100
+
+    def parts_with(self, family: GaussianFamily) -> Parts:
+        """All parts: the curvature may be a few steps old, and its inverse older."""
+        return self.parts(
+            family,
+            Fisher(),
+            damping=self.damping,
+            kl_clip=self.kl_clip,
+            stats_every=self.stats_every,
+            inverse_every=self.inverse_every,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions(FactorOptions):
+    """Options of noisy natural gradients with a pair of factors for each layer."""
+
+    widest: int = 8192
+
+
 @method(
-    belief=DIAGONAL,
-    expectation=AT_DRAWS,
-    curvature="square of the batch's summed gradient, per example (`SquaredGradient`)",
-    rule="natural gradient with momentum, divided by the root of the averaged squares",
+    words=(
+        DIAGONAL,
+        AT_DRAWS,
+        "square of the batch's summed gradient, per example (`SquaredGradient`)",
+        "natural gradient with momentum, divided by the root of the averaged squares",
+    ),
     source="Zhang et al. (2018), sec. 3.3, eq. 10 and algorithm 1",
     needs=(Need.DRAWS,),
     defaults={"learning_rate": 0.03, "rate": 1e-3},
@@ -37,13 +102,7 @@ MOMENTUM = {"momentum": "decay of the average of gradients, or Average(), Veloci
         "curvature": "which curvature is estimated; None is SquaredGradient(of_sums=True)",
     },
 )
-def noisy_adam(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    damped_root: bool = False,
-    **options: Unpack[NoisyOptions],
-) -> Learner:
+def noisy_adam(options: NoisyOptions, *, damped_root: bool = False) -> Parts:
     """Noisy Adam: a diagonal Gaussian whose precision is the average of Adam's squared gradients.
 
     The mean's gradient is divided by `√f + γ`, or by `√(f + γ)` with `damped_root`, γ the prior
@@ -51,143 +110,80 @@ def noisy_adam(
     batch, per example, so that the belief does not depend on the size of batches;
     `curvature=SquaredGradient()` takes those of the mean, which Adam has.
     """
-    rate, momentum = options["rate"], _average(options["momentum"])
-    root: dict[str, Any] = {"square_root": True, "damped_root": damped_root, "epsilon": 0.0}
-    return Learner(
-        model,
-        likelihood,
-        posterior=GaussianFamily(Diagonal(), options["initial_curvature"]),
-        expectation=Draws(options["draws"]),
-        curvature=options["curvature"] or SquaredGradient(of_sums=True),
-        rule=Natural(options["learning_rate"], rate, momentum, prior_at_draws=True, **root),
-        predictive=Draws(32),
-        **common(options),
-    )
+    family = GaussianFamily(Diagonal(), options.initial_curvature)
+    curvature = SquaredGradient(of_sums=True)
+    return options.parts(family, curvature, square_root=True, damped_root=damped_root, epsilon=0.0)
 
 
 @method(
-    belief="a matrix Gaussian for each layer, layers independent (`Kronecker`)",
-    expectation=AT_DRAWS,
-    curvature=SAMPLED_FISHER,
-    rule=EVERY_FEW_STEPS,
+    words=(PER_LAYER, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Zhang et al. (2018), sec. 3.4, eqs 11 and 12 and algorithm 2",
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
     explained=MOMENTUM,
 )
 def noisy_kfac(
-    model: nn.Module, likelihood: Likelihood, **options: Unpack[LayerOptions]
-) -> Learner:
+    model: nn.Module, options: LayerOptions, *, prior: Prior | Posterior | None
+) -> Parts:
     """Noisy K-FAC: a matrix Gaussian for each layer, from its inputs and its output gradients.
 
     For small nets `stats_every=1, inverse_every=1` costs little and learns faster.
     """
-    family = _kronecker(model, Kronecker(widest=options["widest"]), options)
-    return _learner(model, likelihood, family, options)
+    return options.parts_with(_kronecker(model, Kronecker(widest=options.widest), options, prior))
 
 
 @method(
-    belief="as noisy_kfac, with free variances in the eigenbases of the factors (`Kronecker`)",
-    expectation=AT_DRAWS,
-    curvature=SAMPLED_FISHER,
-    rule=EVERY_FEW_STEPS,
+    words=(FREE_VARIANCES, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Bae, Zhang & Grosse (2018); George et al. (2018) for the eigenbases",
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="refused with several ranks of torch.distributed, whose eigenbases would differ",
     explained=MOMENTUM,
 )
 def noisy_ekfac(
-    model: nn.Module, likelihood: Likelihood, **options: Unpack[LayerOptions]
-) -> Learner:
+    model: nn.Module, options: LayerOptions, *, prior: Prior | Posterior | None
+) -> Parts:
     """Noisy EK-FAC: noisy K-FAC with the curvature's own diagonal in the factors' eigenbases."""
-    structure = Kronecker(corrected=True, widest=options["widest"])
-    return _learner(model, likelihood, _kronecker(model, structure, options), options)
+    structure = Kronecker(corrected=True, widest=options.widest)
+    return options.parts_with(_kronecker(model, structure, options, prior))
 
 
 @method(
-    belief="a Gaussian in which neighbouring layers are correlated (`BlockTridiagonal`)",
-    expectation=AT_DRAWS,
-    curvature=SAMPLED_FISHER,
-    rule=EVERY_FEW_STEPS,
+    words=(NEIGHBOURS, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Zhang et al. (2018), sec. 3.5; Martens & Grosse (2015), sec. 4.3",
     needs=(Need.CHAIN, Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="recurrent and normalising layers are refused",
     explained=MOMENTUM,
 )
-def noisy_tridiagonal(
-    model: nn.Module, likelihood: Likelihood, **options: Unpack[LayerOptions]
-) -> Learner:
+def noisy_tridiagonal(options: LayerOptions) -> Parts:
     """Noisy K-FAC for chains of layers, with the weights of neighbouring layers correlated."""
-    family = GaussianFamily(BlockTridiagonal(options["widest"]), options["initial_curvature"])
-    return _learner(model, likelihood, family, options)
+    structure = BlockTridiagonal(options.widest)
+    return options.parts_with(GaussianFamily(structure, options.initial_curvature))
 
 
 @method(
-    belief="full covariance (`Dense`)",
-    expectation=AT_DRAWS,
-    curvature=SAMPLED_FISHER,
-    rule="natural gradient with momentum; the curvature is averaged over steps",
+    words=(FULL, AT_DRAWS, SAMPLED_FISHER, AVERAGED),
     source="Zhang et al. (2018), sec. 3.1, eq. 9",
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="nets of more than `limit` weights are refused",
     defaults={"kl_clip": math.inf, "stats_every": 1, "inverse_every": 1},
     explained=MOMENTUM,
 )
-def noisy_full(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    limit: int = 20_000,
-    **options: Unpack[FactorOptions],
-) -> Learner:
+def noisy_full(options: FactorOptions, *, limit: int = 20_000) -> Parts:
     """Noisy natural gradient with a full covariance, for nets of some thousand weights."""
-    family = GaussianFamily(Dense(limit), options["initial_curvature"])
-    return _learner(model, likelihood, family, options)
+    return options.parts_with(GaussianFamily(Dense(limit), options.initial_curvature))
 
 
-def _kronecker(model: nn.Module, structure: Kronecker, options: FactorOptions) -> GaussianFamily:
+def _kronecker(
+    model: nn.Module, structure: Kronecker, options: FactorOptions, prior: Prior | Posterior | None
+) -> GaussianFamily:
     """In the factors' eigenbases, where these are kept for a while and the curvature allows it.
 
     A GPU multiplies by whole roots in no time, and eigenvectors of wide factors take it seconds.
     """
-    curvature: Curvature = options["curvature"] or Fisher()
+    curvature = options.curvature or Fisher()
     wide = any(value.is_cuda for value in model.parameters()) and not structure.corrected
-    kept = options["inverse_every"] > 1 and curvature.takes_coordinates and not wide
+    kept = options.inverse_every > 1 and curvature.takes_coordinates and not wide
     # Other priors than N(0, I/δ) look different in other bases.
-    kept = kept and options.get("prior") is None
+    kept = kept and prior is None
     plain = GaussianFamily if structure.corrected else FactoredFamily
     family = RotatedFamily if kept else plain
-    return family(structure, options["initial_curvature"])
-
-
-def _average(momentum: Momentum) -> Average | Velocity | None:
-    """A number is the decay of an average."""
-    return momentum if isinstance(momentum, Average | Velocity | None) else Average(momentum)
-
-
-def _learner(
-    model: nn.Module, likelihood: Likelihood, family: GaussianFamily, options: FactorOptions
-) -> Learner:
-    """What the methods with a sampled Fisher information share: all parts but the belief.
-
-    The curvature may be a few steps old, and its inverse older.
-    """
-    rule = Natural(
-        options["learning_rate"],
-        options["rate"],
-        _average(options["momentum"]),
-        prior_at_draws=True,
-        damping=options["damping"],
-        kl_clip=options["kl_clip"],
-        stats_every=options["stats_every"],
-        inverse_every=options["inverse_every"],
-    )
-    return Learner(
-        model,
-        likelihood,
-        posterior=family,
-        expectation=Draws(options["draws"]),
-        curvature=options["curvature"] or Fisher(),
-        rule=rule,
-        predictive=Draws(32),
-        **common(options),
-    )
+    return family(structure, options.initial_curvature)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Unpack
 
-from torch import nn
 from torch.optim import Adam
 
 from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.expectations import AtMean
-from bayesrule.learner import Learner
-from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Diagonal, Isotropic
-from bayesrule.methods._options import Rate, Settings
+from bayesrule.methods._options import Parts, Rate
 from bayesrule.methods._record import AT_MEAN, DIAGONAL, method
 from bayesrule.posteriors import GaussianFamily
 from bayesrule.rules import Average, Elbo, HeavyBall, Natural
@@ -21,6 +17,12 @@ from bayesrule.rules import Average, Elbo, HeavyBall, Natural
 FIXED = "fixed covariance, about I/N (`Isotropic`)"
 NONE = "none (`NoCurvature`)"
 SQUARED_GRADIENT = "square of the batch's mean gradient (`SquaredGradient`)"
+DESCENT = "natural gradient, which with a fixed covariance is the gradient, with a heavy ball"
+ROOT = "natural gradient, divided by the root of the averaged squares"
+UNBIASED_ROOT = (
+    "natural gradient, averaged, divided by the root of the averaged squares; both averages are "
+    "corrected for their start at zero"
+)
 POINT = "predicts with the mean alone: its covariance says nothing of the data"
 BATCH_DEPENDENT = (
     "predicts with the mean alone: the precision is an average of squares that depend on the batch "
@@ -32,127 +34,72 @@ NO_PRIOR = {"prior_precision": 0.0}
 
 
 @method(
-    belief=FIXED,
-    expectation=AT_MEAN,
-    curvature=NONE,
-    rule="natural gradient, which with a fixed covariance is the gradient, with a heavy ball",
+    words=(FIXED, AT_MEAN, NONE, DESCENT),
     source="Khan & Rue (2023), sec. 4.1, eqs 34 and 35; heavy ball: appendix F, eq. 75",
     limits=POINT,
     defaults=NO_PRIOR,
     explained={"momentum": "share of the last step that is added to the next (heavy ball)"},
 )
-def sgd(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    learning_rate: Rate = 3e-3,
-    momentum: float = 0.9,
-    **settings: Unpack[Settings],
-) -> Learner:
+def sgd(*, learning_rate: Rate = 3e-3, momentum: float = 0.9) -> Parts:
     """Gradient descent: the mean of a Gaussian follows the gradient, its covariance stays."""
-    return Learner(
-        model,
-        likelihood,
+    return Parts(
         posterior=GaussianFamily(Isotropic()),
         expectation=AtMean(),
         curvature=NoCurvature(),
         rule=Natural(learning_rate, momentum=HeavyBall(momentum), fixed_precision=True),
-        **settings,
     )
 
 
 @method(
-    belief=DIAGONAL,
-    expectation=AT_MEAN,
-    curvature=SQUARED_GRADIENT,
-    rule="natural gradient, divided by the root of the averaged squares",
+    words=(DIAGONAL, AT_MEAN, SQUARED_GRADIENT, ROOT),
     source="Khan & Rue (2023), sec. 4.2, eq. 38",
     limits=BATCH_DEPENDENT,
     defaults=NO_PRIOR,
 )
-def rmsprop(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    learning_rate: Rate = 1e-3,
-    rate: Rate = 0.01,
-    **settings: Unpack[Settings],
-) -> Learner:
+def rmsprop(*, learning_rate: Rate = 1e-3, rate: Rate = 0.01) -> Parts:
     """RMSprop: a diagonal Gaussian at its mean, preconditioned by the root of squared gradients."""
-    return Learner(
-        model,
-        likelihood,
+    return Parts(
         posterior=GaussianFamily(Diagonal()),
         expectation=AtMean(),
         curvature=SquaredGradient(),
         rule=Natural(learning_rate, rate, square_root=True, from_zero=True),
-        **settings,
     )
 
 
 @method(
-    belief=DIAGONAL,
-    expectation=AT_MEAN,
-    curvature=SQUARED_GRADIENT,
-    rule="natural gradient, averaged, divided by the root of the averaged squares; both averages "
-    "are corrected for their start at zero",
+    words=(DIAGONAL, AT_MEAN, SQUARED_GRADIENT, UNBIASED_ROOT),
     source="Khan & Rue (2023), sec. 4.2 and appendix F, eq. 77; Kingma & Ba (2015), algorithm 1",
     limits=BATCH_DEPENDENT,
     defaults=NO_PRIOR,
 )
-def adam(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    learning_rate: Rate = 1e-3,
-    momentum: float = 0.9,
-    rate: Rate = 1e-3,
-    **settings: Unpack[Settings],
-) -> Learner:
+def adam(*, learning_rate: Rate = 1e-3, momentum: float = 0.9, rate: Rate = 1e-3) -> Parts:
     """Adam: RMSprop with averaged gradients, both averages without bias."""
-    return Learner(
-        model,
-        likelihood,
+    return Parts(
         posterior=GaussianFamily(Diagonal()),
         expectation=AtMean(),
         curvature=SquaredGradient(),
         rule=Natural(learning_rate, rate, Average(momentum), square_root=True, debias=True),
-        **settings,
     )
 
 
 @method(
-    belief=FIXED,
-    expectation=AT_MEAN,
-    curvature=NONE,
-    rule="gradient of the ELBO in the mean alone, by Adam",
+    words=(FIXED, AT_MEAN, NONE, "gradient of the ELBO in the mean alone, by Adam"),
     source="Khan & Rue (2023), eq. 1, with the prior as the regulariser; Kingma & Ba (2015), "
     "algorithm 1",
     limits=POINT,
     explained={"rate": "share of the newest squared gradient in Adam's average, 1 − β₂"},
 )
-def map(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    learning_rate: Rate = 3e-3,
-    momentum: float = 0.9,
-    rate: float = 1e-3,
-    **settings: Unpack[Settings],
-) -> Learner:
+def map(*, learning_rate: Rate = 3e-3, momentum: float = 0.9, rate: float = 1e-3) -> Parts:
     """The most probable weights, found by Adam: the ELBO's gradient of a belief without variance.
 
     It is `torch.optim.Adam(betas=(momentum, 1 - rate))` on the mean loss and the prior's
     `δ/(2N) ‖m‖²`; the covariance, about I/N, stays fixed.
     """
-    return Learner(
-        model,
-        likelihood,
+    return Parts(
         posterior=GaussianFamily(Isotropic()),
         expectation=AtMean(),
         curvature=NoCurvature(),
         rule=adam_steps(learning_rate, momentum, rate),
-        **settings,
     )
 
 

@@ -2,98 +2,111 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import nn
+from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
 from bayesrule.expectations import AtMean, Draws, Expectation, Look
-from bayesrule.learner import Learner
-from bayesrule.likelihoods import Likelihood
-from bayesrule.methods._options import ElboOptions, common
+from bayesrule.methods._options import Options, Parts, Rate
 from bayesrule.methods._record import AT_MEAN, Need, method
 from bayesrule.methods.smooth import warn_if_piecewise_linear
 from bayesrule.posteriors import (
     Family,
+    FanIn,
     KTiedFamily,
     MeanFieldFamily,
     PerGroup,
     PointEstimate,
 )
+from bayesrule.posteriors.factorised import SHARE
 from bayesrule.posteriors.tied import Rank
 from bayesrule.rules import Elbo
 
 OWN_STD = "independent weights, each with a standard deviation of its own (`MeanFieldFamily`)"
+TIED_STD = "independent weights, standard deviations of low rank (`KTiedFamily`)"
 AT_ANY_DRAWS = "at weight draws (`Draws`), at draws of outputs, or in closed form"
 BY_PRICE = "gradient times noise of the draw, by Price's theorem (`Price`)"
+SECOND_ORDER = "Fisher information, whose slope moves the mean too (`SecondOrder`)"
 ELBO_GRADIENT = "gradient of the ELBO in means and standard deviations, by Adam"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ElboOptions(Options):
+    """Options of the methods that follow the gradient of the ELBO."""
+
+    learning_rate: Rate = 3e-3
+    scale_multiplier: float = 10.0
+    optimiser: Callable[..., Optimizer] = Adam
+    kl_weight: Rate = 1.0
+    clip: float = math.inf
+    keep_gradients: bool = False
+    spread: float | FanIn = SHARE
+    known: tuple[str, ...] = ()
+
+    def belief(self, family: Family) -> Family:
+        """The family, with the known weights as point estimates."""
+        if not self.known:
+            return family
+        if "*" in self.known:
+            raise ValueError(
+                f"known={self.known!r} leaves no weight with a variance, so there is no belief to "
+                "learn; name some weights only."
+            )
+        return PerGroup({"|".join(self.known): PointEstimate(with_prior=False), "*": family})
+
+    def rule(self) -> Elbo:
+        """Steps of one of torch's optimisers."""
+        return Elbo(
+            self.learning_rate,
+            self.scale_multiplier,
+            self.optimiser,
+            self.kl_weight,
+            self.clip,
+            self.keep_gradients,
+        )
+
+    def at_draws(self, family: Family, expectation: Expectation | None) -> Parts:
+        """All parts of the methods that look at weight draws."""
+        return Parts(
+            posterior=self.belief(family),
+            expectation=expectation or Draws(1),
+            curvature=estimate(expectation),
+            rule=self.rule(),
+            predictive=Draws(32),
+        )
+
+
 @method(
-    belief=OWN_STD,
-    expectation=AT_ANY_DRAWS,
-    curvature=BY_PRICE,
-    rule=ELBO_GRADIENT,
+    words=(OWN_STD, AT_ANY_DRAWS, BY_PRICE, ELBO_GRADIENT),
     source="Blundell et al. (2015), sec. 3.2; Swiatkowski et al. (2020), eqs 2 to 6",
     needs=(Need.DRAWS,),
 )
-def mean_field(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    expectation: Expectation | None = None,
-    **options: Unpack[ElboOptions],
-) -> Learner:
+def mean_field(options: ElboOptions, *, expectation: Expectation | None = None) -> Parts:
     """Mean-field variational inference: independent Gaussians by the ELBO's gradient at draws."""
-    return Learner(
-        model,
-        likelihood,
-        posterior=_family(MeanFieldFamily(options["spread"]), options["known"]),
-        expectation=expectation or Draws(1),
-        curvature=estimate(expectation),
-        rule=_rule(options),
-        predictive=Draws(32),
-        **common(options),
-    )
+    return options.at_draws(MeanFieldFamily(options.spread), expectation)
 
 
 @method(
-    belief="independent weights, standard deviations of low rank (`KTiedFamily`)",
-    expectation=AT_ANY_DRAWS,
-    curvature=BY_PRICE,
-    rule=ELBO_GRADIENT,
+    words=(TIED_STD, AT_ANY_DRAWS, BY_PRICE, ELBO_GRADIENT),
     source="Swiatkowski et al. (2020), sec. 3, eq. 8",
     needs=(Need.DRAWS,),
 )
 def k_tied(
-    model: nn.Module,
-    likelihood: Likelihood,
-    *,
-    rank: Rank = 2,
-    expectation: Expectation | None = None,
-    **options: Unpack[ElboOptions],
-) -> Learner:
+    options: ElboOptions, *, rank: Rank = 2, expectation: Expectation | None = None
+) -> Parts:
     """The k-tied Normal: mean-field whose standard deviations are a matrix of low rank, `U Vᵀ`.
 
     About half the parameters of mean-field, and gradients with less noise.
     """
-    return Learner(
-        model,
-        likelihood,
-        posterior=_family(KTiedFamily(rank, options["spread"]), options["known"]),
-        expectation=expectation or Draws(1),
-        curvature=estimate(expectation),
-        rule=_rule(options),
-        predictive=Draws(32),
-        **common(options),
-    )
+    return options.at_draws(KTiedFamily(rank, options.spread), expectation)
 
 
 @method(
-    belief=OWN_STD,
-    expectation=AT_MEAN,
-    curvature="Fisher information, whose slope moves the mean too (`SecondOrder`)",
-    rule=ELBO_GRADIENT,
+    words=(OWN_STD, AT_MEAN, SECOND_ORDER, ELBO_GRADIENT),
     source="Unlu & Aitchison (2021), sec. 4.2, eqs 29 and 30 (in eq. 30 the KL is misprinted)",
     needs=(Need.SMOOTH_ACTIVATIONS,),
     limits="predicts with the mean alone; targets that are drawn bias the mean's step for classes, "
@@ -101,13 +114,12 @@ def k_tied(
 )
 def variational_laplace(
     model: nn.Module,
-    likelihood: Likelihood,
+    options: ElboOptions,
     *,
     exact: bool = False,
     difference: float | None = None,
     share: float = 1.0,
-    **options: Unpack[ElboOptions],
-) -> Learner:
+) -> Parts:
     """Variational Laplace: the ELBO to second order at the mean, without draws of weights.
 
     Predictions are at the mean, which has been moved to where the loss is flat. Steps get cheaper
@@ -115,15 +127,11 @@ def variational_laplace(
     `SecondOrder`.
     """
     warn_if_piecewise_linear(model)
-    return Learner(
-        model,
-        likelihood,
-        posterior=_family(MeanFieldFamily(options["spread"]), options["known"]),
+    return Parts(
+        posterior=options.belief(MeanFieldFamily(options.spread)),
         expectation=AtMean(),
         curvature=SecondOrder(exact, difference, share),
-        rule=_rule(options),
-        predictive=AtMean(),
-        **common(options),
+        rule=options.rule(),
     )
 
 
@@ -132,27 +140,3 @@ def estimate(expectation: Expectation | None) -> Curvature:
     look = Look.WEIGHTS if expectation is None else expectation.look
     estimates: dict[Look, Curvature] = {Look.LAYERS: Pathwise(), Look.MOMENTS: ExpectedLoss()}
     return estimates.get(look, Price())
-
-
-def _family(family: Family, known: tuple[str, ...]) -> Family:
-    """The family, with some weights as point estimates."""
-    if not known:
-        return family
-    if "*" in known:
-        raise ValueError(
-            f"known={known!r} leaves no weight with a variance, so there is no belief to learn; "
-            "name some weights only."
-        )
-    return PerGroup({"|".join(known): PointEstimate(with_prior=False), "*": family})
-
-
-def _rule(options: ElboOptions) -> Elbo:
-    """Steps of one of torch's optimisers."""
-    return Elbo(
-        options["learning_rate"],
-        options["scale_multiplier"],
-        options["optimiser"],
-        options["kl_weight"],
-        options["clip"],
-        options["keep_gradients"],
-    )
