@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from bayesrule.methods._options import (
-    COMMON,
-    Options,
-    Parts,
-    Rate,
-    option_names,
-    unknown_option,
-)
+from bayesrule.methods._options import COMMON, Parts, Rate, option_names, unknown_option
 from bayesrule.methods._record import RECORDS, Course, Method, Need, Record, method
-from bayesrule.methods.binary import bayesbinn
 from bayesrule.methods.closed_form import tagi
 from bayesrule.methods.laplace import laplace
-from bayesrule.methods.natural import ivon, newton, ogn, ridge, vogn
+from bayesrule.methods.natural import bayesbinn, ivon, newton, ogn, ridge, vogn
 from bayesrule.methods.noisy import (
     noisy_adam,
     noisy_ekfac,
@@ -73,7 +65,6 @@ __all__ = [
     "Course",
     "Method",
     "Need",
-    "Options",
     "Parts",
     "Rate",
     "Record",

@@ -13,27 +13,11 @@ from torch import nn
 
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.methods._options import (
-    COMMON,
-    EXPLAINED,
-    Parts,
-    arguments,
-    full_signature,
-    unknown_option,
-)
+from bayesrule.methods._options import COMMON, Parts, arguments, full_signature, unknown_option
+from bayesrule.methods._words import EXPLAINED
 
 Choice = Callable[[int, int], Mapping[str, Any]]
 Words = tuple[str, str, str, str]
-
-# Words that several records share.
-AT_MEAN = "at the mean (`AtMean`)"
-AT_DRAWS = "at weight draws (`Draws`)"
-DIAGONAL = "independent weights (`Diagonal`)"
-FULL = "full covariance (`Dense`)"
-SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
-SAMPLED_FISHER = "Fisher information, targets drawn from the model (`Fisher`)"
-GAUSS_NEWTON = "generalised Gauss-Newton matrix (`GGN`)"
-AVERAGED = "natural gradient with momentum; the curvature is averaged over steps"
 
 
 class Need(StrEnum):
@@ -66,11 +50,6 @@ class Course:
     def epochs(self, batches: int, steps: int | None) -> int:
         """How many, with so many batches in an epoch."""
         return max(self.least, min(self.most, round((steps or self.steps) / batches)))
-
-
-def as_built(num_data: int, num_steps: int) -> Mapping[str, Any]:
-    """No options: the method trains with its own defaults."""
-    return {}
 
 
 class Method(Protocol):
@@ -133,15 +112,17 @@ def method(
     limits: str = "",
     without_effect: tuple[str, ...] = (),
     course: Course = Course(),  # noqa: B008 - it is frozen
-    training_options: Choice = as_built,
+    training_options: Choice = lambda num_data, num_steps: {},
     defaults: Mapping[str, Any] | None = None,
     lacks: tuple[str, ...] = (),
     explained: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., Parts]], Method]:
     """Makes a method of a function from its own options to its parts, and keeps its record.
 
-    The function may also ask for what every method takes, such as `model` or `prior`, by name. The
-    method has all options in its signature and its docstring, and refuses others by name.
+    The method takes `(model, likelihood, *, num_data, ...)`: the function's options and those of
+    all methods, written out in its signature and explained in its docstring; it refuses others by
+    name. Options that several methods share are the fields of a dataclass, which the function takes
+    as an argument `options`. It may also take what all methods do by name, such as `model`.
 
     - `words`: its belief, expectation, curvature and rule in words, as in the table of methods.
     - `defaults`: of options that it shares with others, where they differ from theirs.
@@ -154,7 +135,15 @@ def method(
         options = _explained(build, explained or {})
         unused = without_effect if Need.DRAWS in needs else (*without_effect, "shared_draws")
         record = Record(
-            *(build, *words, source, needs, limits, unused, course, training_options, options)
+            build,
+            *words,
+            source=source,
+            needs=needs,
+            limits=limits,
+            without_effect=unused,
+            course=course,
+            training_options=training_options,
+            options=options,
         )
         build.__doc__ = _documented(record)
         RECORDS[record.name] = record
@@ -171,15 +160,16 @@ def _building(function: Callable[..., Parts], signature: inspect.Signature) -> M
         try:
             bound = signature.bind(*args, **options)
         except TypeError as problem:
-            unknown = unknown_option(build, [name for name in options if name not in COMMON])
+            others = [name for name in options if name not in signature.parameters]
+            unknown = unknown_option(build, others)
             raise TypeError(unknown or f"{function.__name__}(): {problem}.") from None
         bound.apply_defaults()
-        values = bound.arguments
-        parts = function(**arguments(function, values))
-        common = {name: values[name] for name in COMMON if name in values}
+        parts = function(**arguments(function, bound.arguments))
+        common = {name: value for name, value in bound.arguments.items() if name in COMMON}
         return Learner(**common, **vars(parts))
 
     cast(Any, build).__signature__ = signature
+    build.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
     return cast(Method, build)
 
 
@@ -210,8 +200,8 @@ def _documented(record: Record) -> str:
     }
     lines = [f"- {kind}: {words}." for kind, words in facts.items() if words]
     options = [f"- {shown(parameters[name])}: {words}." for name, words in record.options.items()]
-    own = inspect.cleandoc(record.build.__doc__ or "")
-    return "\n".join([own, "", *lines, "", "Options:", "", *options])
+    text = inspect.cleandoc(record.build.__doc__ or "")
+    return "\n".join([text, "", *lines, "", "Options:", "", *options])
 
 
 def shown(option: inspect.Parameter) -> str:

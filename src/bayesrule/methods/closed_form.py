@@ -8,11 +8,15 @@ from typing import Any
 from bayesrule.curvature import Innovations
 from bayesrule.expectations import Moments
 from bayesrule.methods._options import Parts
-from bayesrule.methods._record import DIAGONAL, Course, Need, method
+from bayesrule.methods._record import Course, Need, method
+from bayesrule.methods._words import DIAGONAL
 from bayesrule.moments import Activations, MomentMatched
 from bayesrule.posteriors import FanIn, GaussianFamily
 from bayesrule.rules import Conditioning
 
+CLOSED_FORM = "means and variances in closed form (`Moments`)"
+INNOVATIONS = "innovations of the observed outputs, carried back (`Innovations`)"
+CONDITIONING = "conditioning on each batch in closed form: no gradients, no learning rate"
 # Small batches, since their examples are taken as if each were alone. The noise of standardised
 # targets is believed to be about √0.1 until data say otherwise.
 SMALL_BATCHES = Course(20, 100, 2500, 10, noise={"shape": 1.0, "rate": 0.1})
@@ -24,12 +28,7 @@ def bounded(num_data: int, num_steps: int) -> Mapping[str, Any]:
 
 
 @method(
-    words=(
-        DIAGONAL,
-        "means and variances in closed form (`Moments`)",
-        "innovations of the observed outputs, carried back (`Innovations`)",
-        "conditioning on each batch in closed form: no gradients, no learning rate",
-    ),
+    words=(DIAGONAL, CLOSED_FORM, INNOVATIONS, CONDITIONING),
     source="Goulet, Nguyen & Amiri (2021), eqs 2 to 5 (moments) and 17 (conditioning)",
     needs=(Need.MOMENT_RULES,),
     limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "

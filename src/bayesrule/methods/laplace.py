@@ -8,7 +8,8 @@ from bayesrule.curvature import GGN, Curvature, NoCurvature
 from bayesrule.expectations import AtMean
 from bayesrule.matrices import Dense, Diagonal, Structure
 from bayesrule.methods._options import Parts, Rate
-from bayesrule.methods._record import AT_MEAN, GAUSS_NEWTON, Need, method
+from bayesrule.methods._record import Need, method
+from bayesrule.methods._words import AT_MEAN, GAUSS_NEWTON
 from bayesrule.methods.points import adam_steps
 from bayesrule.posteriors import Family, GaussianFamily, PerGroup, PointEstimate, Posterior, Prior
 from bayesrule.predicting.predict import Linearised

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayesrule.curvature import GGN, Hessian, PerExample, Price
+from bayesrule.curvature import GGN, Curvature, Hessian, NoCurvature, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.matrices import Dense, Diagonal
-from bayesrule.methods._options import Options, Parts, Rate
-from bayesrule.methods._record import (
+from bayesrule.methods._options import Parts, Rate
+from bayesrule.methods._record import Course, Need, method
+from bayesrule.methods._words import (
     AT_DRAWS,
     AT_MEAN,
     AVERAGED,
@@ -19,14 +20,12 @@ from bayesrule.methods._record import (
     FULL,
     GAUSS_NEWTON,
     SQUARES_OF_EXAMPLES,
-    Course,
-    Need,
-    method,
 )
-from bayesrule.posteriors import GaussianFamily
+from bayesrule.posteriors import BernoulliFamily, Family, GaussianFamily, PerGroup
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Average, Natural
 
+BINARY = "independent binary weights (`BernoulliFamily`); real ones by name (`Diagonal`)"
 FULL_STEPS = "natural gradient in full steps, ρ = 1"
 # Each step sees all data, so the noise needs no averaging over batches.
 ALL_AT_ONCE = Course(30, 30, whole=True, noise={"averaging": 1.0})
@@ -47,13 +46,7 @@ def half_steps(num_data: int, num_steps: int) -> Mapping[str, Any]:
 )
 def newton(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     """Newton's method: a full Gaussian at its mean with the exact Hessian, for convex problems."""
-    return Parts(
-        posterior=GaussianFamily(Dense()),
-        expectation=AtMean(),
-        curvature=Hessian(),
-        rule=Natural(learning_rate, rate),
-        predictive=Linearised(),
-    )
+    return _in_full(Hessian(), learning_rate, rate)
 
 
 @method(
@@ -70,17 +63,22 @@ def newton(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
 )
 def ridge(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     """Ridge regression: for a linear model, one step on all data is the exact posterior."""
+    return _in_full(GGN(), learning_rate, rate)
+
+
+def _in_full(curvature: Curvature, learning_rate: Rate, rate: Rate) -> Parts:
+    """A full Gaussian at its mean; the methods for linear models differ in the curvature alone."""
     return Parts(
         posterior=GaussianFamily(Dense()),
         expectation=AtMean(),
-        curvature=GGN(),
+        curvature=curvature,
         rule=Natural(learning_rate, rate),
         predictive=Linearised(),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineOptions(Options):
+class OnlineOptions:
     """Options of the methods that average a diagonal curvature over steps."""
 
     learning_rate: Rate = 0.2
@@ -150,5 +148,45 @@ def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> P
         expectation=Draws(draws),
         curvature=Price(),
         rule=options.rule(retract=True, clip=clip),
+        predictive=Draws(32),
+    )
+
+
+@method(
+    words=(
+        BINARY,
+        AT_DRAWS,
+        "none (`NoCurvature`); squares of single examples for real weights (`PerExample`)",
+        "natural gradient with momentum, which moves the natural parameters",
+    ),
+    source="Meng, Bachmann & Khan (2020), algorithm 1; Khan & Rue (2023), sec. 4.5, eq. 53",
+    needs=(Need.DRAWS,),
+    limits="weights are ±1, so layers need a normalisation or a scale of their own; there is no "
+    "prior precision",
+    lacks=("prior_precision",),
+    explained={
+        "real": "pattern of the weights that are real numbers, such as '*.bias'; None: all binary",
+        "sure": "size of the first natural parameters; 10 is nearly certain",
+        "relaxation": "temperature of the smooth draws at which gradients are taken",
+    },
+)
+def bayesbinn(
+    *,
+    learning_rate: Rate = 1e-3,
+    momentum: float = 0.9,
+    draws: int = 1,
+    real: str | None = None,
+    sure: float = 1.0,
+    relaxation: float = 1.0,
+) -> Parts:
+    """BayesBiNN: binary weights, each with a probability learned by natural gradients."""
+    family: Family = BernoulliFamily(sure, relaxation)
+    if real is not None:
+        family = PerGroup({real: GaussianFamily(Diagonal()), "*": family})
+    return Parts(
+        posterior=family,
+        expectation=Draws(draws),
+        curvature=NoCurvature() if real is None else PerExample(),
+        rule=Natural(learning_rate, learning_rate, Average(momentum)),
         predictive=Draws(32),
     )

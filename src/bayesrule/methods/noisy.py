@@ -11,16 +11,9 @@ from torch import nn
 from bayesrule.curvature import Curvature, Fisher, SquaredGradient
 from bayesrule.expectations import Draws
 from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
-from bayesrule.methods._options import Options, Parts, Rate
-from bayesrule.methods._record import (
-    AT_DRAWS,
-    AVERAGED,
-    DIAGONAL,
-    FULL,
-    SAMPLED_FISHER,
-    Need,
-    method,
-)
+from bayesrule.methods._options import Parts, Rate
+from bayesrule.methods._record import Need, method
+from bayesrule.methods._words import AT_DRAWS, AVERAGED, DIAGONAL, FULL, SAMPLED_FISHER
 from bayesrule.posteriors import FactoredFamily, GaussianFamily, Posterior, Prior, RotatedFamily
 from bayesrule.rules import Average, Natural, Velocity
 
@@ -35,7 +28,7 @@ MOMENTUM = {"momentum": "decay of the average of gradients, or Average(), Veloci
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyOptions(Options):
+class NoisyOptions:
     """Options of the noisy natural gradients."""
 
     learning_rate: Rate = 0.05

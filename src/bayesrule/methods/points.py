@@ -10,7 +10,8 @@ from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.expectations import AtMean
 from bayesrule.matrices import Diagonal, Isotropic
 from bayesrule.methods._options import Parts, Rate
-from bayesrule.methods._record import AT_MEAN, DIAGONAL, method
+from bayesrule.methods._record import method
+from bayesrule.methods._words import AT_MEAN, DIAGONAL
 from bayesrule.posteriors import GaussianFamily
 from bayesrule.rules import Average, Elbo, HeavyBall, Natural
 

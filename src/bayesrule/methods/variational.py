@@ -11,8 +11,9 @@ from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
 from bayesrule.expectations import AtMean, Draws, Expectation, Look
-from bayesrule.methods._options import Options, Parts, Rate
-from bayesrule.methods._record import AT_MEAN, Need, method
+from bayesrule.methods._options import Parts, Rate
+from bayesrule.methods._record import Need, method
+from bayesrule.methods._words import AT_MEAN
 from bayesrule.methods.smooth import warn_if_piecewise_linear
 from bayesrule.posteriors import (
     Family,
@@ -35,7 +36,7 @@ ELBO_GRADIENT = "gradient of the ELBO in means and standard deviations, by Adam"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElboOptions(Options):
+class ElboOptions:
     """Options of the methods that follow the gradient of the ELBO."""
 
     learning_rate: Rate = 3e-3
