@@ -44,7 +44,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def learner_of(names: dict[str, Any], structure: Structure) -> br.Learner:
     """The learner of the last example, with any structure."""
-    given = {**names, "structure": structure, "likelihood": br.CategoricalLikelihood()}
+    given = {**names, "Learner": br.Learner, "nn": nn, "structure": structure}
+    given["likelihood"] = br.CategoricalLikelihood()
     exec(compile(USE.replace("LowRank(2)", "structure"), "add-a-method.md", "exec"), given)
     return given["learner"]
 

@@ -7,9 +7,11 @@ import inspect
 import json
 import pickle
 import re
+import typing
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import pytest
 import torch
@@ -18,15 +20,15 @@ from torch import nn
 import bayesrule as br
 from bayesrule import methods
 from bayesrule.app.cli import main
-from bayesrule.methods import METHODS, Need, Record, Settings, _record, record
-from bayesrule.methods._options import EXPLAINED
+from bayesrule.methods import METHODS, Need, Parts, Record, _record, record
+from bayesrule.methods._words import EXPLAINED
 from bayesrule.types import State
 from benchmarks.tables import methods as method_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 every = pytest.mark.parametrize("name", METHODS)
 # What the words for a rule have to speak of.
-RULES = {"Natural": "natural", "Noisy": "natural", "Elbo": "ELBO", "Conditioning": "conditioning"}
+RULES = {"Natural": "natural", "Elbo": "ELBO", "Conditioning": "conditioning"}
 
 
 def built(name: str, model: nn.Module | None = None, **options: Any) -> br.Learner:
@@ -95,6 +97,10 @@ def test_chains_are_needed_where_other_nets_are_refused(name: str) -> None:
 def test_options_have_an_effect_unless_the_record_says_no(
     name: str, option: str, value: float
 ) -> None:
+    if option not in methods.option_names(METHODS[name]):
+        with pytest.raises(TypeError, match=f"{name} has no option {option}"):
+            built(name, **{option: value})
+        return
     usual, other = (trained(built(name, **given)).posterior for given in ({}, {option: value}))
     same = all(
         torch.allclose(a[k], b[k], rtol=1e-4, atol=0.0)
@@ -161,44 +167,74 @@ def test_methods_travel_between_processes(name: str) -> None:
 
 # --- a method of one's own ------------------------------------------------------------------------
 
-WORDS: dict[str, str] = dict.fromkeys(
-    ("belief", "expectation", "curvature", "rule", "source"), "words"
-)
+FACTS: dict[str, Any] = {"words": ("a", "b", "c", "d"), "source": "nowhere"}
 
 
-def own(
-    model: nn.Module,
-    likelihood: br.likelihoods.Likelihood,
-    *,
-    speed: float = 0.1,
-    **options: Unpack[Settings],
-) -> br.Learner:
-    """MAP under another name."""
-    return br.map(model, likelihood, learning_rate=speed, **options)
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Options that two methods could share."""
+
+    rate: float = 0.5
+    momentum: float = 0.9
+
+
+def custom(model: nn.Module, options: Shared, *, speed: float = 0.1, temperature: float) -> Parts:
+    """Gradient descent under another name."""
+    assert isinstance(model, nn.Linear)
+    return Parts(
+        posterior=br.GaussianFamily(),
+        expectation=br.AtMean(),
+        curvature=br.PerExample(),
+        rule=br.Natural(speed * temperature, momentum=br.Average(options.momentum)),
+    )
 
 
 def test_a_decorated_function_is_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_record, "RECORDS", {})
     explained = {"speed": "how fast it goes"}
-    made = methods.method(**WORDS, defaults={"temperature": 0.5}, explained=explained)(own)
-    learner = made(nn.Linear(1, 1), br.GaussianLikelihood(), num_data=3)
+    made = methods.method(
+        **FACTS,
+        defaults={"temperature": 0.5, "momentum": 0.8},
+        lacks=("shared_draws",),
+        explained=explained,
+    )(custom)
+    learner = made(nn.Linear(1, 1), br.GaussianLikelihood(), num_data=3, speed=4.0)
     assert learner.temperature == 0.5
-    found: Record = _record.RECORDS["own"]
-    assert (found.build, found.name, found.summary) == (made, "own", "MAP under another name.")
+    assert learner.rule == br.Natural(2.0, momentum=br.Average(0.8))
+    kept: Record = _record.RECORDS["custom"]
+    assert (kept.build, kept.name) == (made, "custom")
+    assert kept.summary == "Gradient descent under another name."
+    assert (kept.belief, kept.expectation, kept.curvature, kept.rule) == ("a", "b", "c", "d")
     assert "- `speed=0.1`: how fast it goes." in (made.__doc__ or "")
+
+
+def test_its_signature_has_all_options_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_record, "RECORDS", {})
+    made = methods.method(**FACTS, lacks=("shared_draws",), explained={"speed": ""})(custom)
+    assert str(inspect.signature(made)).startswith(
+        "(model: torch.nn.modules.module.Module, likelihood: "
+    )
+    names = ["model", "likelihood", "num_data", "speed", "rate", "momentum"]
+    names += ["prior", "prior_precision", "temperature"]
+    assert [*inspect.signature(made).parameters] == names
+    assert typing.get_type_hints(made)["rate"] is float
+    assert made(likelihood=br.GaussianLikelihood(), model=nn.Linear(1, 1), num_data=3).num_data == 3
+    with pytest.raises(TypeError, match="custom has no option shared_draws; it takes momentum, "):
+        made(nn.Linear(1, 1), br.GaussianLikelihood(), num_data=3, shared_draws=True)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "own: speed is an option without an explanation"),
-        ({"explained": {"speed": "", "sped": ""}}, "own: sped is .* explanation without an option"),
-        ({"defaults": {"sped": 1}}, "Settings has no sped"),
+        ({}, "custom: speed is an option without an explanation"),
+        ({"explained": {"speed": "", "sped": ""}}, "sped is .* explanation without an option"),
+        ({"defaults": {"sped": 1}}, "custom has no option sped; see defaults= and lacks="),
+        ({"lacks": ("pryor",)}, "custom has no option pryor; see defaults= and lacks="),
     ],
 )
 def test_faulty_records_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        methods.method(**WORDS, **given)(own)
+        methods.method(**FACTS, **given)(custom)
 
 
 # --- who reads records ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import nn
 
 import bayesrule as br
 from bayesrule import optim as optimisers
-from bayesrule.methods import Settings
+from bayesrule.methods import COMMON
 from bayesrule.optim import IVON, SGD, Adam, RMSprop
 from optim.loops import (
     BATCHES,
@@ -90,8 +90,7 @@ def test_options_and_defaults_are_those_of_the_methods(name: str) -> None:
             inspect.signature(br.methods.METHODS[name.lower()]).parameters,
         )
     )
-    shared = {"model", "likelihood", *Settings.__annotations__}
-    assert {k: v for k, v in theirs.items() if k not in shared} == {
+    assert {k: v for k, v in theirs.items() if k not in COMMON} == {
         k: v for k, v in ours.items() if k not in ("params", "settings")
     }
 

@@ -31,18 +31,16 @@ class Parts:
     empirical_prior: bool = False
 
 
-def _common() -> dict[str, inspect.Parameter]:
-    parts = {part.name for part in fields(Parts)}
-    every = inspect.signature(Learner, eval_str=True).parameters
-    return {name: parameter for name, parameter in every.items() if name not in parts}
-
-
-COMMON = _common()
+COMMON = {
+    name: parameter
+    for name, parameter in inspect.signature(Learner, eval_str=True).parameters.items()
+    if name not in Parts.__dataclass_fields__
+}
 """What every method takes: all that a `Learner` takes, except for the parts."""
 
 
 def options_of(function: Callable[..., Parts]) -> dict[str, inspect.Parameter]:
-    """What a function takes; a dataclass called `options` stands for its fields, which are taken."""
+    """What a function takes, with the fields of its argument `options`, a dataclass, one by one."""
     options = dict(inspect.signature(function, eval_str=True).parameters)
     if shared := options.pop("options", None):
         types = get_type_hints(shared.annotation)
@@ -68,10 +66,10 @@ def full_signature(
 
 def arguments(function: Callable[..., Parts], values: Mapping[str, Any]) -> dict[str, Any]:
     """What a function is called with, from the values of all options of its method."""
-    taken = {name: values.get(name) for name in inspect.signature(function).parameters}
     if shared := get_type_hints(function).get("options"):
-        taken["options"] = shared(**{field.name: values[field.name] for field in fields(shared)})
-    return taken
+        chosen = {field.name: values[field.name] for field in fields(shared)}
+        values = {**values, "options": shared(**chosen)}
+    return {name: values[name] for name in inspect.signature(function).parameters}
 
 
 def option_names(method: Callable[..., Any]) -> list[str]:

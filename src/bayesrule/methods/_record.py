@@ -161,8 +161,8 @@ def _building(function: Callable[..., Parts], signature: inspect.Signature) -> M
             bound = signature.bind(*args, **options)
         except TypeError as problem:
             others = [name for name in options if name not in signature.parameters]
-            unknown = unknown_option(build, others)
-            raise TypeError(unknown or f"{function.__name__}(): {problem}.") from None
+            message = unknown_option(build, others) or f"{function.__name__}(): {problem}."
+            raise TypeError(message) from None
         bound.apply_defaults()
         parts = function(**arguments(function, bound.arguments))
         common = {name: value for name, value in bound.arguments.items() if name in COMMON}
@@ -177,8 +177,7 @@ def _explained(build: Method, words: Mapping[str, str]) -> dict[str, str]:
     """What each option of a method does; a method with an option that nobody explains is faulty."""
     names = [*inspect.signature(build).parameters][2:]
     every = {**EXPLAINED, **words}
-    faults = {*names} - {*every} | {*words} - {*names}
-    if faults:
+    if faults := {*names} - {*every} | {*words} - {*names}:
         raise TypeError(
             f"{build.__name__}: {', '.join(sorted(faults))} is an option without an explanation, "
             "or an explanation without an option; see EXPLAINED and explained=."
@@ -208,6 +207,5 @@ def shown(option: inspect.Parameter) -> str:
     """An option with its default, such as `draws=1`."""
     if option.default is option.empty:
         return f"`{option.name}`"
-    default = option.default
-    value = default.__name__ if isinstance(default, type) else repr(default)
+    value = option.default.__name__ if isinstance(option.default, type) else repr(option.default)
     return f"`{option.name}={value}`"

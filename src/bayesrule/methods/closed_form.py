@@ -31,11 +31,11 @@ def bounded(num_data: int, num_steps: int) -> Mapping[str, Any]:
     words=(DIAGONAL, CLOSED_FORM, INNOVATIONS, CONDITIONING),
     source="Goulet, Nguyen & Amiri (2021), eqs 2 to 5 (moments) and 17 (conditioning)",
     needs=(Need.MOMENT_RULES,),
+    course=SMALL_BATCHES,
+    training_options=bounded,
     limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "
     "no momentum",
     without_effect=("prior_precision",),
-    course=SMALL_BATCHES,
-    training_options=bounded,
     explained={"prior_precision": "δ of the prior that info.kl is taken from; gain is the prior"},
 )
 def tagi(
