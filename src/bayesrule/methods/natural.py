@@ -27,6 +27,7 @@ from bayesrule.rules import Average, Natural
 
 BINARY = "independent binary weights (`BernoulliFamily`); real ones by name (`Diagonal`)"
 FULL_STEPS = "natural gradient in full steps, ρ = 1"
+EXACT_STEP = f"{FULL_STEPS}: one step on all data is the exact posterior"
 # Each step sees all data, so the noise needs no averaging over batches.
 ALL_AT_ONCE = Course(30, 30, whole=True, noise={"averaging": 1.0})
 
@@ -40,9 +41,9 @@ def half_steps(num_data: int, num_steps: int) -> Mapping[str, Any]:
     words=(FULL, AT_MEAN, "exact Hessian (`Hessian`)", FULL_STEPS),
     source="Khan & Rue (2023), sec. 1.3.2, eqs 8 and 12",
     needs=(Need.LINEAR_MODEL,),
-    limits="a Hessian that is not positive definite is refused, so the loss has to be convex",
     course=ALL_AT_ONCE,
     training_options=half_steps,
+    limits="a Hessian that is not positive definite is refused, so the loss has to be convex",
 )
 def newton(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     """Newton's method: a full Gaussian at its mean with the exact Hessian, for convex problems."""
@@ -50,16 +51,11 @@ def newton(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
 
 
 @method(
-    words=(
-        FULL,
-        AT_MEAN,
-        GAUSS_NEWTON,
-        f"{FULL_STEPS}: one step on all data is the exact posterior",
-    ),
+    words=(FULL, AT_MEAN, GAUSS_NEWTON, EXACT_STEP),
     source="Khan & Rue (2023), sec. 1.3.3, eq. 14",
     needs=(Need.LINEAR_MODEL, Need.REAL_TARGETS, Need.SINGLE_EXAMPLES),
-    limits="for classes, newton is its counterpart",
     course=ALL_AT_ONCE,
+    limits="for classes, newton is its counterpart",
 )
 def ridge(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     """Ridge regression: for a linear model, one step on all data is the exact posterior."""
@@ -118,7 +114,7 @@ def ogn(options: OnlineOptions) -> Parts:
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
 )
 def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
-    """Variational online Gauss-Newton: OGN with the loss looked at at weight draws."""
+    """Variational online Gauss-Newton: OGN with the loss taken at weight draws."""
     return Parts(
         posterior=options.belief(),
         expectation=Draws(draws),

@@ -39,7 +39,7 @@ class NoisyOptions:
     curvature: Curvature | None = None
 
     def parts(self, family: GaussianFamily, curvature: Curvature, **rule: Any) -> Parts:
-        """All parts of the methods; `rule` are further options of the rule."""
+        """All parts; `curvature` is for callers who ask for none, `rule` has options of the rule."""
         momentum = self.momentum
         if not isinstance(momentum, Average | Velocity | None):
             momentum = Average(momentum)
@@ -61,8 +61,8 @@ class FactorOptions(NoisyOptions):
     stats_every: int = 10
     inverse_every: int = 100
 
-    def parts_with(self, family: GaussianFamily) -> Parts:
-        """All parts: the curvature may be a few steps old, and its inverse older."""
+    def fisher_parts(self, family: GaussianFamily) -> Parts:
+        """All parts with a sampled Fisher, which may be some steps old, and its inverse older."""
         return self.parts(
             family,
             Fisher(),
@@ -121,7 +121,7 @@ def noisy_kfac(
 
     For small nets `stats_every=1, inverse_every=1` costs little and learns faster.
     """
-    return options.parts_with(_kronecker(model, Kronecker(widest=options.widest), options, prior))
+    return options.fisher_parts(_kronecker(model, Kronecker(widest=options.widest), options, prior))
 
 
 @method(
@@ -136,7 +136,7 @@ def noisy_ekfac(
 ) -> Parts:
     """Noisy EK-FAC: noisy K-FAC with the curvature's own diagonal in the factors' eigenbases."""
     structure = Kronecker(corrected=True, widest=options.widest)
-    return options.parts_with(_kronecker(model, structure, options, prior))
+    return options.fisher_parts(_kronecker(model, structure, options, prior))
 
 
 @method(
@@ -149,7 +149,7 @@ def noisy_ekfac(
 def noisy_tridiagonal(options: LayerOptions) -> Parts:
     """Noisy K-FAC for chains of layers, with the weights of neighbouring layers correlated."""
     structure = BlockTridiagonal(options.widest)
-    return options.parts_with(GaussianFamily(structure, options.initial_curvature))
+    return options.fisher_parts(GaussianFamily(structure, options.initial_curvature))
 
 
 @method(
@@ -162,7 +162,7 @@ def noisy_tridiagonal(options: LayerOptions) -> Parts:
 )
 def noisy_full(options: FactorOptions, *, limit: int = 20_000) -> Parts:
     """Noisy natural gradient with a full covariance, for nets of some thousand weights."""
-    return options.parts_with(GaussianFamily(Dense(limit), options.initial_curvature))
+    return options.fisher_parts(GaussianFamily(Dense(limit), options.initial_curvature))
 
 
 def _kronecker(
@@ -176,7 +176,7 @@ def _kronecker(
     wide = any(value.is_cuda for value in model.parameters()) and not structure.corrected
     kept = options.inverse_every > 1 and curvature.takes_coordinates and not wide
     # Other priors than N(0, I/δ) look different in other bases.
-    kept = kept and prior is None
+    rotated = kept and prior is None
     plain = GaussianFamily if structure.corrected else FactoredFamily
-    family = RotatedFamily if kept else plain
+    family = RotatedFamily if rotated else plain
     return family(structure, options.initial_curvature)
