@@ -39,7 +39,7 @@ class NoisyOptions:
     curvature: Curvature | None = None
 
     def parts(self, family: GaussianFamily, curvature: Curvature, **rule: Any) -> Parts:
-        """All parts; `curvature` is for callers who ask for none, `rule` has options of the rule."""
+        """All parts; `curvature` is for callers who name none, `rule` has options of the rule."""
         momentum = self.momentum
         if not isinstance(momentum, Average | Velocity | None):
             momentum = Average(momentum)
