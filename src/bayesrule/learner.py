@@ -18,7 +18,7 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
 from bayesrule.moments import Propagation
 from bayesrule.posteriors import Family, GaussianPrior, Point, Posterior, Prior, Pull, evidence
-from bayesrule.rules import Rule
+from bayesrule.rules import Now, Rule
 from bayesrule.rules.fit_of_parts import check_final, check_parts, check_predictive
 from bayesrule.tensors import distributed, seeds, vectors
 from bayesrule.tensors.network import Inputs, Network, forked_randomness, num_examples
@@ -252,9 +252,8 @@ class Learner:
         given = state.posterior, state.rule
         belief, memory = given if donate else self.rule.copied(*given)
         rates = self.rule.rates(state.step) if problem.rates is None else problem.rates
-        posterior, memory = self.rule.move(
-            belief, derivatives, self.prior, memory, rates, state.step
-        )
+        now = Now(belief, derivatives, self.prior, memory, rates, state.step)
+        posterior, memory = self.rule.move(now)
         new = State(
             posterior,
             memory,
@@ -356,7 +355,7 @@ class Learner:
         for name in names:
             buffers[name].zero_()
         belief = state.posterior.mean, state.posterior.variance()
-        activations = self.expectation.activations  # type: ignore[attr-defined]
+        activations = self.expectation.activations
         device = state.posterior.device
         with (
             forked_randomness(device, seeds.key(state.seed, state.step, self._stream(MODULE))),

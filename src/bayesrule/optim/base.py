@@ -139,7 +139,8 @@ class BayesianOptimizer(Optimizer):
             posterior, memory = self._belief(part)
             rule = dataclasses.replace(self.rule, learning_rate=float(part.group["lr"]))
             prior = GaussianPrior(part.group["prior_precision"])
-            part.keep(self.state, *rule.step(posterior, derivative, prior, memory, part.step))
+            moved, memory = rule.step(posterior, derivative, prior, memory, part.step)
+            part.keep(self.state, moved.coordinates(), memory)
         for group in self.param_groups:
             group["step"] += 1
         self._reset()

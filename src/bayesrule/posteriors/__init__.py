@@ -1,6 +1,6 @@
 """Families of beliefs over the weights, and what is believed before the data."""
 
-from bayesrule.posteriors._base import Family, Free, Posterior, Turn
+from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior, Turn
 from bayesrule.posteriors.bernoulli import Bernoulli, BernoulliFamily, BernoulliPrior
 from bayesrule.posteriors.factorised import (
     Factorised,
@@ -24,6 +24,7 @@ __all__ = [
     "BernoulliFamily",
     "BernoulliPrior",
     "EarlierPosterior",
+    "ElboTerms",
     "Factorised",
     "FactoredFamily",
     "Family",

@@ -18,7 +18,7 @@ from bayesrule.matrices import (
     Structure,
 )
 from bayesrule.matrices.dense import flatten
-from bayesrule.posteriors._base import Family, Free, Posterior
+from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
 from bayesrule.posteriors.points import GaussianDraw, Point
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
 from bayesrule.tensors import tree, vectors
@@ -148,16 +148,9 @@ class Gaussian(Normal):
     def free(self) -> Free:
         return {"mean": self.mean}
 
-    def free_gradients(
-        self,
-        gradient: Params,
-        curvature: Matrix | None,
-        prior: Prior,
-        kl_weight: float | Tensor,
-        share: float | Tensor,
-    ) -> Free:
+    def free_gradients(self, terms: ElboTerms) -> Free:
         # The covariance stays as it is: of the KL only the pull on the mean is left.
-        return {"mean": vectors.scale_(prior.pull_(gradient, self.mean, kl_weight), share)}
+        return {"mean": terms.mean_gradient(self.mean)}
 
     def natural(self) -> tuple[Params, Matrix]:
         """`λ = (S m, −½ S)`, the second given as S itself; zero for weights taken as known."""

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from bayesrule.matrices import BlockMatrix, Blocks, Matrix, Structure
 from bayesrule.matrices.blocks import grouped, pick
-from bayesrule.posteriors._base import Family, Free, Posterior, Turn
+from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point, Pull
 from bayesrule.posteriors.prior import Prior, as_prior
@@ -188,22 +188,16 @@ class Product(Posterior):
                 found[kind] = found.get(kind, {}) | tensors
         return found
 
-    def free_gradients(
-        self,
-        gradient: Params,
-        curvature: Matrix | None,
-        prior: Prior,
-        kl_weight: float | Tensor,
-        share: float | Tensor,
-    ) -> Free:
+    def free_gradients(self, terms: ElboTerms) -> Free:
         found: Free = {}
         for group, part in self.parts.items():
-            names = self.groups[group]
-            one = None if curvature is None else curvature.only(names)
-            parts = part.free_gradients(
-                pick(gradient, names), one, prior_of(prior, group), kl_weight, share
+            names, curvature = self.groups[group], terms.curvature
+            own = terms._replace(
+                gradient=pick(terms.gradient, names),
+                curvature=None if curvature is None else curvature.only(names),
+                prior=prior_of(terms.prior, group),
             )
-            for kind, tensors in parts.items():
+            for kind, tensors in part.free_gradients(own).items():
                 found[kind] = found.get(kind, {}) | tensors
         return found
 
