@@ -218,7 +218,7 @@ class TestPredictions:
     def test_beliefs_that_are_not_independent_are_refused(self, structure: Structure) -> None:
         learner, state = believing(structure, net(5))
         with pytest.raises(
-            TypeError, match=r"<Gaussian: .* knows .*Linearised\(\) or Draws\(num\)"
+            TypeError, match=r"Gaussian over .* knows .*Linearised\(\) or Draws\(num\)"
         ):
             br.predict(learner, state, curve()[0], how=br.Moments())
 

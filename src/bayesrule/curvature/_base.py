@@ -74,9 +74,8 @@ class Problem:
         structure: Structure,
     ) -> Iterator[tuple[Problem, Point]]:
         """The points of an expectation, each with the problem as it is seen from there."""
-        assert self.draws is not None
         tracked = curvature.needs_draws or posterior.must_track
-        points = expectation.points(posterior, self.draws, tracked=tracked)
+        points = expectation.points(posterior, self.draws, tracked=tracked)  # type: ignore[arg-type]
         return ((self, point) for point in points)
 
     def forward(self, params: Params) -> Tensor:

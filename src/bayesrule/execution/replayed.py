@@ -38,7 +38,7 @@ def replay_obstacle(learner: Learner) -> str | None:
         return "several machines that work on each step"
     if learner.likelihood.scheduled:
         return "noise that follows a schedule"
-    return learner.rule.replay_obstacle(learner.family)
+    return learner.rule.replay_obstacle(learner.family, learner.expectation)
 
 
 def on_gpu(y: Tensor) -> bool:

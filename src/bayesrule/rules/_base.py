@@ -132,7 +132,7 @@ class Rule(ABC):
         """Whether all its arithmetic is elementwise, so that a GPU had better see one row."""
         return False
 
-    def replay_obstacle(self, family: Family) -> str | None:
+    def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
         """Why a step cannot be replayed as a CUDA graph, in words; None if it can."""
         return f"the rule {type(self).__name__}"
 

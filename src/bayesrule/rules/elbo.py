@@ -172,10 +172,11 @@ class Elbo(Rule):
         name = getattr(made, "__name__", repr(made))
         return f"the optimiser {name}, which may look at several numbers at once"
 
-    def replay_obstacle(self, family: Family) -> str | None:
+    def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
         made = getattr(self.optimiser, "func", self.optimiser)
         if made is Adam:
-            return family.replay_obstacle
+            # A covariance that is neither moved nor looked at does not matter.
+            return family.replay_obstacle if expectation.random else None
         name = getattr(made, "__name__", repr(made))
         return f"the optimiser {name}, whose steps may look at numbers"
 

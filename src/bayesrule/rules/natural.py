@@ -106,9 +106,8 @@ class Natural(Rule):
         structure = family.structure
         if structure is None or not family.spreads:
             raise TypeError(
-                f"Natural gradients need a belief with a variance, such as a Gaussian, got "
-                f"{type(family).__name__}; use GaussianFamily(Diagonal()) or a rule that follows "
-                "the ELBO's gradient."
+                f"Natural gradients need a Gaussian, got {type(family).__name__}; use "
+                "GaussianFamily(Diagonal()) or a rule that follows the ELBO's gradient."
             )
         refuse_look(expectation, curvature)
         check_fit(self, structure, family, curvature)
@@ -224,5 +223,5 @@ class Natural(Rule):
     def works_in_rows(self, family: Family) -> bool:
         return family.structure is not None and family.structure.elementwise
 
-    def replay_obstacle(self, family: Family) -> str | None:
+    def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
         return family.replay_obstacle
