@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Never
+from typing import Never, cast
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class ExpectedLoss(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        assert isinstance(point, MomentPoint)
+        point = cast(MomentPoint, point)
         mean, variance = _leaves(point.coordinates), _leaves(point.variance)
         way = Propagation(problem.network, point.activations, record=False)
         given = problem.buffers, problem.x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
@@ -35,7 +36,7 @@ class Innovations(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        assert isinstance(point, MomentPoint)
+        point = cast(MomentPoint, point)
         found = problem.innovations(point.coordinates, point.variance, point.activations)
         # Asking would make a GPU wait; what goes wrong there is seen at the end of the epoch.
         if problem.checked and found.loss.device.type == "cpu" and not found.sound.all():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -38,7 +39,7 @@ class Pathwise(Curvature):
     def local(
         self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
     ) -> Local:
-        assert isinstance(point, LayerPoint)
+        point = cast(LayerPoint, point)
         shared = _reused(problem, point)
         mean = {k: v.detach().requires_grad_() for k, v in point.coordinates.items()}
         std = {k: v.detach().requires_grad_() for k, v in point.std.items()}

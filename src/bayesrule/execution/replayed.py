@@ -214,7 +214,7 @@ def derived(state: State) -> dict[str, Params]:
 
 def anew(state: State, known: dict[str, Params]) -> State:
     """The same tensors in new objects that know what is `derived` from them and nothing else."""
-    rule = {k: v.anew() if isinstance(v, Matrix) else v for k, v in state.rule.items()}
+    rule = {k: v.anew() if hasattr(v, "anew") else v for k, v in state.rule.items()}
     found = replace(state, posterior=state.posterior.anew(), rule=rule)
     drawn = {"posterior": found.posterior, "preconditioner": rule.get("preconditioner")}
     for path, matrix in _matrices(drawn):

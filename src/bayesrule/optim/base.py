@@ -277,7 +277,7 @@ def _check(
     if not isinstance(rule, Natural):
         raise TypeError(f"rule takes a Natural(...), got {rule!r}.")
     rule.check(family, expectation, curvature)
-    if not isinstance(family.structure, Diagonal):
+    if not family.structure.elementwise:
         raise TypeError(
             f"An optimiser keeps one precision for each weight, got {family.structure!r}; use "
             "GaussianFamily(Diagonal()), or a Learner for other structures."

@@ -166,20 +166,7 @@ class Gaussian(Normal):
 
         Isotropic: `E‖θ‖²` (0-d); diagonal: `E[θ²]` by name; dense: the matrix (P, P).
         """
-        if isinstance(self.precision, IsotropicMatrix):
-            spread = self.precision.size / self.precision.value
-            return self.mean, vectors.dot(self.mean, self.mean) + spread
-        if isinstance(self.precision, DiagonalMatrix):
-            squares = vectors.mul(self.mean, self.mean)
-            return self.mean, vectors.add(squares, self.precision.inverse_diagonal())
-        if isinstance(self.precision, DenseMatrix):
-            flat = flatten(self.mean, self.precision.shapes)
-            covariance = torch.cholesky_inverse(self.precision.cholesky)
-            return self.mean, torch.outer(flat, flat) + covariance
-        raise TypeError(
-            f"{type(self.precision).__name__} is not an exponential family, so it has no "
-            "expectation parameters. Isotropic, Diagonal and Dense have."
-        )
+        return self.mean, self.precision.second_moment(self.mean)
 
     @classmethod
     def from_expectation(cls, first: Params, second: Params | Tensor) -> Gaussian:
@@ -249,7 +236,7 @@ class GaussianFamily(Family):
             )
         if not self.curvature >= 0:
             raise ValueError(f"The initial curvature must not be negative: {self.curvature}.")
-        if self.spread is not None and not isinstance(self.structure, Diagonal):
+        if self.spread is not None and not self.structure.elementwise:
             raise TypeError(f"FanIn() is for Diagonal(), got {type(self.structure).__name__}().")
 
     def words(self) -> str:

@@ -52,7 +52,7 @@ class Conditioning(Rule):
         return cls(reach, min(0.5, math.log(10.0 * num_data) / steps))
 
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
-        if not isinstance(family.structure, Diagonal):
+        if family.structure is None or not family.structure.elementwise:
             raise TypeError(
                 f"Conditioning needs independent Gaussian weights, got {family!r}; use "
                 "GaussianFamily(Diagonal())."
