@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule.curvature import Curvature, Problem, Streams
+from bayesrule.curvature import Curvature, Here, Problem, Streams
 from bayesrule.expectations import AtMean, Expectation, Look
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
@@ -227,7 +227,7 @@ class Learner:
         total: Local | None = None
         for seen, point in points:
             share = point.num_draws / parts
-            local = curvature.local(seen, point, structure, posterior)
+            local = curvature.local(seen, Here(point, structure, posterior))
             local = self._averaged(local, point, share)
             local = point.pulled(local, Pull(share, seen.scale, self.prior))
             total = local if total is None else total.plus(local)
@@ -333,10 +333,8 @@ class Learner:
         targets = self._generator(at, TARGETS, state.posterior.device)
         parts = self.network, self.likelihood, state.likelihood, state.buffers
         problem = Problem(*parts, *batch, targets, training=False)
-        structure = self.family.structure
-        local = self.final_curvature.local(
-            problem, state.posterior.at_mean(), structure, state.posterior
-        )
+        here = Here(state.posterior.at_mean(), self.family.structure, state.posterior)
+        local = self.final_curvature.local(problem, here)
         assert local.curvature is not None
         return local.curvature
 
