@@ -12,10 +12,11 @@ from bayesrule.posteriors.factorised import (
 )
 from bayesrule.posteriors.gaussian import FanIn, Gaussian, GaussianFamily, Normal
 from bayesrule.posteriors.mixture import Mixture, MixtureFamily
-from bayesrule.posteriors.per_group import PerGroup, Product
+from bayesrule.posteriors.per_group import PerGroup
 from bayesrule.posteriors.point_estimate import PointBelief, PointEstimate
 from bayesrule.posteriors.points import GaussianDraw, Point, Pull
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
+from bayesrule.posteriors.product import Product
 from bayesrule.posteriors.rotated import FactoredFamily, Rotated, RotatedFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 

@@ -20,12 +20,12 @@ from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
 from bayesrule.execution.stacked.states import initialised, seeds_of, single, together
-from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner, copies
+from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, forked_randomness
+from bayesrule.tensors.network import Inputs, copies, forked_randomness
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Info, State
 
