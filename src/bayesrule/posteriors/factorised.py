@@ -151,6 +151,10 @@ class Factorised(Normal):
         `slope` is `∂F/∂σ`, which may be used up. Of many nets, each may have a share of its own.
         """
 
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.mean.values()))
+
     def free(self) -> Free:
         return {"mean": self.mean, "scales": self.scales}
 

@@ -133,6 +133,10 @@ class Gaussian(Normal):
         free = tree.leaves(self.precision)
         return vectors.numel(self.mean) + sum(v.numel() for _, v in free if isinstance(v, Tensor))
 
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.mean.values()))
+
     def anew(self) -> Gaussian:
         return Gaussian(self.mean, self.precision.anew())
 

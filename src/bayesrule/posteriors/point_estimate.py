@@ -47,6 +47,10 @@ class PointBelief(Posterior):
         """A precision without end."""
         return KnownMatrix()
 
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.mean.values()))
+
     def variance(self) -> Params:
         return vectors.zeros_like(self.mean)
 

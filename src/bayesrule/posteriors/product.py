@@ -56,6 +56,8 @@ class ProductPoint(Point):
         return BlockMatrix(blocks, self.groups)
 
     def pulled(self, local: Local, pull: Pull) -> Local:
+        if not any(part.pulls for part in self.parts.values()):
+            return local
         found = {
             group: part.pulled(
                 _local_of(local, tuple(part.coordinates)),
@@ -117,6 +119,10 @@ class Product(Posterior):
     def must_track(self) -> bool:  # type: ignore[override]
         """Whether the draws of some group are."""
         return any(part.must_track for part in self.parts.values())
+
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.parts.values())).any_tensor
 
     @property
     def num_parameters(self) -> int:

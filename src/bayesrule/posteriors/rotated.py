@@ -79,6 +79,10 @@ class Rotated(Normal):
         """The belief with this mean; the precision is one that `spectral` made."""
         return cls(Rotation.of(precision).into(mean), precision)
 
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.rotated.values()))
+
     @cached_property
     def rotation(self) -> Rotation:
         """The bases."""

@@ -33,7 +33,7 @@ def renew_averages(
     for name in names:
         buffers[name].zero_()
     belief = state.posterior.mean, state.posterior.variance()
-    activations = learner.expectation.activations  # type: ignore[attr-defined]
+    activations = learner.expectation.activations
     key = seeds.key(state.seed, state.step, learner.stream(MODULE))
     with forked_randomness(state.posterior.device, key), learner.network.equal_averages():
         for x, _ in itertools.islice(batches, most):
