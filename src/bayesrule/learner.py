@@ -259,7 +259,7 @@ class Learner:
         is_current: Callable[[], bool] | None = None,
         divergence: Callable[[State], Tensor] | None = None,
     ) -> Info:
-        """What a person wants to see of a step; the KL is worked out when somebody asks for it.
+        """What a person wants to see of a step; the KL is computed when it is first read.
 
         `is_current` says whether the state's tensors are still those of this step, `divergence`
         what the KL is, where it is not that of one net.

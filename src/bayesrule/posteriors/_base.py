@@ -97,7 +97,7 @@ class Posterior(ABC):
         raise TypeError(f"{type(self).__name__} is drawn once at a time.")
 
     def untracked(self, generator: Generator) -> Point:
-        """A draw of which nobody asks how it came about."""
+        """A draw for predictions, which does not remember how it was made."""
         return Point(self.sample(generator))
 
     def std(self) -> Params:

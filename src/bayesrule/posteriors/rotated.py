@@ -65,8 +65,8 @@ class Rotated(Normal):
     """`q(θ) = N(mean, precision⁻¹)` with `rotated`, the mean seen in the precision's own bases.
 
     There the weights are independent, so that draws, steps and the KL (the prior looks the same in
-    all bases) cost no more than those of a diagonal Gaussian: `inner`. The mean itself is worked
-    out when somebody asks for it.
+    all bases) cost no more than those of a diagonal Gaussian: `inner`. The mean itself is
+    computed when it is first used.
     """
 
     rotated: Params

@@ -128,7 +128,7 @@ class NaturalStep:
             velocity = vectors.scale_(self.memory["momentum"], momentum.decay)
             direction = vectors.add_(velocity, direction)
         if isinstance(momentum, HeavyBall):
-            return self._rolled(vectors.add(mean, vectors.scale_(direction, -rate)), momentum)
+            return self._rolled(vectors.add(mean, direction, alpha=-rate), momentum)
         return vectors.add_(mean, direction, alpha=-rate)
 
     def _clipped(self, direction: Params) -> Params:

@@ -47,7 +47,7 @@ def check_batch(x: Inputs, y: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Understood:
-    """Whether each call of a layer has the examples first, and parameters used out of sight."""
+    """Which recorded calls have the examples first, and which parameters no recorded call explains."""
 
     batch_first: tuple[bool, ...]
     missed: frozenset[str]
