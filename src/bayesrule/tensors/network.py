@@ -47,7 +47,7 @@ def check_batch(x: Inputs, y: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Understood:
-    """Which recorded calls have the examples first, and which parameters no recorded call explains."""
+    """Which recorded calls have the examples first, and parameters that no call explains."""
 
     batch_first: tuple[bool, ...]
     missed: frozenset[str]
