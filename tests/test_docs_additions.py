@@ -16,7 +16,7 @@ from exact import close
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.curvature import PerExample, Problem
+from bayesrule.curvature import Here, PerExample, Problem
 from bayesrule.execution import Stacked
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.methods import _record
@@ -65,7 +65,7 @@ def slopes(one: Problem) -> Tensor:
 def found(curvature: Any, one: Problem) -> Any:
     point = Point(one.network.params())
     belief = br.GaussianFamily().init(point.params, weight=1.0, prior=1.0)
-    return curvature.local(one, point, br.Dense(), belief)
+    return curvature.local(one, Here(point, br.Dense(), belief))
 
 
 def dense(matrix: Matrix) -> Tensor:

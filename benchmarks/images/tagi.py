@@ -19,6 +19,7 @@ from bayesrule.methods import tagi
 from bayesrule.predicting import metrics
 from bayesrule.predicting.predict import predict
 from bayesrule.rules import Conditioning
+from bayesrule.training.averages import renew_averages
 from bayesrule.training.models import mlp
 from bayesrule.types import State
 from benchmarks.data import cifar10, fashion_mnist, mnist
@@ -122,7 +123,9 @@ def _run(
         loss = float(info.loss)  # waits for the device, so that the time is that of the epoch
         figures = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begun}
         if (epoch + 1) % every == 0 or epoch + 1 == (epochs or task.epochs):
-            settled = learner.renew_averages(state, _batches(images, y, task.batch_size, generator))
+            settled = renew_averages(
+                learner, state, _batches(images, y, task.batch_size, generator)
+            )
             figures |= scores(learner, settled, x_test, y_test)
         history.append(figures)
         show(figures)

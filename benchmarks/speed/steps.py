@@ -69,7 +69,6 @@ CASES = {
     ),
     "resnet18": Case(
         *("resnet18", "ResNet-18, batch 128", resnet18, (128, 3, 32, 32), 10),
-        methods=("map", "mean_field", "k_tied"),
         large=True,
     ),
     "preact18": Case(

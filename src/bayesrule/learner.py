@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,16 +11,15 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule.curvature import Curvature, Problem, Streams
-from bayesrule.expectations import AtMean, Expectation, Look
+from bayesrule.curvature import Curvature, Here, Problem, Streams
+from bayesrule.expectations import AtMean, Expectation
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
-from bayesrule.moments import Propagation
 from bayesrule.posteriors import Family, GaussianPrior, Point, Posterior, Prior, Pull, evidence
-from bayesrule.rules import Rule
+from bayesrule.rules import Now, Rule
 from bayesrule.rules.fit_of_parts import check_final, check_parts, check_predictive
 from bayesrule.tensors import distributed, seeds, vectors
-from bayesrule.tensors.network import Inputs, Network, forked_randomness, num_examples
+from bayesrule.tensors.network import Network, check_batch, copies, forked_randomness
 from bayesrule.types import Batch, Derivatives, Info, Local, Params, State
 
 # Streams of randomness within one step, and how many there are for each rank.
@@ -151,24 +149,6 @@ class Learner:
             seed=int(seed),
         )
 
-    def other_form(self, seed: int = 0) -> tuple[State, Callable[[State], State]] | None:
-        """A first state as this method has it on another device, and how to take such a one over.
-
-        None where the method is the same on all devices.
-        """
-        family = self.family.other_form()
-        if family is None:
-            return None
-        posterior = family.init(self.network.params(), weight=self.weight, prior=self.prior)
-        memory = self.rule.init(family, posterior, self.weight)
-        template = dataclasses.replace(self.init(seed), posterior=posterior, rule=memory)
-        return template, self._adopted
-
-    def _adopted(self, state: State) -> State:
-        posterior, turn = self.family.adopted(state.posterior)
-        memory = self.rule.adopted(state.rule, turn, posterior, self.weight)
-        return dataclasses.replace(state, posterior=posterior, rule=memory)
-
     def step(self, state: State, batch: Batch, *, donate: bool = False) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step.
 
@@ -206,7 +186,7 @@ class Learner:
     def _streams(self, state: State, device: torch.device) -> Streams:
         """Where targets and weights are drawn from, and the context in which the module draws."""
         targets, draws = (self._generator(state, kind, device) for kind in (TARGETS, DRAWS))
-        key = seeds.key(state.seed, state.step, self._stream(MODULE))
+        key = seeds.key(state.seed, state.step, self.stream(MODULE))
         return targets, draws, partial(forked_randomness, device, key)
 
     def advance(
@@ -227,7 +207,7 @@ class Learner:
         total: Local | None = None
         for seen, point in points:
             share = point.num_draws / parts
-            local = curvature.local(seen, point, structure, posterior)
+            local = curvature.local(seen, Here(point, structure, posterior))
             local = self._averaged(local, point, share)
             local = point.pulled(local, Pull(share, seen.scale, self.prior))
             total = local if total is None else total.plus(local)
@@ -252,9 +232,8 @@ class Learner:
         given = state.posterior, state.rule
         belief, memory = given if donate else self.rule.copied(*given)
         rates = self.rule.rates(state.step) if problem.rates is None else problem.rates
-        posterior, memory = self.rule.move(
-            belief, derivatives, self.prior, memory, rates, state.step
-        )
+        now = Now(belief, derivatives, self.prior, memory, rates, state.step)
+        posterior, memory = self.rule.move(now)
         new = State(
             posterior,
             memory,
@@ -280,7 +259,7 @@ class Learner:
         is_current: Callable[[], bool] | None = None,
         divergence: Callable[[State], Tensor] | None = None,
     ) -> Info:
-        """What a person wants to see of a step; the KL is worked out when somebody asks for it.
+        """What a person wants to see of a step; the KL is computed when it is first read.
 
         `is_current` says whether the state's tensors are still those of this step, `divergence`
         what the KL is, where it is not that of one net.
@@ -334,38 +313,10 @@ class Learner:
         targets = self._generator(at, TARGETS, state.posterior.device)
         parts = self.network, self.likelihood, state.likelihood, state.buffers
         problem = Problem(*parts, *batch, targets, training=False)
-        structure = self.family.structure
-        local = self.final_curvature.local(
-            problem, state.posterior.at_mean(), structure, state.posterior
-        )
+        here = Here(state.posterior.at_mean(), self.family.structure, state.posterior)
+        local = self.final_curvature.local(problem, here)
         assert local.curvature is not None
         return local.curvature
-
-    @torch.no_grad()
-    def renew_averages(self, state: State, batches: Iterable[Batch], most: int = 20) -> State:
-        """The statistics of normalising layers, computed again for the belief as it now is.
-
-        Under moment propagation the running averages of training are biased in the same direction
-        at every position, which spoils predictions; a plain average over at most `most` batches is
-        not. Other learners, and modules without running averages, keep their state.
-        """
-        names = self.network.averaged()
-        if not names or self.expectation.look is not Look.MOMENTS:
-            return state
-        buffers = {k: v.clone() for k, v in state.buffers.items()}
-        for name in names:
-            buffers[name].zero_()
-        belief = state.posterior.mean, state.posterior.variance()
-        activations = self.expectation.activations  # type: ignore[attr-defined]
-        device = state.posterior.device
-        with (
-            forked_randomness(device, seeds.key(state.seed, state.step, self._stream(MODULE))),
-            self.network.equal_averages(),
-        ):
-            for x, _ in itertools.islice(batches, most):
-                propagation = Propagation(self.network, activations, record=False)
-                propagation.forward(*belief, buffers, x, training=True)
-        return dataclasses.replace(state, buffers=distributed.mean_over_ranks(buffers))
 
     def parts(self) -> dict[str, str]:
         """The four choices, in words."""
@@ -378,26 +329,12 @@ class Learner:
         return {name: part.words() for name, part in chosen.items()}
 
     def _generator(self, state: State, kind: int, device: torch.device) -> Generator:
-        return seeds.generator(device, state.seed, state.step, self._stream(kind))
+        return seeds.generator(device, state.seed, state.step, self.stream(kind))
 
-    def _stream(self, kind: int) -> int:
+    def stream(self, kind: int) -> int:
+        """The number of a stream of randomness on this rank."""
         shared = kind == DRAWS and self.shared_draws
         return kind + _STREAMS * (0 if shared else distributed.rank())
-
-
-def copies(params: Params) -> Params:
-    """The same numbers in tensors of their own."""
-    return {name: value.clone() for name, value in params.items()}
-
-
-def check_batch(x: Inputs, y: Tensor) -> int:
-    """How many examples a batch has; an empty or uneven one is refused."""
-    size = num_examples(x)
-    if size == 0:
-        raise ValueError("The batch is empty.")
-    if len(y) != size:
-        raise ValueError(f"The batch has {size} inputs but {len(y)} targets.")
-    return size
 
 
 def _instance(part: object, kind: type, name: str, example: str):  # type: ignore[no-untyped-def]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.posteriors import (
+    ElboTerms,
     Family,
     GaussianPrior,
     Point,
@@ -258,7 +259,9 @@ class FamilyContract:
             gradient = {k: linear[k] + bend[k] * m for k, m in q.mean.items()}
             sharp = DiagonalMatrix({k: v.clone() for k, v in bend.items()})
             curvature = sharp if self.family.has_scales else None
-            found = q.free_gradients(gradient, curvature, prior, placed(0.7), placed(0.3))
+            found = q.free_gradients(
+                ElboTerms(gradient, curvature, prior, placed(0.7), placed(0.3))
+            )
             assert {k: set(v) for k, v in found.items()} == {k: set(v) for k, v in free.items()}
             for kind, tensors in free.items():
                 for name, tensor in tensors.items():

@@ -8,6 +8,7 @@ from bayesrule.curvature import (
     GGN,
     Curvature,
     Fisher,
+    Here,
     Hessian,
     NoCurvature,
     PerExample,
@@ -71,7 +72,7 @@ def _dense(curvature: Curvature, problem: Problem) -> Tensor:
     point = at_mean(problem)
     structure = Dense()
     belief = Gaussian(point.params, structure.identity(point.params, 1.0))
-    local = curvature.local(problem, point, structure, belief)
+    local = curvature.local(problem, Here(point, structure, belief))
     assert isinstance(local.curvature, DenseMatrix)
     return local.curvature.values
 
@@ -168,7 +169,7 @@ def test_loss_and_gradient_are_sums_over_the_batch(curvature: Curvature, name: s
     point = at_mean(problem)
     structure = Diagonal()
     belief = Gaussian(point.params, structure.identity(point.params, 1.0))
-    local = curvature.local(problem, point, structure, belief)
+    local = curvature.local(problem, Here(point, structure, belief))
     start = flat(point.params)
     loss, gradient = (
         loss_of_flat(problem, start),
@@ -243,7 +244,7 @@ def test_price_averages_to_the_expected_hessian(
     problem = _price_problem(likelihood)
     belief = _belief(structure, problem)
     points = Draws(2000, antithetic=True).points(belief, seeds.generator("cpu", 0, 0))
-    found = [Price().local(problem, point, structure, belief) for point in points]
+    found = [Price().local(problem, Here(point, structure, belief)) for point in points]
     # The two draws of a pair are not independent, so pairs are what is counted.
     pairs = torch.stack([_entries(one.curvature) for one in found]).unflatten(0, (-1, 2)).mean(1)
     want = _entries(structure.project(_exact_hessian(problem, belief), belief.mean))

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import bayesrule as br
-from bayesrule.curvature import Problem
+from bayesrule.curvature import Here, Problem
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import BlockMatrix, Diagonal, DiagonalMatrix, KnownMatrix, Matrix
 from bayesrule.moments import LocallyLinear, MomentMatched
@@ -45,7 +45,7 @@ def expected(
         variance = DiagonalMatrix({k: 1.0 / v for k, v in variance.items()})
     belief = Gaussian(mean, variance)
     (point,) = br.Moments(activations).points(belief, problem.targets)
-    return br.curvature.ExpectedLoss().local(problem, point, Diagonal(), belief)
+    return br.curvature.ExpectedLoss().local(problem, Here(point, Diagonal(), belief))
 
 
 def diagonal(local: Local) -> Params:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import bayesrule as br
-from bayesrule.curvature import GGN, Curvature, Fisher, PerExample, Problem, Recording
+from bayesrule.curvature import GGN, Curvature, Fisher, Here, PerExample, Problem, Recording
 from bayesrule.curvature.held import HeldNorms
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.matrices import Dense, Kronecker, Structure
@@ -148,9 +148,9 @@ def test_curvature_of_the_model_is_that_of_inference(
     point = at_mean(problem)
     shaped = structure.for_model(problem.network.model)
     belief = Gaussian(point.params, shaped.identity(point.params, 1.0))
-    found = curvature.local(problem, point, shaped, belief)
+    found = curvature.local(problem, Here(point, shaped, belief))
     still = replace(_in_inference(problem), targets=torch.Generator().manual_seed(0))
-    want = curvature.local(still, point, shaped, belief)
+    want = curvature.local(still, Here(point, shaped, belief))
     assert found.curvature is not None and want.curvature is not None  # noqa: PT018
     _assert_close(found.curvature.diagonal(), want.curvature.diagonal())
     if isinstance(found.curvature, KroneckerMatrix):
@@ -166,7 +166,7 @@ def test_a_bias_before_batch_norm_has_curvature_of_the_model_but_no_gradient() -
     problem = _problem("vectors", y=torch.arange(5) % 2, likelihood=CategoricalLikelihood())
     point, shaped = at_mean(problem), Kronecker().for_model(problem.network.model)
     belief = Gaussian(point.params, shaped.identity(point.params, 1.0))
-    found = GGN().local(problem, point, shaped, belief)
+    found = GGN().local(problem, Here(point, shaped, belief))
     assert float(found.gradient["0.bias"].abs().max()) < 1e-12
     assert found.curvature is not None
     assert float(found.curvature.diagonal()["0.bias"].min()) > 1e-6
@@ -183,7 +183,7 @@ def test_loose_weights_are_taken_by_the_fisher_and_refused_with_the_gradient() -
     params = problem.network.params()
     belief = Gaussian(params, shaped.identity(params, 1.0))
     with pytest.raises(ValueError, match=r"2\.weight.*batch norm in training mode mixes"):
-        PerExample().local(problem, at_mean(problem), shaped, belief)
+        PerExample().local(problem, Here(at_mean(problem), shaped, belief))
 
 
 def test_given_statistics_stand_for_those_of_the_batch() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.curvature import Innovations, Problem
+from bayesrule.curvature import Here, Innovations, Problem
 from bayesrule.expectations import Moments
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Diagonal, DiagonalMatrix
@@ -40,7 +40,7 @@ def look(problem: Problem, precision: DiagonalMatrix, **changes: Any) -> Local:
     belief = Gaussian(problem.network.params(), precision)
     (point,) = Moments().points(belief, problem.targets)
     changed = dataclasses.replace(problem, **changes)
-    return Innovations().local(changed, point, Diagonal(), belief)
+    return Innovations().local(changed, Here(point, Diagonal(), belief))
 
 
 def curvature(local: Local) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from expectations.nets import NETS, Function, belief_of, each, net, problem_of, 
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.curvature import Pathwise, Price
+from bayesrule.curvature import Here, Pathwise, Price
 from bayesrule.expectations import Draws, Expectation, Flipout, Layerwise, LocalDraws
 from bayesrule.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from bayesrule.matrices import Diagonal, Isotropic
@@ -252,7 +252,7 @@ def test_a_cuda_graph_draws_anew_each_time(name: str, how: Layerwise) -> None:
 
     def gradient() -> Tensor:
         (point,) = how.points(q, source)
-        return flat(Pathwise().local(problem, point, Diagonal(), q).gradient)
+        return flat(Pathwise().local(problem, Here(point, Diagonal(), q)).gradient)
 
     gradient()
     graph = torch.cuda.CUDAGraph()

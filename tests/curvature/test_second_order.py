@@ -22,7 +22,7 @@ from bayesrule import (
     smooth,
     variational_laplace,
 )
-from bayesrule.curvature import Problem, SecondOrder
+from bayesrule.curvature import Here, Problem, SecondOrder
 from bayesrule.likelihoods import Likelihood, OneHotLikelihood
 from bayesrule.matrices import Diagonal
 from bayesrule.posteriors import MeanField, StdSlope
@@ -62,7 +62,7 @@ def _belief(params: Params, variance: Params) -> MeanField:
 
 def _local(problem: Problem, params: Params, variance: Params, exact: bool) -> Local:
     belief = _belief(params, variance)
-    return SecondOrder(exact).local(problem, belief.at_mean(), Diagonal(), belief)
+    return SecondOrder(exact).local(problem, Here(belief.at_mean(), Diagonal(), belief))
 
 
 def _slope(function: Callable[[Params], Tensor], params: Params, step: float = 1e-5) -> Params:
@@ -130,7 +130,7 @@ def test_a_difference_of_gradients_comes_close() -> None:
     assert isinstance(wanted.curvature, StdSlope)
     for size in (1e-2, 1e-4, 1e-6):
         curvature = SecondOrder(difference=size)
-        found = curvature.local(problem, belief.at_mean(), Diagonal(), belief)
+        found = curvature.local(problem, Here(belief.at_mean(), Diagonal(), belief))
         assert isinstance(found.curvature, StdSlope)
         for name in params:
             error = (found.gradient[name] - wanted.gradient[name]).abs().max()
@@ -149,7 +149,7 @@ def test_a_difference_keeps_its_digits_under_autocast() -> None:
         problem = _problem(net, likelihood, x, y)
         curvature = SecondOrder(difference=1e-3, share=share)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            return curvature.local(problem, belief.at_mean(), Diagonal(), belief).gradient
+            return curvature.local(problem, Here(belief.at_mean(), Diagonal(), belief)).gradient
 
     for name, value in gradient(half=False, share=1.0).items():
         assert_close(gradient(half=True, share=1.0)[name], value, rtol=0.0, atol=0.0)
@@ -198,7 +198,7 @@ def test_a_share_of_the_batch_pays_for_the_whole(difference: float | None) -> No
     problem, params, variance = _problem(net, likelihood, x, y), _params(net), _variance(net)
     belief = _belief(params, variance)
     curvature = SecondOrder(difference=difference, share=0.4)
-    found = curvature.local(problem, belief.at_mean(), Diagonal(), belief)
+    found = curvature.local(problem, Here(belief.at_mean(), Diagonal(), belief))
     half = replace(problem, x=x[:2], y=y[:2], weight=2.0 * SCALE)
     priced = _local(half, params, variance, exact=False)
     assert isinstance(found.curvature, StdSlope)

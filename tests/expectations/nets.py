@@ -8,7 +8,7 @@ import torch
 from exact import flat, generator, mlp, randn
 from torch import Tensor, nn
 
-from bayesrule.curvature import Curvature, Problem
+from bayesrule.curvature import Curvature, Here, Problem
 from bayesrule.expectations import Expectation
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Diagonal
@@ -98,7 +98,7 @@ def net(name: str, examples: int, copies: int = 1) -> tuple[Problem, MeanField]:
 
 def each(problem: Problem, q: Any, how: Expectation, curvature: Curvature) -> list[Local]:
     points = how.points(q, generator(4))
-    return [curvature.local(problem, point, Diagonal(), q) for point in points]
+    return [curvature.local(problem, Here(point, Diagonal(), q)) for point in points]
 
 
 def slopes_of(problem: Problem, q: MeanField, how: Expectation, curvature: Curvature) -> Tensor:

@@ -16,7 +16,14 @@ from torch.testing import assert_close
 import bayesrule as br
 from bayesrule import Dense, Diagonal, GaussianLikelihood, Learner, Natural
 from bayesrule.matrices import DenseMatrix, DiagonalMatrix
-from bayesrule.posteriors import EarlierPosterior, Gaussian, GaussianPrior, MeanField, Posterior
+from bayesrule.posteriors import (
+    EarlierPosterior,
+    ElboTerms,
+    Gaussian,
+    GaussianPrior,
+    MeanField,
+    Posterior,
+)
 from bayesrule.posteriors.factorised import StdSlope
 from bayesrule.tensors import tree
 from bayesrule.types import Derivatives, State
@@ -265,7 +272,7 @@ def test_mean_field_gradients_are_those_of_the_kl(kl_weight: float) -> None:
     (share * (loss + kl_weight * _kl(mean, log_std.exp()))).backward()
     belief = MeanField({"w": MEAN.clone()}, {"w": 0.3 * F})
     given = {"w": GRADIENT.clone()}, StdSlope({"w": slope.clone()})
-    found = belief.free_gradients(*given, _prior(), kl_weight, share)
+    found = belief.free_gradients(ElboTerms(*given, _prior(), kl_weight, share))
     assert mean.grad is not None
     assert log_std.grad is not None
     close(found["mean"]["w"], mean.grad, 1e-12)
@@ -287,7 +294,7 @@ def test_a_mean_field_belief_may_follow_a_full_one() -> None:
     prior = EarlierPosterior(old)
     close(belief.kl(prior), kl.detach(), 1e-12)
     nothing = {"w": torch.zeros(3)}, StdSlope({"w": torch.zeros(3)})
-    found = belief.free_gradients(*nothing, prior, 1.0, 1.0)
+    found = belief.free_gradients(ElboTerms(*nothing, prior, 1.0, 1.0))
     assert mean.grad is not None
     assert log_std.grad is not None
     close(found["mean"]["w"], mean.grad, 1e-12)

@@ -17,7 +17,7 @@ from bayesrule import GaussianLikelihood, Learner
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.posteriors import EarlierPosterior, Gaussian, GaussianPrior
 from bayesrule.posteriors.rotated import FactoredFamily
-from bayesrule.rules import NaturalRates
+from bayesrule.rules import NaturalRates, Now
 from bayesrule.schedules import linear
 from bayesrule.tensors import tree
 from bayesrule.types import Derivatives, State
@@ -150,5 +150,5 @@ def test_no_step_reads_the_value_of_a_rate(rule: br.Natural, earlier: bool) -> N
         curvature = DiagonalMatrix({"w": torch.ones(3)})
         average = {"w": torch.ones(3)}
         derivatives = Derivatives(torch.ones(()), average, curvature, 5.0, average=average)
-        moved, _ = rule.move(posterior, derivatives, prior, memory, rates, 1)
+        moved, _ = rule.move(Now(posterior, derivatives, prior, memory, rates, 1))
         assert moved.mean["w"].shape == (3,)

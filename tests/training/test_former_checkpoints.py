@@ -45,7 +45,7 @@ def test_there_is_one_of_each_method() -> None:
 def test_a_checkpoint_loads_and_goes_on_as_it_did(name: str) -> None:
     made = learner(name)
     file = FOLDER / f"{name}.safetensors"
-    state, facts = checkpoint.load(file, made.init(), made.other_form())
+    state, facts = checkpoint.load(file, made.init(), checkpoint.other_form(made))
     assert (state.step, state.seed) == (4, 3)
     for key, value in (("mean", state.posterior.mean), ("variance", state.posterior.variance())):
         for weight, tensor in value.items():

@@ -1,6 +1,6 @@
 """Which second-order information of the loss is used."""
 
-from bayesrule.curvature._base import Curvature, Problem, Streams
+from bayesrule.curvature._base import Curvature, Here, Problem, Streams
 from bayesrule.curvature.expected import ExpectedLoss
 from bayesrule.curvature.fisher import GGN, Fisher
 from bayesrule.curvature.hessian import Hessian
@@ -16,6 +16,7 @@ __all__ = [
     "ExampleRows",
     "ExpectedLoss",
     "Fisher",
+    "Here",
     "Hessian",
     "Innovations",
     "NoCurvature",

@@ -74,9 +74,8 @@ class Problem:
         structure: Structure,
     ) -> Iterator[tuple[Problem, Point]]:
         """The points of an expectation, each with the problem as it is seen from there."""
-        assert self.draws is not None
         tracked = curvature.needs_draws or posterior.must_track
-        points = expectation.points(posterior, self.draws, tracked=tracked)
+        points = expectation.points(posterior, self.draws, tracked=tracked)  # type: ignore[arg-type]
         return ((self, point) for point in points)
 
     def forward(self, params: Params) -> Tensor:
@@ -166,6 +165,14 @@ def innovation(
     return Innovation(loss, sound, delta, eta, found.statistics)
 
 
+class Here(NamedTuple):
+    """Where a loss is looked at: a point of a belief, and the structure that curvature is for."""
+
+    point: Point
+    structure: Structure
+    posterior: Posterior
+
+
 class Curvature(ABC):
     """Which second-order information of the loss is estimated, and how.
 
@@ -208,9 +215,7 @@ class Curvature(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
+    def local(self, problem: Problem, here: Here) -> Local:
         """Sums over the batch at one point, times the problem's scale."""
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:

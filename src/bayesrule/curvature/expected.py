@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Never
+from typing import Never, cast
 
 import torch
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.curvature._base import Curvature, Here, Problem
 from bayesrule.expectations import Look
 from bayesrule.expectations.moments import MomentPoint
-from bayesrule.matrices import DiagonalMatrix, Structure
+from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor, Propagation
-from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
 from bayesrule.tensors.vectors import apart
 from bayesrule.types import Local, Params
@@ -42,10 +41,8 @@ class ExpectedLoss(Curvature):
     diagonal_only = True
     asks = ("expected_log_prob",)
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        assert isinstance(point, MomentPoint)
+    def local(self, problem: Problem, here: Here) -> Local:
+        point = cast(MomentPoint, here.point)
         mean, variance = _leaves(point.coordinates), _leaves(point.variance)
         way = Propagation(problem.network, point.activations, record=False)
         given = problem.buffers, problem.x

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Problem
-from bayesrule.matrices import Structure
-from bayesrule.posteriors import Point, Posterior
+from bayesrule.curvature._base import Curvature, Here, Problem
 from bayesrule.types import Local
 
 
@@ -32,17 +30,16 @@ class _ModelVectors(Curvature):
     def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
         """What is backpropagated from the outputs, (V, n, *)."""
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        recording = problem.record(point)
+    def local(self, problem: Problem, here: Here) -> Local:
+        recording = problem.record(here.point)
         loss, slope = problem.loss(recording.outputs)
         gradient = recording.gradient(slope)
         rows, _ = recording.backward(
             self.vectors(problem, recording.outputs.detach()), gradient=False
         )
         statistics = problem.statistics(recording.outputs)
-        return Local(loss, gradient, structure.contract(rows).times_(problem.scale), statistics)
+        curvature = here.structure.contract(rows).times_(problem.scale)
+        return Local(loss, gradient, curvature, statistics)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesrule.curvature._base import Curvature, Problem
-from bayesrule.matrices import Structure
-from bayesrule.posteriors import Point, Posterior
+from bayesrule.curvature._base import Curvature, Here, Problem
 from bayesrule.types import Local
 
 # Rows of the Hessian that are worked on together.
@@ -25,11 +23,9 @@ class Hessian(Curvature):
     may_be_negative = True
     stack_obstacle = None
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
+    def local(self, problem: Problem, here: Here) -> Local:
         leaves = {
-            name: value.detach().requires_grad_() for name, value in point.coordinates.items()
+            name: value.detach().requires_grad_() for name, value in here.point.coordinates.items()
         }
         axes = problem.axes
         size = sum(math.prod(value.shape[axes:]) for value in leaves.values())
@@ -38,7 +34,7 @@ class Hessian(Curvature):
                 f"The exact Hessian takes a backward pass for each of {size:,} parameters; the "
                 f"limit is {self.limit:,}. Use GGN(), Fisher() or Hessian(limit={size})."
             )
-        outputs = problem.forward(point.weights(leaves))
+        outputs = problem.forward(here.point.weights(leaves))
         loss = problem.nll(outputs, problem.y)
         wanted = list(leaves.values())
         scaled = loss * problem.scale
@@ -47,7 +43,7 @@ class Hessian(Curvature):
         flat = torch.cat([g.flatten(start_dim=axes) for g in found], dim=axes)
         matrix = _rows(flat, wanted)
         gradient = {k: g.detach() for k, g in zip(leaves, found, strict=True)}
-        curvature = structure.project(0.5 * (matrix + matrix.mT), point.coordinates)
+        curvature = here.structure.project(0.5 * (matrix + matrix.mT), here.point.coordinates)
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
-from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.curvature._base import Curvature, Here, Problem
 from bayesrule.expectations import Look
 from bayesrule.expectations.moments import MomentPoint
-from bayesrule.matrices import DiagonalMatrix, Structure
-from bayesrule.posteriors import Point, Posterior
+from bayesrule.matrices import DiagonalMatrix
 from bayesrule.tensors.vectors import apart, over
 from bayesrule.types import Local
 
@@ -32,10 +32,8 @@ class Innovations(Curvature):
     asks = ("condition",)
 
     @torch.no_grad()
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        assert isinstance(point, MomentPoint)
+    def local(self, problem: Problem, here: Here) -> Local:
+        point = cast(MomentPoint, here.point)
         found = problem.innovations(point.coordinates, point.variance, point.activations)
         # Asking would make a GPU wait; what goes wrong there is seen at the end of the epoch.
         if problem.checked and found.loss.device.type == "cpu" and not found.sound.all():

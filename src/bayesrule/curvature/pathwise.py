@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Problem
+from bayesrule.curvature._base import Curvature, Here, Problem
 from bayesrule.expectations import Look
 from bayesrule.expectations.layerwise import LayerPoint, WeightSampler
-from bayesrule.matrices import DiagonalMatrix, Structure
-from bayesrule.posteriors import Point, Posterior
+from bayesrule.matrices import DiagonalMatrix
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Network, forked_randomness, num_examples
 from bayesrule.tensors.stand_in import gradients
@@ -35,10 +35,8 @@ class Pathwise(Curvature):
     may_be_negative = True
     diagonal_only = True
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        assert isinstance(point, LayerPoint)
+    def local(self, problem: Problem, here: Here) -> Local:
+        point = cast(LayerPoint, here.point)
         shared = _reused(problem, point)
         mean = {k: v.detach().requires_grad_() for k, v in point.coordinates.items()}
         std = {k: v.detach().requires_grad_() for k, v in point.std.items()}

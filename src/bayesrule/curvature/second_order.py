@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.curvature._base import Curvature, Problem, plain_gradient
-from bayesrule.matrices import Structure
-from bayesrule.posteriors import Point, Posterior, StdSlope
+from bayesrule.curvature._base import Curvature, Here, Problem, plain_gradient
+from bayesrule.posteriors import Point, StdSlope
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import num_examples, take
 from bayesrule.tensors.vectors import over
@@ -75,14 +74,12 @@ class SecondOrder(Curvature):
         if self.exact and self.difference is not None:
             raise ValueError("exact=True differentiates everything; give no difference with it.")
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
+    def local(self, problem: Problem, here: Here) -> Local:
         num = num_examples(problem.x)
         some = math.ceil(self.share * num)
         if some == num:
-            return self._priced(problem, point, posterior.std())
-        loss, gradient, outputs = plain_gradient(problem, point)
+            return self._priced(problem, here.point, here.posterior.std())
+        loss, gradient, outputs = plain_gradient(problem, here.point)
         first = slice(0, some)
         part = replace(
             problem,
@@ -92,7 +89,7 @@ class SecondOrder(Curvature):
             buffers={k: v.clone() for k, v in problem.buffers.items()},
             count=problem.count * (some / num),
         )
-        priced = self._priced(part, point, posterior.std(), alone=True)
+        priced = self._priced(part, here.point, here.posterior.std(), alone=True)
         total = vectors.add_(gradient, priced.gradient)
         return Local(loss, total, priced.curvature, problem.statistics(outputs))
 

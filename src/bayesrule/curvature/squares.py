@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesrule.curvature._base import Curvature, Problem, plain_gradient
+from bayesrule.curvature._base import Curvature, Here, Problem, plain_gradient
 from bayesrule.matrices import Structure
 from bayesrule.matrices.diagonal import SquareMatrix
-from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
 from bayesrule.types import Derivatives, Local, Params
 
@@ -26,10 +25,8 @@ class NoCurvature(Curvature):
     from_gradient = True
     stack_obstacle = None
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        loss, gradient, outputs = plain_gradient(problem, point)
+    def local(self, problem: Problem, here: Here) -> Local:
+        loss, gradient, outputs = plain_gradient(problem, here.point)
         return Local(loss, gradient, None, problem.statistics(outputs))
 
 
@@ -82,10 +79,8 @@ class SquaredGradient(Curvature):
     from_gradient = True
     stack_obstacle = None
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        return NoCurvature().local(problem, point, structure, posterior)
+    def local(self, problem: Problem, here: Here) -> Local:
+        return NoCurvature().local(problem, here)
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
         # The square is taken of the whole gradient: after the sum over draws and machines.
@@ -106,14 +101,12 @@ class PerExample(Curvature):
     of_weights = True
     stack_obstacle = None
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        recording = problem.record(point)
+    def local(self, problem: Problem, here: Here) -> Local:
+        recording = problem.record(here.point)
         loss, slope = problem.loss(recording.outputs)
         rows, gradient = recording.backward(slope.unsqueeze(0), gradient=True)
         # The rows carry the scale, so their products carry its square.
-        curvature = structure.contract(rows).times_(1.0 / problem.scale)
+        curvature = here.structure.contract(rows).times_(1.0 / problem.scale)
         statistics = problem.statistics(recording.outputs)
         return Local(loss, rows.completed(gradient), curvature, statistics)
 
@@ -130,8 +123,6 @@ class Price(Curvature):
     from_gradient = True
     stack_obstacle = None
 
-    def local(
-        self, problem: Problem, point: Point, structure: Structure, posterior: Posterior
-    ) -> Local:
-        loss, gradient, outputs = plain_gradient(problem, point)
-        return Local(loss, gradient, point.price(gradient), problem.statistics(outputs))
+    def local(self, problem: Problem, here: Here) -> Local:
+        loss, gradient, outputs = plain_gradient(problem, here.point)
+        return Local(loss, gradient, here.point.price(gradient), problem.statistics(outputs))

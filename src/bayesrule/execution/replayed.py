@@ -38,7 +38,7 @@ def replay_obstacle(learner: Learner) -> str | None:
         return "several machines that work on each step"
     if learner.likelihood.scheduled:
         return "noise that follows a schedule"
-    return learner.rule.replay_obstacle(learner.family)
+    return learner.rule.replay_obstacle(learner.family, learner.expectation)
 
 
 def on_gpu(y: Tensor) -> bool:
@@ -214,7 +214,7 @@ def derived(state: State) -> dict[str, Params]:
 
 def anew(state: State, known: dict[str, Params]) -> State:
     """The same tensors in new objects that know what is `derived` from them and nothing else."""
-    rule = {k: v.anew() if isinstance(v, Matrix) else v for k, v in state.rule.items()}
+    rule = {k: v.anew() if hasattr(v, "anew") else v for k, v in state.rule.items()}
     found = replace(state, posterior=state.posterior.anew(), rule=rule)
     drawn = {"posterior": found.posterior, "preconditioner": rule.get("preconditioner")}
     for path, matrix in _matrices(drawn):

@@ -27,6 +27,8 @@ class Expectation(ABC):
 
     random: bool
     look: Look = Look.WEIGHTS
+    sees_spread: bool = True
+    """Whether predictions by it tell of the spread of the belief."""
     plain_draws: bool = False
     """Whether its points are independent draws of the weights and nothing else."""
 

@@ -17,6 +17,7 @@ class AtMean(Expectation):
 
     random = False
     num = 1
+    sees_spread = False
     stack_obstacle = None
 
     def obstacle(self, family: Family) -> str | None:

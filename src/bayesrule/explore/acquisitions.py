@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.expectations import AtMean, Draws
+from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import per_example
-from bayesrule.predicting.predict import How, Linearised, as_inputs, outputs_at, predict
+from bayesrule.predicting.predict import How, as_inputs, outputs_at, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.network import Inputs, num_examples, take
@@ -124,7 +124,7 @@ class EPIG(Criterion):
         if self.linearised is not None:
             return self.linearised
         _refuse_mean_only(learner.predictive, "linearised=False")
-        return isinstance(learner.predictive, Linearised)
+        return getattr(learner.predictive, "linearised", False)
 
     def _drawn_targets(self, x: Inputs, generator: Generator) -> Inputs:
         targets = x if self.targets is None else self.targets
@@ -227,7 +227,7 @@ def _prediction(
 
 
 def _refuse_mean_only(how: object, instead: str) -> None:
-    if isinstance(how, AtMean):
+    if not getattr(how, "sees_spread", True):
         raise ValueError(
             "This learner predicts with the mean of its weights, without epistemic uncertainty, so "
             "no label is more informative than another. Use a method with a belief (vogn, laplace, "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from bayesrule.expectations import Moments
+from bayesrule.expectations import Look, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import Marginal, per_example
 from bayesrule.moments import GaussianTensor, Propagation, uncertain
@@ -44,7 +44,8 @@ class FixedNetwork:
     def __init__(self, learner: Learner, state: State, how: Moments | None = None) -> None:
         self.learner, self.state = learner, state
         usual = learner.predictive
-        self.how = how or (usual if isinstance(usual, Moments) else Moments())
+        chosen = usual if getattr(usual, "look", None) is Look.MOMENTS else Moments()
+        self.how: Moments = how or cast(Moments, chosen)
         self._variance = independent_variances(state)
 
     @torch.no_grad()

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayesrule.learner import check_batch
 from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import GaussianTensor
-from bayesrule.tensors.network import Inputs, Network
+from bayesrule.tensors.network import Inputs, Network, check_batch
 from bayesrule.types import Params
 
 

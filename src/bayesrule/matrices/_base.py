@@ -82,6 +82,13 @@ class Matrix(ABC):
     def price(self, offset: Params, gradient: Params) -> Self:
         """Price's curvature from one draw: `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`, symmetric part."""
 
+    def second_moment(self, mean: Params) -> Params | Tensor:
+        """`E[θθᵀ]` of the Gaussian with this precision, as far as the structure knows it."""
+        raise TypeError(
+            f"{type(self).__name__} is not an exponential family, so it has no expectation "
+            "parameters. Isotropic, Diagonal and Dense have."
+        )
+
     def only(self, names: tuple[str, ...]) -> Matrix:
         """The block of the named parameters, where it does not depend on the others."""
         raise TypeError(f"{type(self).__name__} has no block for {', '.join(names)} alone.")
@@ -160,6 +167,7 @@ class Structure(ABC):
     - `needs_layers`: it can only be made from single examples, layer by layer.
     - `says_if_negative`: it can be negative and says so itself when it is used as a precision.
     - `mixes_entropy`: estimates hold the entropy's own curvature, which may be negative.
+    - `has_eigenbases`: its matrices are diagonal in bases that they can be turned to.
     - `layered`: it is made layer by layer from inputs and output gradients.
     - `stacks`: its matrices can have the nets of a stack along their first axis.
     - `draws_together`: curvatures at several draws of a net can be summed at once.
@@ -174,6 +182,7 @@ class Structure(ABC):
     needs_layers: bool = False
     says_if_negative: bool = False
     mixes_entropy: bool = False
+    has_eigenbases: bool = False
     layered: bool = False
     stacks: bool = False
     draws_together: bool = True

@@ -95,6 +95,10 @@ class DenseMatrix(Matrix):
         white = torch.linalg.solve_triangular(self.cholesky, jacobian.mT, upper=False)
         return white.mT @ white
 
+    def second_moment(self, mean: Params) -> Tensor:
+        flat = flatten(mean, self.shapes)
+        return torch.outer(flat, flat) + torch.cholesky_inverse(self.cholesky)
+
     def plus(self, other: DenseMatrix) -> DenseMatrix:
         return self._with(self.values + other.values)
 

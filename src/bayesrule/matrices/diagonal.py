@@ -92,6 +92,9 @@ class DiagonalMatrix(Matrix):
     def slope(self, std: Params) -> Params:
         return vectors.mul_({name: self.values[name] for name in std}, std)
 
+    def second_moment(self, mean: Params) -> Params:
+        return vectors.add(vectors.mul(mean, mean), self.inverse_diagonal())
+
     def anew(self) -> DiagonalMatrix:
         return self  # It works nothing out.
 
@@ -225,6 +228,9 @@ class IsotropicMatrix(Matrix):
         step = target.value - self.value
         bend = 0.5 * rate**2 * step**2 / precision.value
         return self._with(self.value + rate * step + bend)
+
+    def second_moment(self, mean: Params) -> Tensor:
+        return vectors.dot(mean, mean) + self.size / self.value
 
     def only(self, names: tuple[str, ...]) -> IsotropicMatrix:
         return IsotropicMatrix(self.value, {name: self.shapes[name] for name in names})

@@ -72,7 +72,6 @@ class Known(Structure):
 
     moves = False
     independent = True
-    elementwise = True
     says_if_negative = True
 
     def identity(self, params: Params, scale: float) -> KnownMatrix:

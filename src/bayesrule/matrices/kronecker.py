@@ -117,6 +117,7 @@ class Kronecker(Structure):
 
     only_positive = True
     positive_part = True
+    has_eigenbases = True
     layered = True
     stacks = True
 

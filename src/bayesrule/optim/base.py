@@ -139,7 +139,8 @@ class BayesianOptimizer(Optimizer):
             posterior, memory = self._belief(part)
             rule = dataclasses.replace(self.rule, learning_rate=float(part.group["lr"]))
             prior = GaussianPrior(part.group["prior_precision"])
-            part.keep(self.state, *rule.step(posterior, derivative, prior, memory, part.step))
+            moved, memory = rule.step(posterior, derivative, prior, memory, part.step)
+            part.keep(self.state, moved.coordinates(), memory)
         for group in self.param_groups:
             group["step"] += 1
         self._reset()
@@ -276,7 +277,7 @@ def _check(
     if not isinstance(rule, Natural):
         raise TypeError(f"rule takes a Natural(...), got {rule!r}.")
     rule.check(family, expectation, curvature)
-    if not isinstance(family.structure, Diagonal):
+    if not family.structure.elementwise:
         raise TypeError(
             f"An optimiser keeps one precision for each weight, got {family.structure!r}; use "
             "GaussianFamily(Diagonal()), or a Learner for other structures."

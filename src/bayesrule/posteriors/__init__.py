@@ -1,6 +1,6 @@
 """Families of beliefs over the weights, and what is believed before the data."""
 
-from bayesrule.posteriors._base import Family, Free, Posterior, Turn
+from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior, Turn
 from bayesrule.posteriors.bernoulli import Bernoulli, BernoulliFamily, BernoulliPrior
 from bayesrule.posteriors.factorised import (
     Factorised,
@@ -12,10 +12,11 @@ from bayesrule.posteriors.factorised import (
 )
 from bayesrule.posteriors.gaussian import FanIn, Gaussian, GaussianFamily, Normal
 from bayesrule.posteriors.mixture import Mixture, MixtureFamily
-from bayesrule.posteriors.per_group import PerGroup, Product
+from bayesrule.posteriors.per_group import PerGroup
 from bayesrule.posteriors.point_estimate import PointBelief, PointEstimate
 from bayesrule.posteriors.points import GaussianDraw, Point, Pull
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
+from bayesrule.posteriors.product import Product
 from bayesrule.posteriors.rotated import FactoredFamily, Rotated, RotatedFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 
@@ -24,6 +25,7 @@ __all__ = [
     "BernoulliFamily",
     "BernoulliPrior",
     "EarlierPosterior",
+    "ElboTerms",
     "Factorised",
     "FactoredFamily",
     "Family",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior
-from bayesrule.tensors import tree
+from bayesrule.tensors import tree, vectors
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
 
@@ -22,6 +22,24 @@ if TYPE_CHECKING:
 
 Free = dict[str, Params]
 """What gradient descent learns of a belief, by kind: "mean", and "scales" where there are some."""
+
+
+class ElboTerms(NamedTuple):
+    """What the gradient of `share (E[loss] + kl_weight KL)` is made of.
+
+    Gradient and curvature are those of E[loss], and are used up.
+    """
+
+    gradient: Params
+    curvature: Matrix | None
+    prior: Prior
+    kl_weight: float | Tensor
+    share: float | Tensor
+
+    def mean_gradient(self, mean: Params) -> Params:
+        """The gradient in the mean: the loss's with the prior's pull."""
+        pulled = self.prior.pull_(self.gradient, mean, self.kl_weight)
+        return vectors.scale_(pulled, self.share)
 
 
 class Posterior(ABC):
@@ -79,7 +97,7 @@ class Posterior(ABC):
         raise TypeError(f"{type(self).__name__} is drawn once at a time.")
 
     def untracked(self, generator: Generator) -> Point:
-        """A draw of which nobody asks how it came about."""
+        """A draw for predictions, which does not remember how it was made."""
         return Point(self.sample(generator))
 
     def std(self) -> Params:
@@ -116,18 +134,8 @@ class Posterior(ABC):
         """The tensors that gradient descent moves, in place."""
         raise TypeError(f"{type(self).__name__} is not moved by gradient descent.")
 
-    def free_gradients(
-        self,
-        gradient: Params,
-        curvature: Matrix | None,
-        prior: Prior,
-        kl_weight: float | Tensor,
-        share: float | Tensor,
-    ) -> Free:
-        """The gradients of `share (E[loss] + kl_weight KL)` in the free parameters.
-
-        Gradient and curvature are those of E[loss], and are used up.
-        """
+    def free_gradients(self, terms: ElboTerms) -> Free:
+        """The gradients of `share (E[loss] + kl_weight KL)` in the free parameters."""
         raise TypeError(f"{type(self).__name__} is not moved by gradient descent.")
 
     def anew(self) -> Posterior:

@@ -92,6 +92,8 @@ class RelaxedDraw(Point):
     logits: Params
     temperature: float
 
+    pulls = True
+
     def pulled(self, local: Local, pull: Pull) -> Local:
         gradient = {}
         for name, slope in local.gradient.items():

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrule.matrices import DiagonalMatrix, Matrix
-from bayesrule.posteriors._base import Family, Free, Posterior
+from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
 from bayesrule.posteriors.gaussian import FanIn, Gaussian, Normal, gaussian_of, gaussian_prior
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior, as_prior
@@ -151,23 +151,19 @@ class Factorised(Normal):
         `slope` is `∂F/∂σ`, which may be used up. Of many nets, each may have a share of its own.
         """
 
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.mean.values()))
+
     def free(self) -> Free:
         return {"mean": self.mean, "scales": self.scales}
 
-    def free_gradients(
-        self,
-        gradient: Params,
-        curvature: Matrix | None,
-        prior: Prior,
-        kl_weight: float | Tensor,
-        share: float | Tensor,
-    ) -> Free:
-        assert curvature is not None
+    def free_gradients(self, terms: ElboTerms) -> Free:
+        assert terms.curvature is not None
         std = self.std()
-        slope = curvature.slope(std)
-        mean = vectors.scale_(prior.pull_(gradient, self.mean, kl_weight), share)
-        kl = ScaleKL.of(prior, kl_weight, std)
-        return {"mean": mean, "scales": self.scale_gradients(slope, share, kl)}
+        slope, kl = terms.curvature.slope(std), ScaleKL.of(terms.prior, terms.kl_weight, std)
+        scales = self.scale_gradients(slope, terms.share, kl)
+        return {"mean": terms.mean_gradient(self.mean), "scales": scales}
 
     @property
     def num_parameters(self) -> int:

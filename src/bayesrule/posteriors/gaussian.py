@@ -18,7 +18,7 @@ from bayesrule.matrices import (
     Structure,
 )
 from bayesrule.matrices.dense import flatten
-from bayesrule.posteriors._base import Family, Free, Posterior
+from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
 from bayesrule.posteriors.points import GaussianDraw, Point
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
 from bayesrule.tensors import tree, vectors
@@ -133,6 +133,10 @@ class Gaussian(Normal):
         free = tree.leaves(self.precision)
         return vectors.numel(self.mean) + sum(v.numel() for _, v in free if isinstance(v, Tensor))
 
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.mean.values()))
+
     def anew(self) -> Gaussian:
         return Gaussian(self.mean, self.precision.anew())
 
@@ -148,16 +152,9 @@ class Gaussian(Normal):
     def free(self) -> Free:
         return {"mean": self.mean}
 
-    def free_gradients(
-        self,
-        gradient: Params,
-        curvature: Matrix | None,
-        prior: Prior,
-        kl_weight: float | Tensor,
-        share: float | Tensor,
-    ) -> Free:
+    def free_gradients(self, terms: ElboTerms) -> Free:
         # The covariance stays as it is: of the KL only the pull on the mean is left.
-        return {"mean": vectors.scale_(prior.pull_(gradient, self.mean, kl_weight), share)}
+        return {"mean": terms.mean_gradient(self.mean)}
 
     def natural(self) -> tuple[Params, Matrix]:
         """`λ = (S m, −½ S)`, the second given as S itself; zero for weights taken as known."""
@@ -173,20 +170,7 @@ class Gaussian(Normal):
 
         Isotropic: `E‖θ‖²` (0-d); diagonal: `E[θ²]` by name; dense: the matrix (P, P).
         """
-        if isinstance(self.precision, IsotropicMatrix):
-            spread = self.precision.size / self.precision.value
-            return self.mean, vectors.dot(self.mean, self.mean) + spread
-        if isinstance(self.precision, DiagonalMatrix):
-            squares = vectors.mul(self.mean, self.mean)
-            return self.mean, vectors.add(squares, self.precision.inverse_diagonal())
-        if isinstance(self.precision, DenseMatrix):
-            flat = flatten(self.mean, self.precision.shapes)
-            covariance = torch.cholesky_inverse(self.precision.cholesky)
-            return self.mean, torch.outer(flat, flat) + covariance
-        raise TypeError(
-            f"{type(self.precision).__name__} is not an exponential family, so it has no "
-            "expectation parameters. Isotropic, Diagonal and Dense have."
-        )
+        return self.mean, self.precision.second_moment(self.mean)
 
     @classmethod
     def from_expectation(cls, first: Params, second: Params | Tensor) -> Gaussian:
@@ -256,7 +240,7 @@ class GaussianFamily(Family):
             )
         if not self.curvature >= 0:
             raise ValueError(f"The initial curvature must not be negative: {self.curvature}.")
-        if self.spread is not None and not isinstance(self.structure, Diagonal):
+        if self.spread is not None and not self.structure.elementwise:
             raise TypeError(f"FanIn() is for Diagonal(), got {type(self.structure).__name__}().")
 
     def words(self) -> str:

@@ -45,6 +45,8 @@ class MixtureDraw(Point):
 
     belief: Mixture
 
+    pulls = True
+
     @cached_property
     def _scores(self) -> tuple[Tensor, Tensor]:
         """`log q(θ)` and the shares δ (K,)."""

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrule.matrices import Known, KnownMatrix, Matrix, Structure
-from bayesrule.posteriors._base import Family, Free, Posterior
+from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
 from bayesrule.posteriors.gaussian import Gaussian, gaussian_prior
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import GaussianPrior, Prior
@@ -47,6 +47,10 @@ class PointBelief(Posterior):
         """A precision without end."""
         return KnownMatrix()
 
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.mean.values()))
+
     def variance(self) -> Params:
         return vectors.zeros_like(self.mean)
 
@@ -78,15 +82,8 @@ class PointBelief(Posterior):
     def free(self) -> Free:
         return {"mean": self.mean}
 
-    def free_gradients(
-        self,
-        gradient: Params,
-        curvature: Matrix | None,
-        prior: Prior,
-        kl_weight: float | Tensor,
-        share: float | Tensor,
-    ) -> Free:
-        return {"mean": vectors.scale_(prior.pull_(gradient, self.mean, kl_weight), share)}
+    def free_gradients(self, terms: ElboTerms) -> Free:
+        return {"mean": terms.mean_gradient(self.mean)}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from bayesrule.matrices import Matrix
 from bayesrule.posteriors.prior import Prior
@@ -36,6 +36,9 @@ class Point:
     """
 
     coordinates: Params
+
+    pulls: ClassVar[bool] = False
+    """Whether sums at this point are not yet sums in the belief's own parameters."""
 
     def weights(self, coordinates: Params) -> Params:
         """The weights that the network is given; differentiable in the coordinates."""

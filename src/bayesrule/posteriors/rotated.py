@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 from torch import Generator, Tensor, distributed
 
@@ -64,8 +65,8 @@ class Rotated(Normal):
     """`q(θ) = N(mean, precision⁻¹)` with `rotated`, the mean seen in the precision's own bases.
 
     There the weights are independent, so that draws, steps and the KL (the prior looks the same in
-    all bases) cost no more than those of a diagonal Gaussian: `inner`. The mean itself is worked
-    out when somebody asks for it.
+    all bases) cost no more than those of a diagonal Gaussian: `inner`. The mean itself is
+    computed when it is first used.
     """
 
     rotated: Params
@@ -77,6 +78,10 @@ class Rotated(Normal):
     def of(cls, mean: Params, precision: KroneckerMatrix) -> Rotated:
         """The belief with this mean; the precision is one that `spectral` made."""
         return cls(Rotation.of(precision).into(mean), precision)
+
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.rotated.values()))
 
     @cached_property
     def rotation(self) -> Rotation:
@@ -134,14 +139,13 @@ class Rotated(Normal):
         return replace(self, rotated=mean)
 
     def with_precision(self, precision: Matrix) -> tuple[Rotated, Turn]:
-        assert isinstance(precision, KroneckerMatrix)
-        new = Rotated.of(self.mean, _of_first_rank(precision.spectral()))
+        new = Rotated.of(self.mean, _of_first_rank(cast(KroneckerMatrix, precision).spectral()))
         return new, _Turned(self.rotation, new.rotation)
 
     def divisor(self, precision: Matrix) -> Matrix:
         """A damped precision in the bases of this belief, which damping leaves as they are."""
-        assert isinstance(precision, KroneckerMatrix)
-        return DiagonalMatrix(Rotation.of(_of_first_rank(precision.spectral())).values())
+        damped = _of_first_rank(cast(KroneckerMatrix, precision).spectral())
+        return DiagonalMatrix(Rotation.of(damped).values())
 
     def kept(self) -> Gaussian:
         return Gaussian(self.mean, self.precision.factored()).kept()
@@ -171,7 +175,7 @@ class RotatedFamily(GaussianFamily):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.structure, Kronecker):
+        if not self.structure.has_eigenbases:
             raise TypeError(
                 f"RotatedFamily takes Kronecker(), got {self.structure!r}; use GaussianFamily()."
             )
@@ -181,13 +185,12 @@ class RotatedFamily(GaussianFamily):
         return "a belief that is kept in eigenbases"
 
     def other_form(self) -> GaussianFamily | None:
-        assert isinstance(self.structure, Kronecker)
-        return None if self.structure.corrected else GaussianFamily(self.structure, self.curvature)
+        corrected = cast(Kronecker, self.structure).corrected
+        return None if corrected else GaussianFamily(self.structure, self.curvature)
 
     def adopted(self, posterior: Posterior) -> tuple[Posterior, Callable[[Params], Params]]:
-        assert isinstance(posterior, Gaussian)
-        assert isinstance(posterior.precision, KroneckerMatrix)
-        new = Rotated.of(posterior.mean, posterior.precision.spectral())
+        precision = cast(KroneckerMatrix, posterior.whole_precision())
+        new = Rotated.of(posterior.mean, precision.spectral())
         return new, new.rotation.into
 
     def prior(self, given: object, params: Params) -> Prior:
@@ -203,8 +206,7 @@ class RotatedFamily(GaussianFamily):
         self, params: Params, *, weight: float, prior: Prior | float
     ) -> Rotated:
         first = super().init(params, weight=weight, prior=prior)
-        assert isinstance(first.precision, KroneckerMatrix)
-        return Rotated.of(first.mean, first.precision.spectral())
+        return Rotated.of(first.mean, cast(KroneckerMatrix, first.precision).spectral())
 
 
 def _of_first_rank(matrix: KroneckerMatrix) -> KroneckerMatrix:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.curvature import Problem, Recording
-from bayesrule.expectations import AtMean, Expectation, Moments
+from bayesrule.expectations import AtMean, Expectation, Look, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood, Marginal
 from bayesrule.likelihoods._base import one_vector_per_output
@@ -61,6 +61,8 @@ class Linearised:
     link: Probit | MonteCarlo = Probit()
     chunk: int = 128
 
+    linearised = True
+
     def obstacle(self, family: Family) -> str | None:
         """Why the beliefs of a family cannot be linearised, in words; None if they can."""
         return None if family.linearisable else _not_linearisable(repr(family))
@@ -102,10 +104,10 @@ def predict(
         raise ValueError("There are no inputs to predict.")
     if isinstance(how, Linearised):
         return _linearised(learner, state, inputs, how, seed)
-    if isinstance(how, Moments):
-        return _moments(learner, state, inputs, how, batch_size)
     if not isinstance(how, Expectation):
         raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
+    if how.look is Look.MOMENTS:
+        return _moments(learner, state, inputs, how, batch_size)  # type: ignore[arg-type]
     outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
     return Prediction.mixture(learner.likelihood.distribution(outputs, state.likelihood))
 

@@ -1,6 +1,6 @@
 """How a belief moves."""
 
-from bayesrule.rules._base import Memory, Rule
+from bayesrule.rules._base import Memory, Now, Rule
 from bayesrule.rules.conditioning import Conditioning
 from bayesrule.rules.elbo import Elbo, ElboRates
 from bayesrule.rules.momentum import Average, HeavyBall, Momentum, Velocity
@@ -16,6 +16,7 @@ __all__ = [
     "Momentum",
     "Natural",
     "NaturalRates",
+    "Now",
     "Rule",
     "Velocity",
 ]

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Matrix, Structure
+from bayesrule.matrices import Structure
 from bayesrule.posteriors import Family, Point, Posterior, Prior
 from bayesrule.tensors import tree
 from bayesrule.types import Derivatives, Params
 
 Memory = dict[str, Any]
 """What a rule keeps between steps: averages and momentum."""
+
+
+class Now(NamedTuple):
+    """What a step starts from: the belief, what is known of the loss, the prior, and the rates."""
+
+    posterior: Any
+    derivatives: Derivatives
+    prior: Prior
+    memory: Memory
+    rates: Any
+    step: int = 0
 
 
 class Rule(ABC):
@@ -79,15 +90,7 @@ class Rule(ABC):
         return 0
 
     @abstractmethod
-    def move(
-        self,
-        posterior: Any,
-        derivatives: Derivatives,
-        prior: Prior,
-        memory: Memory,
-        rates: Any,
-        step: int = 0,
-    ) -> tuple[Posterior, Memory]:
+    def move(self, now: Now) -> tuple[Posterior, Memory]:
         """The next belief and memory.
 
         All that is given belongs to the rule, which may use its memory again. The step's number
@@ -95,15 +98,10 @@ class Rule(ABC):
         """
 
     def step(
-        self,
-        posterior: Any,
-        derivatives: Derivatives,
-        prior: Prior,
-        memory: Memory,
-        step: int,
+        self, posterior: Any, derivatives: Derivatives, prior: Prior, memory: Memory, step: int
     ) -> tuple[Posterior, Memory]:
         """`move` with the rates of a step."""
-        return self.move(posterior, derivatives, prior, memory, self.rates(step), step)
+        return self.move(Now(posterior, derivatives, prior, memory, self.rates(step), step))
 
     def rate_tensors(self, step: int, device: torch.device) -> Any:
         """The rates of a step with 0-d tensors in the places of those that change."""
@@ -134,7 +132,7 @@ class Rule(ABC):
         """Whether all its arithmetic is elementwise, so that a GPU had better see one row."""
         return False
 
-    def replay_obstacle(self, family: Family) -> str | None:
+    def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
         """Why a step cannot be replayed as a CUDA graph, in words; None if it can."""
         return f"the rule {type(self).__name__}"
 
@@ -154,4 +152,4 @@ def refuse_look(expectation: Expectation, curvature: Curvature) -> None:
         )
 
 
-__all__ = ["Matrix", "Memory", "Rule", "refuse_look"]
+__all__ = ["Memory", "Now", "Rule", "refuse_look"]

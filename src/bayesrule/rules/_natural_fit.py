@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bayesrule.curvature import Curvature
-from bayesrule.matrices import Diagonal, Structure
+from bayesrule.matrices import Structure
 from bayesrule.posteriors import Family
 from bayesrule.rules.momentum import HeavyBall
 
@@ -53,7 +53,7 @@ def check_fit(rule: Natural, structure: Structure, family: Family, curvature: Cu
             f"The precision of {family!r} stays as it is, so {kind}() would be worked out for "
             "nothing; use NoCurvature()."
         )
-    if curvature.slopes_only or (curvature.diagonal_only and not isinstance(structure, Diagonal)):
+    if curvature.slopes_only or (curvature.diagonal_only and not structure.elementwise):
         raise ValueError(
             f"{kind}() gives slopes or a diagonal, but natural gradients of {shape}() need a "
             "curvature of that structure; use PerExample(), Fisher() or GGN(), or the rule Elbo()."
@@ -105,7 +105,7 @@ def _check_negative(rule: Natural, structure: Structure, curvature: Curvature) -
 
 def stack_obstacle(rule: Natural, structure: Structure, curvature: Curvature) -> str | None:
     """Why the steps of many nets cannot be taken together, in words; None if they can."""
-    if isinstance(structure, Diagonal):
+    if structure.elementwise:
         return None
     # What is neither moved nor looked at may have any structure.
     unmoved = rule.fixed_precision and not curvature.needs_rows and curvature.of_weights

@@ -9,10 +9,9 @@ from typing import NamedTuple
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation, Look
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Structure
-from bayesrule.posteriors import Family, Gaussian, Posterior, Prior
-from bayesrule.rules._base import Memory, Rule
+from bayesrule.posteriors import Family, Gaussian, Posterior
+from bayesrule.rules._base import Memory, Now, Rule
 from bayesrule.tensors import vectors
-from bayesrule.types import Derivatives
 
 
 class NoRates(NamedTuple):
@@ -53,7 +52,7 @@ class Conditioning(Rule):
         return cls(reach, min(0.5, math.log(10.0 * num_data) / steps))
 
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
-        if not isinstance(family.structure, Diagonal):
+        if family.structure is None or not family.structure.elementwise:
             raise TypeError(
                 f"Conditioning needs independent Gaussian weights, got {family!r}; use "
                 "GaussianFamily(Diagonal())."
@@ -74,15 +73,8 @@ class Conditioning(Rule):
     def rates(self, step: int) -> NoRates:
         return NoRates()
 
-    def move(
-        self,
-        posterior: Gaussian,
-        derivatives: Derivatives,
-        prior: Prior,
-        memory: Memory,
-        rates: NoRates,
-        step: int = 0,
-    ) -> tuple[Gaussian, Memory]:
+    def move(self, now: Now) -> tuple[Gaussian, Memory]:
+        posterior, derivatives = now.posterior, now.derivatives
         assert derivatives.curvature is not None
         alone = isinstance(derivatives.count, int) and derivatives.count == 1
         reach, share = (10.0, 1.0 - 1e-6) if alone else (self.reach, self.largest_share)
@@ -93,7 +85,7 @@ class Conditioning(Rule):
         mean = vectors.add_(posterior.mean, vectors.mul_(steps, std), alpha=-1.0)
         shares = vectors.div_(derivatives.curvature.diagonal(), precision)
         kept = vectors.shift_(vectors.scale_(vectors.clamp_(shares, share), -1.0), 1.0)
-        return Gaussian(mean, DiagonalMatrix(vectors.div_(precision, kept))), memory
+        return Gaussian(mean, DiagonalMatrix(vectors.div_(precision, kept))), now.memory
 
     def stack_obstacle(
         self, family: Family, expectation: Expectation, curvature: Curvature

@@ -14,11 +14,11 @@ from torch.optim import Adam, Optimizer
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Diagonal, Structure
-from bayesrule.posteriors import Family, Posterior, Prior
-from bayesrule.rules._base import Memory, Rule, refuse_look
+from bayesrule.posteriors import ElboTerms, Family, Posterior
+from bayesrule.rules._base import Memory, Now, Rule, refuse_look
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.tensors import tree, vectors
-from bayesrule.types import Derivatives, Params
+from bayesrule.types import Params
 
 # Optimisers that treat every number alone.
 _ELEMENTWISE = {
@@ -121,22 +121,13 @@ class Elbo(Rule):
     def rates(self, step: int) -> ElboRates:
         return ElboRates(as_schedule(self.learning_rate)(step), as_schedule(self.kl_weight)(step))
 
-    def move(
-        self,
-        posterior: Posterior,
-        derivatives: Derivatives,
-        prior: Prior,
-        memory: Memory,
-        rates: ElboRates,
-        step: int = 0,
-    ) -> tuple[Posterior, Memory]:
-        groups = posterior.free()
+    def move(self, now: Now) -> tuple[Posterior, Memory]:
+        posterior, derivatives, rates = now.posterior, now.derivatives, now.rates
+        groups, share = posterior.free(), 1.0 / derivatives.weight
         gradients = posterior.free_gradients(
-            derivatives.gradient,
-            derivatives.curvature,
-            prior,
-            rates.kl_weight,
-            1.0 / derivatives.weight,
+            ElboTerms(
+                derivatives.gradient, derivatives.curvature, now.prior, rates.kl_weight, share
+            )
         )
         if math.isfinite(self.clip):
             _clip(gradients.values(), self.clip)
@@ -144,7 +135,7 @@ class Elbo(Rule):
             for name, tensor in tensors.items():
                 tensor.grad = _laid_out(gradients[group][name], tensor)
         optimiser = self._optimiser(groups, rates.learning_rate)
-        for group, states in memory["optimiser"].items():
+        for group, states in now.memory["optimiser"].items():
             for name, state in states.items():
                 optimiser.state[groups[group][name]] = state
         optimiser.step()
@@ -181,10 +172,11 @@ class Elbo(Rule):
         name = getattr(made, "__name__", repr(made))
         return f"the optimiser {name}, which may look at several numbers at once"
 
-    def replay_obstacle(self, family: Family) -> str | None:
+    def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
         made = getattr(self.optimiser, "func", self.optimiser)
         if made is Adam:
-            return family.replay_obstacle
+            # A covariance that is neither moved nor looked at does not matter.
+            return family.replay_obstacle if expectation.random else None
         name = getattr(made, "__name__", repr(made))
         return f"the optimiser {name}, whose steps may look at numbers"
 

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from bayesrule.curvature import Curvature, NoCurvature
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
-from bayesrule.posteriors import Family, Gaussian, Point, Posterior, Prior
-from bayesrule.rules._base import Memory, Rule, refuse_look
+from bayesrule.matrices import Diagonal, Matrix, Structure
+from bayesrule.posteriors import Family, Point, Posterior
+from bayesrule.rules._base import Memory, Now, Rule, refuse_look
 from bayesrule.rules._natural_fit import check_fit, refuse_unused, stack_obstacle
+from bayesrule.rules._natural_step import NaturalStep
 from bayesrule.rules.momentum import Average, HeavyBall, Momentum, Velocity
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.tensors import tree, vectors
-from bayesrule.types import Derivatives, Params
+from bayesrule.types import Params
 
 Number = float | Tensor
 
@@ -105,9 +106,8 @@ class Natural(Rule):
         structure = family.structure
         if structure is None or not family.spreads:
             raise TypeError(
-                f"Natural gradients need a belief with a variance, such as a Gaussian, got "
-                f"{type(family).__name__}; use GaussianFamily(Diagonal()) or a rule that follows "
-                "the ELBO's gradient."
+                f"Natural gradients need a Gaussian, got {type(family).__name__}; use "
+                "GaussianFamily(Diagonal()) or a rule that follows the ELBO's gradient."
             )
         refuse_look(expectation, curvature)
         check_fit(self, structure, family, curvature)
@@ -152,7 +152,7 @@ class Natural(Rule):
         if isinstance(self.momentum, HeavyBall):
             memory["previous_mean"] = {k: v.clone() for k, v in first.mean.items()}
             memory["previous_curvature"] = memory.get("curvature")
-        if self._damped_apart:
+        if self.damped_apart:
             # A place to load one into; the first step makes it.
             memory["preconditioner"] = first.precision
         return memory
@@ -174,7 +174,7 @@ class Natural(Rule):
         return family.first_curvature(posterior.mean, weight)
 
     @property
-    def _damped_apart(self) -> bool:
+    def damped_apart(self) -> bool:
         """Whether the mean is preconditioned by another matrix than the belief's precision."""
         return self.damping > 0 and not self.square_root
 
@@ -195,185 +195,22 @@ class Natural(Rule):
 
     def kind(self, step: int) -> int:
         stats, inverse = step % self.stats_every == 0, step % self.inverse_every == 0
-        stale = inverse and self._is_stale(step)
+        stale = inverse and self.is_stale(step)
         return stats + 2 * inverse + 4 * stale
 
-    # The step.
-
-    def move(
-        self,
-        posterior: Posterior,
-        derivatives: Derivatives,
-        prior: Prior,
-        memory: Memory,
-        rates: NaturalRates,
-        step: int = 0,
-    ) -> tuple[Posterior, Memory]:
-        memory, before = dict(memory), posterior
-        self._average_curvature(posterior, derivatives, memory, rates, step)
-        gradient = derivatives.gradient
-        if self.prior_at_draws:
-            assert derivatives.average is not None
-            gradient = prior.pull_(gradient, derivatives.average)
-        if "curvature" in memory and step % self.inverse_every == 0:
-            posterior, gradient = self._follow(
-                posterior, gradient, prior, derivatives.weight, memory, rates
-            )
-        gradient = self._gradient(posterior, gradient, prior, memory, rates)
-        mean = self._descended(posterior, before, gradient, prior, derivatives, memory, rates)
-        return posterior.with_mean(mean), memory
-
-    def _average_curvature(
-        self,
-        posterior: Posterior,
-        derivatives: Derivatives,
-        memory: Memory,
-        rates: NaturalRates,
-        step: int,
-    ) -> None:
-        """Moves the average of the curvature towards the new estimate, in `memory`."""
-        target, old = derivatives.curvature, memory.get("curvature")
-        if old is None:
-            return
-        if target is None:
-            if self._is_stale(step):
-                memory["curvature"] = old.refreshed()
-            return
-        precision = posterior.whole_precision()
-        if isinstance(self.momentum, HeavyBall):
-            gamma, before = self.momentum.decay, memory["previous_curvature"]
-            new = self._towards(old.times(1.0), target, rates.rate, precision)
-            memory["curvature"] = new.plus(old.times(gamma)).plus(before.times(-gamma))
-            memory["before_previous"], memory["previous_curvature"] = before, old
-        else:
-            memory["curvature"] = self._towards(old, target, rates.rate, precision)
-
-    def _towards(self, old: Matrix, target: Matrix, rate: Number, precision: Matrix) -> Matrix:
-        """A step from the average of the curvature towards a new estimate; uses up both."""
-        return old.retract_(target, rate, precision) if self.retract else old.lerp_(target, rate)
-
-    def _is_stale(self, step: int) -> bool:
+    def is_stale(self, step: int) -> bool:
         """Whether S is to follow an average that was last moved in bases kept from before."""
         last = step - step % self.stats_every
         return step % self.inverse_every == 0 and 0 < step - last < self.inverse_every
 
-    def _follow(
-        self,
-        posterior: Posterior,
-        gradient: Params,
-        prior: Prior,
-        weight: float,
-        memory: Memory,
-        rates: NaturalRates,
-    ) -> tuple[Posterior, Params]:
-        """The belief whose precision follows the average curvature; the gradient turns with it."""
-        if self.fixed_precision:
-            return posterior, gradient
-        curvature = memory["curvature"]
-        precision = prior.added_to(curvature.times(rates.unbiased) if self.debias else curvature)
-        new, turn = posterior.with_precision(precision)
-        if self._damped_apart:
-            memory["preconditioner"] = new.divisor(precision.damped(weight * self.damping))
-        if turn is None:
-            return new, gradient
-        if "momentum" in memory:
-            memory["momentum"] = turn(memory["momentum"])
-        return new, turn(gradient)
-
-    def _gradient(
-        self,
-        posterior: Posterior,
-        gradient: Params,
-        prior: Prior,
-        memory: Memory,
-        rates: NaturalRates,
-    ) -> Params:
-        """The gradient with the prior's, averaged where there is an average; `memory` moves.
-
-        An average is smaller than the gradient by `rates.seen`, and so is the prior's pull then.
-        """
-        averaged = isinstance(self.momentum, Average)
-        if averaged:
-            gradient = vectors.lerp_(memory["momentum"], gradient, 1.0 - self.momentum.decay)  # type: ignore[union-attr]
-        if self.prior_at_draws:
-            return gradient
-        mean = posterior.coordinates().mean
-        # The average itself is kept for the next step.
-        pull = prior.pulled if averaged else prior.pull_
-        return pull(gradient, mean, rates.seen)
-
-    def _divisor(
-        self,
-        posterior: Posterior,
-        prior: Prior,
-        weight: float,
-        memory: Memory,
-        rates: NaturalRates,
-    ) -> tuple[Matrix, Number]:
-        """A matrix and a factor: what the mean's gradient is divided by is their product."""
-        if not self.square_root:
-            precision = posterior.coordinates().precision
-            return memory["preconditioner"] if self._damped_apart else precision, 1.0
-        values = memory["curvature"].diagonal()
-        factor = (weight * rates.unbiased) ** 0.5
-        delta = prior.diagonal(values)
-        more = weight * (self.damping + (0.0 if self.damped_root else self.epsilon))
-        # N √(F/N + γ) = √N √(F + Nγ), and N (√(F/N) + γ) = √N (√F + √N γ), F without bias.
-        if self.damped_root:
-            # The average itself is kept for the next step.
-            shifted = _shifted(values, delta, more, 1.0, in_place=False)
-            return DiagonalMatrix(vectors.sqrt(shifted)), factor
-        root = _shifted(vectors.sqrt(values), delta, more, factor, in_place=True)
-        return DiagonalMatrix(root), factor
-
-    def _descended(
-        self,
-        posterior: Posterior,
-        before: Posterior,
-        gradient: Params,
-        prior: Prior,
-        derivatives: Derivatives,
-        memory: Memory,
-        rates: NaturalRates,
-    ) -> Params:
-        """The mean after the step; it is used up, and `memory` moves."""
-        weight, rate, seen = derivatives.weight, rates.learning_rate, posterior.coordinates()
-        divisor, factor = self._divisor(posterior, prior, weight, memory, rates)
-        if not self._looks_at_direction:
-            return divisor.descend_(seen.mean, gradient, rate / factor)
-        divisor = divisor.times_(factor) if self.square_root else divisor
-        direction = divisor.solve(gradient)
-        if math.isfinite(self.kl_clip):
-            # The nets of a stack, each with a loss of its own, come first in all tensors.
-            moved = _dot(gradient, direction, derivatives.loss.ndim) * (rate**2 / weight)
-            vectors.scale_(direction, (self.kl_clip / moved).sqrt().clamp_max(1.0))
-        if math.isfinite(self.clip):
-            direction = vectors.clamp_(direction, self.clip * rates.seen)
-        if isinstance(self.momentum, Velocity):
-            velocity = vectors.scale_(memory["momentum"], self.momentum.decay)
-            direction = vectors.add_(velocity, direction)
-        if isinstance(self.momentum, HeavyBall):
-            mean = vectors.add(seen.mean, vectors.scale_(direction, -rate))
-            return self._rolled(mean, before.coordinates(), seen.precision, prior, memory)
-        return vectors.add_(seen.mean, direction, alpha=-rate)
-
     @property
-    def _looks_at_direction(self) -> bool:
+    def looks_at_direction(self) -> bool:
         """Whether the preconditioned gradient is changed before it is followed."""
         clipped = math.isfinite(self.clip) or math.isfinite(self.kl_clip)
         return clipped or isinstance(self.momentum, Velocity | HeavyBall)
 
-    def _rolled(
-        self, mean: Params, before: Gaussian, precision: Matrix, prior: Prior, memory: Memory
-    ) -> Params:
-        """Adds `γ S⁻¹ S₋ (m − m₋)`, S the new precision and S₋, m₋ those of the step before."""
-        assert isinstance(self.momentum, HeavyBall)
-        velocity = vectors.add(before.mean, memory["previous_mean"], alpha=-1.0)
-        memory["previous_mean"] = before.mean
-        earlier = memory.pop("before_previous", None)
-        if earlier is not None and not self.fixed_precision:
-            velocity = precision.solve(prior.added_to(earlier).matmul(velocity))
-        return vectors.add_(mean, velocity, alpha=self.momentum.decay)
+    def move(self, now: Now) -> tuple[Posterior, Memory]:
+        return NaturalStep(self, now).taken()
 
     # How its steps can run.
 
@@ -386,23 +223,5 @@ class Natural(Rule):
     def works_in_rows(self, family: Family) -> bool:
         return family.structure is not None and family.structure.elementwise
 
-    def replay_obstacle(self, family: Family) -> str | None:
+    def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
         return family.replay_obstacle
-
-
-def _shifted(
-    values: Params, delta: float | Params, more: float, factor: Number, *, in_place: bool
-) -> Params:
-    """`values + (delta + more) / factor`."""
-    if isinstance(delta, dict):
-        total = vectors.shift({name: delta[name] for name in values}, more)
-        add = vectors.add_ if in_place else vectors.add
-        return add(values, vectors.scale_(total, 1.0 / factor))
-    shift = vectors.shift_ if in_place else vectors.shift
-    return shift(values, (delta + more) / factor)
-
-
-def _dot(a: Params, b: Params, nets: int) -> Tensor:
-    """`⟨a, b⟩`, 0-d, or one for each net, (num,)."""
-    pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
-    return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)

@@ -30,9 +30,24 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
     return x[rows] if isinstance(x, Tensor) else tuple(part[rows] for part in x)
 
 
+def copies(params: Params) -> Params:
+    """The same numbers in tensors of their own."""
+    return {name: value.clone() for name, value in params.items()}
+
+
+def check_batch(x: Inputs, y: Tensor) -> int:
+    """How many examples a batch has; an empty or uneven one is refused."""
+    size = num_examples(x)
+    if size == 0:
+        raise ValueError("The batch is empty.")
+    if len(y) != size:
+        raise ValueError(f"The batch has {size} inputs but {len(y)} targets.")
+    return size
+
+
 @dataclass(frozen=True)
 class Understood:
-    """Whether each call of a layer has the examples first, and parameters used out of sight."""
+    """Which recorded calls have the examples first, and parameters that no call explains."""
 
     batch_first: tuple[bool, ...]
     missed: frozenset[str]

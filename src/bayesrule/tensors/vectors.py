@@ -136,7 +136,7 @@ def scale_(a: Params, factor: float | Tensor) -> Params:
 
 
 def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
-    """`a ← a + alpha b`; alpha is a number, a 0-d tensor (a GPU is not asked), or one per net."""
+    """`a ← a + alpha b`; alpha is a number, a 0-d tensor, or one for each net."""
     if isinstance(alpha, Tensor):
         for one, other in zip(_list(a), _values(b, a), strict=True):
             one.addcmul_(other, over(alpha, other))  # type: ignore[arg-type]

@@ -7,12 +7,14 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayesrule.learner import Learner
 from bayesrule.tensors import tree
 from bayesrule.types import State
 
@@ -47,7 +49,7 @@ def load(
 ) -> tuple[State, dict[str, Any]]:
     """The state in a file and its facts; `template` is any state of the same learner.
 
-    `other_form` is `learner.other_form()`: a method may keep its belief in another form on another
+    `other_form` is that of the learner: a method may keep its belief in another form on another
     device, which is then taken over.
     """
     tensors, metadata = _read(Path(path))
@@ -55,6 +57,26 @@ def load(
         first, adopted = other_form
         return adopted(_filled(path, tensors, metadata["numbers"], first)), metadata["facts"]
     return _filled(path, tensors, metadata["numbers"], template), metadata["facts"]
+
+
+def other_form(learner: Learner, seed: int = 0) -> OtherForm | None:
+    """A first state as a method has it on another device, and how to take such a one over.
+
+    None where the method is the same on all devices.
+    """
+    family = learner.family.other_form()
+    if family is None:
+        return None
+    weight = learner.weight
+    posterior = family.init(learner.network.params(), weight=weight, prior=learner.prior)
+    memory = learner.rule.init(family, posterior, weight)
+
+    def adopted(state: State) -> State:
+        posterior, turn = learner.family.adopted(state.posterior)
+        memory = learner.rule.adopted(state.rule, turn, posterior, weight)
+        return replace(state, posterior=posterior, rule=memory)
+
+    return replace(learner.init(seed), posterior=posterior, rule=memory), adopted
 
 
 def _fits(tensors: dict[str, Tensor], template: State) -> bool:

@@ -18,6 +18,7 @@ from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
 from bayesrule.predicting.predict import as_inputs, predict
 from bayesrule.tensors.network import Inputs, take
+from bayesrule.training.averages import renew_averages
 from bayesrule.training.batches import TensorBatches
 from bayesrule.training.progress import Progress
 from bayesrule.training.train import Epoch, Run, TrainingError, predictive_on_the_way
@@ -75,8 +76,8 @@ class Net:
 
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
         """The state with the statistics of normalising layers as they are at its weights."""
-        return self.learner.renew_averages(
-            state, _placed(self.batches.epoch(epoch, self.seed), state), most
+        return renew_averages(
+            self.learner, state, _placed(self.batches.epoch(epoch, self.seed), state), most
         )
 
     def finish(self, state: State) -> None:

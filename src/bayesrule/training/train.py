@@ -21,6 +21,7 @@ from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import tree
 from bayesrule.tensors.network import num_examples
 from bayesrule.training import checkpoint
+from bayesrule.training.averages import renew_averages
 from bayesrule.training.batches import Batches, LoaderBatches, as_batches
 from bayesrule.training.progress import Progress
 from bayesrule.training.run_folder import Best, Epoch, Folder
@@ -89,7 +90,7 @@ def fit(
     if folder is not None:
         folder.tidy(everything=not resume)
     if folder is not None and resume:
-        loop.restore(*folder.read(learner.init(seed), learner.other_form(seed)))
+        loop.restore(*folder.read(learner.init(seed), checkpoint.other_form(learner, seed)))
     with Progress(epochs * len(batches), loop.state.step, _title(learner), progress) as bar:
         loop.run(folder, bar)
     settled = loop.settled(loop.chosen(), 0, most=100)
@@ -238,7 +239,7 @@ class _Loop:
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
         """The state with the statistics of normalising layers as they are at its weights."""
         batches = self.placed(self.batches.epoch(epoch, self.seed))
-        return self.learner.renew_averages(state, batches, most)
+        return renew_averages(self.learner, state, batches, most)
 
     def _score(self, state: State) -> float | None:
         """The mean log-likelihood of the validation data, per example."""
@@ -277,7 +278,7 @@ def predictive_on_the_way(learner: Learner) -> How | None:
 def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
     """A finished run from its folder, for the learner that made it."""
     file = Path(out) / "final.safetensors"
-    state, facts = checkpoint.load(file, learner.init(), learner.other_form())
+    state, facts = checkpoint.load(file, learner.init(), checkpoint.other_form(learner))
     return Run(learner, state, facts.get("history", []), facts.get("best_epoch"))
 
 

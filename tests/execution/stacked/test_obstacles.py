@@ -12,7 +12,7 @@ import bayesrule as br
 from bayesrule import Learner
 from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
 from bayesrule.posteriors import Family, Posterior
-from bayesrule.rules import Memory
+from bayesrule.rules import Memory, Now
 from bayesrule.training.models import mlp
 
 TOGETHER = (
@@ -56,8 +56,8 @@ class Steps(br.rules.Rule):
     def rates(self, step: int) -> Any:
         return self.rule.rates(step)
 
-    def move(self, *given: Any) -> tuple[Posterior, Memory]:
-        return self.rule.move(*given)
+    def move(self, now: Now) -> tuple[Posterior, Memory]:
+        return self.rule.move(now)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,6 @@ class Steps(br.rules.Rule):
     [
         ("noisy_kfac", {"stats_every": 1, "inverse_every": 1, "draws": 10}, None),
         ("noisy_kfac", {"curvature": br.curvature.SquaredGradient()}, "structure Kronecker"),
-        (
-            "noisy_tridiagonal",
-            {"curvature": br.curvature.SquaredGradient()},
-            "structure BlockTridiagonal",
-        ),
         ("noisy_adam", {"draws": 1}, None),
         ("mean_field", {"clip": 1.0}, "norm of a whole gradient"),
         ("mean_field", {"optimiser": Lamb}, "the optimiser Lamb"),

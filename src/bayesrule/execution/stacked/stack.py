@@ -20,26 +20,26 @@ from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
 from bayesrule.execution.stacked.states import initialised, seeds_of, single, together
-from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner, copies
+from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, forked_randomness
+from bayesrule.tensors.network import Inputs, copies, forked_randomness
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Info, State
 
 
 class Stacked:
-    """`num` nets of one learner, as if each had its own `learner.step`, at little over one's price.
+    """`num` nets of one learner, stepped together for little more than the price of one.
 
     A stacked state is a State whose tensors, and seeds, have the nets along their first axis. Each
-    net has its own data and its own random numbers: those that it would have alone, except for what
-    the module itself draws (dropout), which has the same distribution. So have weights that are
-    drawn in eigenbases (`noisy_ekfac`, and `noisy_kfac` with `inverse_every` above 1): which bases
-    these are is for rounding to say where factors have equal eigenvalues. Rows whose targets are
-    all NaN fill up a batch and say nothing; on a GPU, where looking for them would make it wait,
-    give `sizes` to `step` instead. `num_data` may differ from net to net.
+    net has its own data and gets the random numbers that it would get alone, with two exceptions
+    that have the same distribution but other values: what the module itself draws (dropout), and
+    weights that are drawn in eigenbases (`noisy_ekfac`, and `noisy_kfac` with `inverse_every` above
+    1), because eigenvectors of equal eigenvalues are not unique. A row whose targets are all NaN
+    fills up a batch and teaches nothing; on a GPU, where searching for them would be slow, give
+    `sizes` to `step` instead. `num_data` may differ from net to net.
 
     Nets of linear layers and activations are run by batched products, all weight draws of a step at
     once; others by `torch.vmap`. For what cannot be stepped together, `obstacle(learner)` of

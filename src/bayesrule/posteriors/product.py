@@ -1,0 +1,218 @@
+"""Products of beliefs: groups of weights, each with a belief of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from torch import Generator, Tensor
+
+from bayesrule.matrices import BlockMatrix, Matrix
+from bayesrule.matrices.blocks import pick
+from bayesrule.posteriors._base import ElboTerms, Free, Posterior, Turn
+from bayesrule.posteriors.gaussian import Gaussian
+from bayesrule.posteriors.points import Point, Pull
+from bayesrule.posteriors.prior import Prior, as_prior
+from bayesrule.posteriors.product_prior import prior_of
+from bayesrule.types import Local, Params
+
+Names = tuple[str, ...]
+
+
+def _union(parts: Iterable[Params]) -> Params:
+    return reduce(lambda a, b: a | b, parts, {})
+
+
+@dataclass(frozen=True)
+class ProductPoint(Point):
+    """A point of each group."""
+
+    parts: dict[str, Point]
+    groups: dict[str, Names]
+
+    @classmethod
+    def of(cls, parts: dict[str, Point], groups: dict[str, Names]) -> ProductPoint:
+        """The points of all groups together."""
+        return cls(_union(part.coordinates for part in parts.values()), parts, groups)
+
+    def weights(self, coordinates: Params) -> Params:
+        return _union(
+            part.weights(pick(coordinates, part.coordinates)) for part in self.parts.values()
+        )
+
+    @property
+    def plain(self) -> Params:
+        return _union(part.plain for part in self.parts.values())
+
+    def seen(self, gradient: Params) -> Params:
+        return _union(part.seen(pick(gradient, part.plain)) for part in self.parts.values())
+
+    def price(self, gradient: Params) -> Matrix:
+        blocks = {
+            group: part.price(pick(gradient, part.coordinates))
+            for group, part in self.parts.items()
+        }
+        return BlockMatrix(blocks, self.groups)
+
+    def pulled(self, local: Local, pull: Pull) -> Local:
+        if not any(part.pulls for part in self.parts.values()):
+            return local
+        found = {
+            group: part.pulled(
+                _local_of(local, tuple(part.coordinates)),
+                pull._replace(prior=prior_of(pull.prior, group)),
+            )
+            for group, part in self.parts.items()
+        }
+        gradient = _union(part.gradient for part in found.values())
+        if local.curvature is None:
+            return replace(local, gradient=gradient)
+        blocks = {
+            group: part.curvature for group, part in found.items() if part.curvature is not None
+        }
+        return replace(local, gradient=gradient, curvature=BlockMatrix(blocks, self.groups))
+
+    def mirrored(self) -> ProductPoint:
+        parts = {group: part.mirrored() for group, part in self.parts.items()}
+        return ProductPoint.of(parts, self.groups)
+
+
+def _local_of(local: Local, names: Names) -> Local:
+    curvature = None if local.curvature is None else local.curvature.only(names)
+    return replace(local, gradient=pick(local.gradient, names), curvature=curvature)
+
+
+@dataclass(frozen=True)
+class Product(Posterior):
+    """`q(θ) = Π q_g(θ_g)`: a belief for each group of weights."""
+
+    parts: dict[str, Posterior]
+    groups: dict[str, Names]
+    names: Names = ()
+    """All weights in the order of the module; without it they come group by group."""
+
+    __repr__ = Posterior.__repr__
+
+    def words(self) -> str:
+        return f"Product of {' and '.join(part.words() for part in self.parts.values())}"
+
+    def _each(self, function: Callable[[Posterior], Params]) -> Params:
+        found = _union(function(part) for part in self.parts.values())
+        return {name: found[name] for name in self.names or found if name in found}
+
+    @property
+    def mean(self) -> Params:  # type: ignore[override]
+        return self._each(lambda part: part.mean)
+
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether the weights of all groups are."""
+        return all(part.independent for part in self.parts.values())
+
+    @property
+    def linearisable(self) -> bool:  # type: ignore[override]
+        """Whether all groups are Gaussian."""
+        return all(part.linearisable for part in self.parts.values())
+
+    @property
+    def must_track(self) -> bool:  # type: ignore[override]
+        """Whether the draws of some group are."""
+        return any(part.must_track for part in self.parts.values())
+
+    @property
+    def any_tensor(self) -> Tensor:
+        return next(iter(self.parts.values())).any_tensor
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(part.num_parameters for part in self.parts.values())
+
+    def variance(self) -> Params:
+        return self._each(lambda part: part.variance())
+
+    def std(self) -> Params:
+        return self._each(lambda part: part.std())
+
+    def uncertain_variance(self) -> Params:
+        return self._each(lambda part: part.uncertain_variance())
+
+    def untracked(self, generator: Generator) -> Point:
+        parts = {group: part.untracked(generator) for group, part in self.parts.items()}
+        return ProductPoint.of(parts, self.groups)
+
+    def sample(self, generator: Generator) -> Params:
+        return self._each(lambda part: part.sample(generator))
+
+    def entropy(self, generator: Generator | None = None) -> Tensor:
+        return _sum(part.entropy(generator) for part in self.parts.values())
+
+    def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
+        return _sum(
+            part.kl(prior_of(as_prior(prior), group), generator)
+            for group, part in self.parts.items()
+        )
+
+    @property
+    def precision(self) -> BlockMatrix:
+        """The precision of all groups, where all are Gaussian."""
+        blocks = {group: part.precision for group, part in self.parts.items()}  # type: ignore[attr-defined]
+        return BlockMatrix(blocks, self.groups)
+
+    def at_mean(self) -> Point:
+        return ProductPoint.of({k: part.at_mean() for k, part in self.parts.items()}, self.groups)
+
+    def draw(self, generator: Generator) -> Point:
+        parts = {group: part.draw(generator) for group, part in self.parts.items()}
+        return ProductPoint.of(parts, self.groups)
+
+    def coordinates(self) -> Gaussian:
+        parts = {group: part.coordinates() for group, part in self.parts.items()}
+        mean = _union(part.mean for part in parts.values())
+        return Gaussian(mean, BlockMatrix({k: v.precision for k, v in parts.items()}, self.groups))
+
+    def with_mean(self, mean: Params) -> Product:
+        parts = {
+            group: part.with_mean(pick(mean, part.coordinates().mean))
+            for group, part in self.parts.items()
+        }
+        return replace(self, parts=parts)
+
+    def with_precision(self, precision: Matrix) -> tuple[Product, Turn | None]:
+        found = {
+            group: part.with_precision(precision.only(self.groups[group]))
+            for group, part in self.parts.items()
+        }
+        assert all(turn is None for _, turn in found.values())
+        return replace(self, parts={group: part for group, (part, _) in found.items()}), None
+
+    def free(self) -> Free:
+        found: Free = {}
+        for part in self.parts.values():
+            for kind, tensors in part.free().items():
+                found[kind] = found.get(kind, {}) | tensors
+        return found
+
+    def free_gradients(self, terms: ElboTerms) -> Free:
+        found: Free = {}
+        for group, part in self.parts.items():
+            names, curvature = self.groups[group], terms.curvature
+            own = terms._replace(
+                gradient=pick(terms.gradient, names),
+                curvature=None if curvature is None else curvature.only(names),
+                prior=prior_of(terms.prior, group),
+            )
+            for kind, tensors in part.free_gradients(own).items():
+                found[kind] = found.get(kind, {}) | tensors
+        return found
+
+    def anew(self) -> Product:
+        return replace(self, parts={group: part.anew() for group, part in self.parts.items()})
+
+    def fault(self) -> str | None:
+        return next((one for part in self.parts.values() if (one := part.fault())), None)
+
+
+def _sum(values: Iterable[Tensor]) -> Tensor:
+    first, *others = values
+    return sum(others, first)

@@ -1,0 +1,173 @@
+"""One step of the natural-gradient rule: the precision follows the curvature, the mean descends."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bayesrule.matrices import DiagonalMatrix, Matrix
+from bayesrule.posteriors import Posterior
+from bayesrule.rules._base import Memory, Now
+from bayesrule.rules.momentum import Average, HeavyBall, Velocity
+from bayesrule.tensors import vectors
+from bayesrule.types import Params
+
+if TYPE_CHECKING:
+    from bayesrule.rules.natural import Natural
+
+Number = float | Tensor
+
+
+class NaturalStep:
+    """A step that is being taken: `posterior`, `gradient` and `memory` are those reached so far."""
+
+    def __init__(self, rule: Natural, now: Now) -> None:
+        self.rule, self.prior, self.rates = rule, now.prior, now.rates
+        self.derivatives, self.number = now.derivatives, now.step
+        self.before: Posterior = now.posterior
+        self.posterior: Posterior = now.posterior
+        self.gradient, self.memory = now.derivatives.gradient, dict(now.memory)
+
+    def taken(self) -> tuple[Posterior, Memory]:
+        """The belief and the memory after the step."""
+        self._average_curvature()
+        if self.rule.prior_at_draws:
+            assert self.derivatives.average is not None
+            self.gradient = self.prior.pull_(self.gradient, self.derivatives.average)
+        if "curvature" in self.memory and self.number % self.rule.inverse_every == 0:
+            self._follow_curvature()
+        self._average_gradient()
+        return self.posterior.with_mean(self._descended()), self.memory
+
+    def _average_curvature(self) -> None:
+        """Moves the average of the curvature towards the new estimate."""
+        target, old = self.derivatives.curvature, self.memory.get("curvature")
+        if old is None:
+            return
+        if target is None:
+            if self.rule.is_stale(self.number):
+                self.memory["curvature"] = old.refreshed()
+            return
+        momentum = self.rule.momentum
+        if isinstance(momentum, HeavyBall):
+            gamma, before = momentum.decay, self.memory["previous_curvature"]
+            new = self._towards(old.times(1.0), target)
+            self.memory["curvature"] = new.plus(old.times(gamma)).plus(before.times(-gamma))
+            self.memory["before_previous"], self.memory["previous_curvature"] = before, old
+        else:
+            self.memory["curvature"] = self._towards(old, target)
+
+    def _towards(self, old: Matrix, target: Matrix) -> Matrix:
+        """A step from the average of the curvature towards a new estimate; uses up both."""
+        if not self.rule.retract:
+            return old.lerp_(target, self.rates.rate)
+        return old.retract_(target, self.rates.rate, self.posterior.whole_precision())
+
+    def _follow_curvature(self) -> None:
+        """The precision follows the average curvature; gradient and momentum turn with it."""
+        rule, curvature = self.rule, self.memory["curvature"]
+        if rule.fixed_precision:
+            return
+        unbiased = curvature.times(self.rates.unbiased) if rule.debias else curvature
+        precision = self.prior.added_to(unbiased)
+        self.posterior, turn = self.posterior.with_precision(precision)
+        if rule.damped_apart:
+            damped = precision.damped(self.derivatives.weight * rule.damping)
+            self.memory["preconditioner"] = self.posterior.divisor(damped)
+        if turn is not None:
+            self.gradient = turn(self.gradient)
+            if "momentum" in self.memory:
+                self.memory["momentum"] = turn(self.memory["momentum"])
+
+    def _average_gradient(self) -> None:
+        """The gradient with the prior's, averaged where there is an average.
+
+        An average is smaller than the gradient by `rates.seen`, and so is the prior's pull then.
+        """
+        momentum, pull = self.rule.momentum, self.prior.pull_
+        if isinstance(momentum, Average):
+            average = self.memory["momentum"]
+            self.gradient = vectors.lerp_(average, self.gradient, 1.0 - momentum.decay)
+            # The average itself is kept for the next step.
+            pull = self.prior.pulled
+        if not self.rule.prior_at_draws:
+            mean = self.posterior.coordinates().mean
+            self.gradient = pull(self.gradient, mean, self.rates.seen)
+
+    def _divisor(self) -> tuple[Matrix, Number]:
+        """A matrix and a factor: what the mean's gradient is divided by is their product."""
+        rule, weight = self.rule, self.derivatives.weight
+        if not rule.square_root:
+            precision = self.posterior.coordinates().precision
+            return self.memory["preconditioner"] if rule.damped_apart else precision, 1.0
+        values = self.memory["curvature"].diagonal()
+        factor = (weight * self.rates.unbiased) ** 0.5
+        delta = self.prior.diagonal(values)
+        more = weight * (rule.damping + (0.0 if rule.damped_root else rule.epsilon))
+        # N √(F/N + γ) = √N √(F + Nγ), and N (√(F/N) + γ) = √N (√F + √N γ), F without bias.
+        if rule.damped_root:
+            # The average itself is kept for the next step.
+            shifted = _shifted(values, delta, more, 1.0, in_place=False)
+            return DiagonalMatrix(vectors.sqrt(shifted)), factor
+        root = _shifted(vectors.sqrt(values), delta, more, factor, in_place=True)
+        return DiagonalMatrix(root), factor
+
+    def _descended(self) -> Params:
+        """The mean after the step; that before it is used up."""
+        (divisor, factor), rate = self._divisor(), self.rates.learning_rate
+        mean = self.posterior.coordinates().mean
+        if not self.rule.looks_at_direction:
+            return divisor.descend_(mean, self.gradient, rate / factor)
+        divisor = divisor.times_(factor) if self.rule.square_root else divisor
+        direction = self._clipped(divisor.solve(self.gradient))
+        momentum = self.rule.momentum
+        if isinstance(momentum, Velocity):
+            velocity = vectors.scale_(self.memory["momentum"], momentum.decay)
+            direction = vectors.add_(velocity, direction)
+        if isinstance(momentum, HeavyBall):
+            return self._rolled(vectors.add(mean, direction, alpha=-rate), momentum)
+        return vectors.add_(mean, direction, alpha=-rate)
+
+    def _clipped(self, direction: Params) -> Params:
+        """The preconditioned gradient within its bounds."""
+        rule, rates, derivatives = self.rule, self.rates, self.derivatives
+        if math.isfinite(rule.kl_clip):
+            # The nets of a stack, each with a loss of its own, come first in all tensors.
+            moved = _dot(self.gradient, direction, derivatives.loss.ndim)
+            moved = moved * (rates.learning_rate**2 / derivatives.weight)
+            vectors.scale_(direction, (rule.kl_clip / moved).sqrt().clamp_max(1.0))
+        if math.isfinite(rule.clip):
+            direction = vectors.clamp_(direction, rule.clip * rates.seen)
+        return direction
+
+    def _rolled(self, mean: Params, momentum: HeavyBall) -> Params:
+        """Adds `γ S⁻¹ S₋ (m − m₋)`, S the new precision and S₋, m₋ those of the step before."""
+        last = self.before.coordinates().mean
+        velocity = vectors.add(last, self.memory["previous_mean"], alpha=-1.0)
+        self.memory["previous_mean"] = last
+        earlier = self.memory.pop("before_previous", None)
+        if earlier is not None and not self.rule.fixed_precision:
+            precision = self.posterior.coordinates().precision
+            velocity = precision.solve(self.prior.added_to(earlier).matmul(velocity))
+        return vectors.add_(mean, velocity, alpha=momentum.decay)
+
+
+def _shifted(
+    values: Params, delta: float | Params, more: float, factor: Number, *, in_place: bool
+) -> Params:
+    """`values + (delta + more) / factor`."""
+    if isinstance(delta, dict):
+        total = vectors.shift({name: delta[name] for name in values}, more)
+        add = vectors.add_ if in_place else vectors.add
+        return add(values, vectors.scale_(total, 1.0 / factor))
+    shift = vectors.shift_ if in_place else vectors.shift
+    return shift(values, (delta + more) / factor)
+
+
+def _dot(a: Params, b: Params, nets: int) -> Tensor:
+    """`⟨a, b⟩`, 0-d, or one for each net, (num,)."""
+    pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
+    return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)
