@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrule.curvature import Curvature, Here, Problem, Streams
+from bayesrule.curvature import Curvature, Here, Problem, Streams, Wanted
 from bayesrule.expectations import AtMean, Expectation
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
@@ -203,7 +203,7 @@ class Learner:
         curvature = self.rule.curvature_at(self.curvature, step)
         structure = self.rule.structure_at(self.family, posterior, step)
         parts = self.expectation.num * distributed.world_size()
-        points = problem.points(self.expectation, posterior, curvature, structure)
+        points = problem.points(self.expectation, posterior, Wanted(curvature, structure))
         total: Local | None = None
         for seen, point in points:
             share = point.num_draws / parts

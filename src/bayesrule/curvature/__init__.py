@@ -1,6 +1,6 @@
 """Which second-order information of the loss is used."""
 
-from bayesrule.curvature._base import Curvature, Here, Problem, Streams
+from bayesrule.curvature._base import Curvature, Here, Problem, Streams, Wanted
 from bayesrule.curvature.expected import ExpectedLoss
 from bayesrule.curvature.fisher import GGN, Fisher
 from bayesrule.curvature.hessian import Hessian
@@ -28,4 +28,5 @@ __all__ = [
     "SecondOrder",
     "SquaredGradient",
     "Streams",
+    "Wanted",
 ]

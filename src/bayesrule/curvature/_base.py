@@ -67,14 +67,10 @@ class Problem:
         return self.weight / (self.count * self.num_points)
 
     def points(
-        self,
-        expectation: Expectation,
-        posterior: Posterior,
-        curvature: Curvature,
-        structure: Structure,
+        self, expectation: Expectation, posterior: Posterior, wanted: Wanted
     ) -> Iterator[tuple[Problem, Point]]:
         """The points of an expectation, each with the problem as it is seen from there."""
-        tracked = curvature.needs_draws or posterior.must_track
+        tracked = wanted.curvature.needs_draws or posterior.must_track
         points = expectation.points(posterior, self.draws, tracked=tracked)  # type: ignore[arg-type]
         return ((self, point) for point in points)
 
@@ -163,6 +159,13 @@ def innovation(
     sound = (loss + found.delta.sum()).isfinite()
     delta, eta = propagation.innovations(outputs, found.delta * weight, found.eta * weight)
     return Innovation(loss, sound, delta, eta, found.statistics)
+
+
+class Wanted(NamedTuple):
+    """Which curvature is to be estimated, and in which structure."""
+
+    curvature: Curvature
+    structure: Structure
 
 
 class Here(NamedTuple):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.known import KnownMatrix
+from bayesrule.tensors.abilities import every, some
 from bayesrule.types import Params, Rows
 
 Names = tuple[str, ...]
@@ -53,10 +54,7 @@ class BlockMatrix(Matrix):
     blocks: dict[str, Matrix]
     groups: dict[str, Names]
 
-    @property
-    def independent(self) -> bool:  # type: ignore[override]
-        """Whether all blocks are diagonal."""
-        return all(block.independent for block in self.blocks.values())
+    independent = every("blocks", "independent")
 
     def _vector(self, function: Callable[[Matrix, Params], Params], vector: Params) -> Params:
         parts: Params = {}
@@ -188,41 +186,16 @@ class Blocks(Structure):
 
     parts: Mapping[str, Structure]
 
-    def _any(self, ability: str) -> bool:
-        return any(getattr(part, ability) for part in self.parts.values())
-
-    def _all(self, ability: str) -> bool:
-        return all(getattr(part, ability) for part in self.parts.values())
-
-    @property
-    def moves(self) -> bool:  # type: ignore[override]
-        """Whether data change some block."""
-        return self._any("moves")
-
-    @property
-    def independent(self) -> bool:  # type: ignore[override]
-        """Whether all blocks are diagonal."""
-        return self._all("independent")
-
-    @property
-    def only_positive(self) -> bool:  # type: ignore[override]
-        """Whether some block is kept by factors that are never negative."""
-        return self._any("only_positive")
+    draws_together = every("parts", "draws_together")
+    independent = every("parts", "independent")
+    moves = some("parts", "moves")
+    only_positive = some("parts", "only_positive")
+    layered = some("parts", "layered")
 
     @property
     def says_if_negative(self) -> bool:  # type: ignore[override]
         """Whether all blocks that move say so when they are negative."""
         return all(part.says_if_negative for part in self.parts.values() if part.moves)
-
-    @property
-    def layered(self) -> bool:  # type: ignore[override]
-        """Whether some block is made layer by layer."""
-        return self._any("layered")
-
-    @property
-    def draws_together(self) -> bool:  # type: ignore[override]
-        """Whether the curvatures of all blocks can be summed over draws at once."""
-        return self._all("draws_together")
 
     @property
     def rank_obstacle(self) -> str | None:

@@ -296,13 +296,7 @@ class FreeScales(Family):
     def prior(self, given: object, params: Params) -> Prior:
         return gaussian_prior(given)
 
-    @property
-    def stack_obstacle(self) -> str | None:
-        return None
-
-    @property
-    def replay_obstacle(self) -> str | None:
-        return None
+    stack_obstacle = replay_obstacle = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from bayesrule.posteriors.prior import Prior, as_prior
 from bayesrule.posteriors.product import Names, Product
 from bayesrule.posteriors.product_prior import ProductPrior, prior_of
 from bayesrule.posteriors.rotated import RotatedFamily
+from bayesrule.tensors.abilities import every, some
 from bayesrule.types import Params
 
 
@@ -29,6 +30,14 @@ class PerGroup(Family):
     """
 
     families: Mapping[str, Family]
+
+    independent = every("families", "independent")
+    symmetric = every("families", "symmetric")
+    linearisable = every("families", "linearisable")
+    own_coordinates = some("families", "own_coordinates")
+    needs_draws = some("families", "needs_draws")
+    needs_additive = some("families", "needs_additive")
+    takes_precision = some("families", "takes_precision")
 
     def __post_init__(self) -> None:
         for pattern, family in self.families.items():
@@ -50,9 +59,6 @@ class PerGroup(Family):
         some = " (some weights)" if len(spread) < len(self.families) else ""
         return " and ".join(spread) + some
 
-    def _all(self, ability: str) -> bool:
-        return all(getattr(family, ability) for family in self.families.values())
-
     @property
     def has_mean(self) -> bool:  # type: ignore[override]
         """Whether gradient descent moves the means of all groups, and no spread or each of them.
@@ -60,7 +66,8 @@ class PerGroup(Family):
         Groups whose spread it learns need slopes that groups with a fixed one have no use for.
         """
         learned = any(family.has_scales for family in self.families.values())
-        return self._all("has_mean") and (self.has_scales or not learned)
+        each = all(family.has_mean for family in self.families.values())
+        return each and (self.has_scales or not learned)
 
     @property
     def has_scales(self) -> bool:  # type: ignore[override]
@@ -71,41 +78,6 @@ class PerGroup(Family):
     @property
     def spreads(self) -> bool:  # type: ignore[override]
         return any(family.spreads for family in self.families.values())
-
-    @property
-    def independent(self) -> bool:  # type: ignore[override]
-        """Whether all weights are independent Gaussians."""
-        return self._all("independent")
-
-    @property
-    def symmetric(self) -> bool:  # type: ignore[override]
-        """Whether draws of all groups have mirror images."""
-        return self._all("symmetric")
-
-    @property
-    def linearisable(self) -> bool:  # type: ignore[override]
-        """Whether all groups are Gaussian."""
-        return self._all("linearisable")
-
-    @property
-    def own_coordinates(self) -> bool:  # type: ignore[override]
-        """Whether some weights are made from other tensors."""
-        return any(family.own_coordinates for family in self.families.values())
-
-    @property
-    def needs_draws(self) -> bool:  # type: ignore[override]
-        """Whether some group is to be looked at at draws."""
-        return any(family.needs_draws for family in self.families.values())
-
-    @property
-    def needs_additive(self) -> bool:  # type: ignore[override]
-        """Whether some gradient is divided among the parts of a belief."""
-        return any(family.needs_additive for family in self.families.values())
-
-    @property
-    def takes_precision(self) -> bool:  # type: ignore[override]
-        """Whether some group has a prior that is told by a precision."""
-        return any(family.takes_precision for family in self.families.values())
 
     @property
     def structure(self) -> Structure | None:  # type: ignore[override]

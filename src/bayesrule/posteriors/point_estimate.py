@@ -104,13 +104,7 @@ class PointEstimate(Family):
     def structure(self) -> Structure:  # type: ignore[override]
         return Known()
 
-    @property
-    def stack_obstacle(self) -> str | None:
-        return None
-
-    @property
-    def replay_obstacle(self) -> str | None:
-        return None
+    stack_obstacle = replay_obstacle = None
 
     def prior(self, given: object, params: Params) -> Prior:
         # An earlier value says nothing of how far from it a later one may be.

@@ -15,6 +15,7 @@ from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point, Pull
 from bayesrule.posteriors.prior import Prior, as_prior
 from bayesrule.posteriors.product_prior import prior_of
+from bayesrule.tensors.abilities import every, some
 from bayesrule.types import Local, Params
 
 Names = tuple[str, ...]
@@ -94,6 +95,10 @@ class Product(Posterior):
 
     __repr__ = Posterior.__repr__
 
+    independent = every("parts", "independent")
+    linearisable = every("parts", "linearisable")
+    must_track = some("parts", "must_track")
+
     def words(self) -> str:
         return f"Product of {' and '.join(part.words() for part in self.parts.values())}"
 
@@ -104,21 +109,6 @@ class Product(Posterior):
     @property
     def mean(self) -> Params:  # type: ignore[override]
         return self._each(lambda part: part.mean)
-
-    @property
-    def independent(self) -> bool:  # type: ignore[override]
-        """Whether the weights of all groups are."""
-        return all(part.independent for part in self.parts.values())
-
-    @property
-    def linearisable(self) -> bool:  # type: ignore[override]
-        """Whether all groups are Gaussian."""
-        return all(part.linearisable for part in self.parts.values())
-
-    @property
-    def must_track(self) -> bool:  # type: ignore[override]
-        """Whether the draws of some group are."""
-        return any(part.must_track for part in self.parts.values())
 
     @property
     def any_tensor(self) -> Tensor:

@@ -16,12 +16,12 @@ from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
-from bayesrule.predicting.predict import as_inputs, predict
+from bayesrule.predicting.predict import as_inputs
 from bayesrule.tensors.network import Inputs, take
 from bayesrule.training.averages import renew_averages
 from bayesrule.training.batches import TensorBatches
 from bayesrule.training.progress import Progress
-from bayesrule.training.train import Epoch, Run, TrainingError, predictive_on_the_way
+from bayesrule.training.train import Epoch, Run, TrainingError, validation_score
 from bayesrule.types import Batch, State
 
 
@@ -67,12 +67,7 @@ class Net:
 
     def score(self, state: State) -> float | None:
         """The mean log-likelihood of the validation data, per example."""
-        if self.validation is None:
-            return None
-        x, y = self.validation
-        how = predictive_on_the_way(self.learner)
-        found = predict(self.learner, state, x, how, seed=self.seed)
-        return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
+        return validation_score(self.learner, state, self.validation, self.seed)
 
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
         """The state with the statistics of normalising layers as they are at its weights."""

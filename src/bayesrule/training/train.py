@@ -243,12 +243,7 @@ class _Loop:
 
     def _score(self, state: State) -> float | None:
         """The mean log-likelihood of the validation data, per example."""
-        if self.validation is None:
-            return None
-        x, y = self.validation
-        how = predictive_on_the_way(self.learner)
-        found = predict(self.learner, state, x, how, seed=self.seed)
-        return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
+        return validation_score(self.learner, state, self.validation, self.seed)
 
     def _remember(self, score: float | None, epoch: int, state: State) -> None:
         if self.patience is None or score is None:
@@ -268,6 +263,15 @@ def _fast(learner: Learner) -> Callable[..., tuple[State, Info]]:
 def _copy(state: State) -> State:
     """A copy of the state: its own memory goes to the next step."""
     return tree.map_tensors(state, torch.clone)
+
+
+def validation_score(learner: Learner, state: State, validation: Any, seed: int) -> float | None:
+    """The mean log-likelihood of validation data (x, y), per example; None where there are none."""
+    if validation is None:
+        return None
+    x, y = validation
+    found = predict(learner, state, x, predictive_on_the_way(learner), seed=seed)
+    return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
 
 
 def predictive_on_the_way(learner: Learner) -> How | None:

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from bayesrule.curvature import Curvature, Problem
+from bayesrule.curvature import Problem, Wanted
 from bayesrule.curvature._base import Innovation, innovation
 from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.draws import most_draws, several_points, takes_several
 from bayesrule.execution.stacked.rows import StackedRows, StackedTable
 from bayesrule.expectations import Expectation
-from bayesrule.matrices import Structure
 from bayesrule.moments import Activations, Propagation
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors.network import Inputs, Network
@@ -46,16 +45,12 @@ class StackedProblem(Problem):
     at_once: int = 1
 
     def points(
-        self,
-        expectation: Expectation,
-        posterior: Posterior,
-        curvature: Curvature,
-        structure: Structure,
+        self, expectation: Expectation, posterior: Posterior, wanted: Wanted
     ) -> Iterator[tuple[Problem, Point]]:
-        if self.chain is None or not takes_several(expectation, curvature, posterior):
-            yield from super().points(expectation, posterior, curvature, structure)
+        if self.chain is None or not takes_several(expectation, wanted.curvature, posterior):
+            yield from super().points(expectation, posterior, wanted)
             return
-        together = structure.draws_together and curvature.draws_together
+        together = wanted.structure.draws_together and wanted.curvature.draws_together
         most = most_draws(posterior) if together else 1
         for point in several_points(expectation, posterior, self.draws, most):
             yield self.drawn(point.num_draws), point
