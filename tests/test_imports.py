@@ -1,6 +1,7 @@
 """Imports point down only, and importing the library is cheap."""
 
 import ast
+import os
 import statistics
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import bayesrule
+from bayesrule import _renamed
 
 ROOT = Path(bayesrule.__file__).parent
 
@@ -111,8 +113,16 @@ def test_an_upward_import_would_be_seen(tmp_path: Path) -> None:
     assert _imported(file) == set()
 
 
-def _fresh(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def _fresh(code: str, **variables: str) -> str:
+    """What code prints in a process of its own, with compiled files kept where they are asked."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**kept, **variables},
+    )
     return done.stdout.strip()
 
 
@@ -124,10 +134,28 @@ def test_importing_loads_nothing_optional() -> None:
     assert not (ours - torch) & HEAVY
 
 
-def test_importing_takes_little_longer_than_torch() -> None:
+def test_importing_takes_little_longer_than_torch(tmp_path: Path) -> None:
     # Time of the processor: what else a machine does at that moment is not ours to avoid.
     clock = (
         "import time; import torch; begun = time.process_time(); import bayesrule; "
         "print(time.process_time() - begun)"
     )
-    assert statistics.median(float(_fresh(clock)) for _ in range(3)) < 0.5
+    times = [float(_fresh(clock, PYTHONPYCACHEPREFIX=str(tmp_path))) for _ in range(4)]
+    # The first compiles; 0.22 s on a quiet machine, and tests run beside each other.
+    assert statistics.median(times[1:]) < 0.4
+
+
+def test_the_facade_is_small() -> None:
+    assert len(dir(bayesrule)) <= 70
+    assert set(bayesrule.__all__) <= set(dir(bayesrule))
+
+
+@pytest.mark.parametrize("name", sorted([*_renamed._PLACES, "Fused", "Noisy", "Subset"]))
+def test_names_of_the_version_before_work_and_warn(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"bayesrule.{name}"):
+        assert getattr(bayesrule, name) is not None
+
+
+def test_names_that_never_were_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        bayesrule.nonsense  # noqa: B018

@@ -126,8 +126,7 @@ class Learner:
 
     def __repr__(self) -> str:
         parts = ",\n  ".join(f"{name}={part}" for name, part in self.parts().items())
-        size = vectors.numel(self.network.params())
-        return f"Learner of {type(self.model).__name__} ({size:,} weights,\n  {parts})"
+        return f"Learner of {type(self.model).__name__} (\n  {parts})"
 
     def _first_belief(self, params: Params, weight: float) -> Posterior:
         return self.family.init(params, weight=weight, prior=self.prior)
