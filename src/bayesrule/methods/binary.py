@@ -22,7 +22,7 @@ from bayesrule.rules import Average, Natural
     expectation=AT_DRAWS,
     curvature="none; squares of single examples for real weights (`PerExample`)",
     rule="natural gradient with momentum, which moves the natural parameters",
-    source="Meng, Bachmann & Khan (2020), algorithm 1; Khan & Rue (2023), sec. 4.5, eq. 53",
+    source="Meng, Bachmann & Khan (2020), algorithm 1; Khan & Rue (2023), sec. 4.5, eq. 52",
     needs=(Need.DRAWS,),
     limits="weights are ±1, so layers need a normalisation or a scale of their own; there is no "
     "prior precision",
@@ -40,8 +40,8 @@ def bayesbinn(
     momentum: float = 0.9,
     draws: int = 1,
     real: str | None = None,
-    sure: float = 1.0,
-    relaxation: float = 1.0,
+    sure: float = 10.0,
+    relaxation: float = 0.5,
     **settings: Unpack[Common],
 ) -> Learner:
     """BayesBiNN: binary weights, each with a probability learned by natural gradients."""
