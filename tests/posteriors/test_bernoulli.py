@@ -245,9 +245,9 @@ def test_draws_of_the_relaxation_are_unbiased_where_the_loss_is_linear() -> None
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"got -1.0 and 1.0"):
+    with pytest.raises(ValueError, match=r"got -1\.0 and 1\.0"):
         BernoulliFamily(sure=-1.0)
-    with pytest.raises(TypeError, match="not a precision, got 2.0"):
+    with pytest.raises(TypeError, match=r"not a precision, got 2\.0"):
         learner_of(2, 2, prior_precision=2.0)
     with pytest.raises(ValueError, match="retract=True would do nothing"):
         learner_of(2, 2, rule=Natural(0.1, retract=True))

@@ -84,7 +84,8 @@ class BernoulliPrior(Prior):
 class RelaxedDraw(Point):
     """`θ = tanh((λ + ½ logit u) / T)`, u uniform: a smooth draw near ±1 (the concrete relaxation).
 
-    Khan & Rue (2023), eqs 50 and 51. Its gradient becomes one in the mean `tanh λ` by `dθ/dμ = (1 − θ²) / (T (1 − tanh² λ))`.
+    Khan & Rue (2023), eqs 50 and 51. Its gradient becomes one in the mean `μ = tanh λ` by
+    `dθ/dμ = (1 − θ²) / (T (1 − μ²))`.
     """
 
     logits: Params
@@ -186,8 +187,8 @@ def _no_precision(given: object) -> str:
 class BernoulliFamily(Family):
     """Binary weights, +1 or −1, learned as natural parameters: BayesBiNN.
 
-    Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5, eq. 52. The first belief has the signs of the
-    module's own weights.
+    Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5, eq. 52. The first belief has
+    the signs of the module's own weights.
 
     - `sure`: the size of the first natural parameters; 10 is nearly certain.
     - `temperature`: T of the relaxed draws that gradients are taken at.

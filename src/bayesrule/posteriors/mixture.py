@@ -41,7 +41,7 @@ class MixtureDraw(Point):
     Component k has the share `δ_k = q_k(θ) / q(θ)` of everything, whose mean over draws is 1. With
     `f = loss − log p + log q` its mean follows `E_q[δ_k ∇f] = E_{q_k}[∇f]`, its precision
     `E_q[δ_k ∇²f]`; Khan & Rue (2023), eqs 29 and 30. The rule adds the Gaussian prior's part in
-    closed form. The log weights follow their plain gradient `E[π_k (δ_k − 1) f]`.
+    closed form. The log weights follow `E_q[(δ_k − 1) f]`, a tenth as fast.
 
     A share may be as large as 1/π_k, so components of small weight move by `c_k = min(1, K π_k)`
     of their step, which leaves the optimum where it is.
@@ -76,7 +76,7 @@ class MixtureDraw(Point):
     def pulled(self, local: Local, pull: Pull) -> Local:
         assert isinstance(pull.prior, ComponentPrior)
         belief, shares = self.belief, self.shares
-        part = (len(shares) * belief.weights).clamp_max(1.0)
+        part = belief.parts_of_step
         first, second = belief.slopes(self.coordinates)
         pulls, bends = pull.prior.slopes(belief.means)
 
@@ -100,7 +100,7 @@ class MixtureDraw(Point):
         loss = pull.scale * local.loss / pull.share
         objective = loss + self._log_prob - pull.prior.log_prob(self.coordinates)
         ahead = objective - self.belief.baseline
-        change = _SLOWER * self.belief.weights * (shares - 1.0)
+        change = _SLOWER * self.belief.parts_of_step * (shares - 1.0)
         logits = pull.share * change * ahead.clamp(-_FARTHEST, _FARTHEST)
         return {LOGITS: logits, BASELINE: -pull.share * ahead}
 
@@ -131,6 +131,11 @@ class Mixture(Posterior):
     def weights(self) -> Tensor:
         """`π`, (K,)."""
         return self.logits.softmax(0)
+
+    @property
+    def parts_of_step(self) -> Tensor:
+        """`min(1, K π)`, (K,)."""
+        return (len(self.logits) * self.weights).clamp_max(1.0)
 
     @property
     def mean(self) -> Params:  # type: ignore[override]
@@ -236,13 +241,13 @@ class MixtureFamily(Family):
     - `components`: K.
     - `spread`: standard deviation of the first means about the module's own weights, on sides that
       follow from the weights' names.
-    - `curvature`: what is believed of the loss of one datum before any is seen; small values, which
-      make wide components, miss fewer modes.
+    - `curvature`: what is believed of the loss of one datum before any is seen. Where it is too
+      small, the first steps from very wide components are so large that modes are missed.
     """
 
     components: int = 2
     spread: float = 1.0
-    curvature: float = 0.0
+    curvature: float = 1.0
 
     symmetric = False
     needs_additive = True
