@@ -88,13 +88,16 @@ def test_a_real_bias_of_binary_weights_has_its_exact_posterior() -> None:
     source = torch.Generator().manual_seed(4)
     x, signs = torch.randn(100, 4, generator=source), torch.tensor([[1.0, -1.0, -1.0, 1.0]])
     y = x @ signs.T + 0.37 + 0.2 * torch.randn(100, 1, generator=source)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
     learner = bayesbinn(
-        nn.Linear(4, 1),
+        model,
         br.GaussianLikelihood(noise=0.2),
         num_data=100,
         real="bias",
         sure=0.0,
-        learning_rate=br.schedules.cosine(0.1, 500),
+        learning_rate=br.schedules.cosine(0.1, 500, final=0.01),
     )
     state = learner.init(0)
     for _ in range(500):

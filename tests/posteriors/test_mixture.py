@@ -18,7 +18,7 @@ import bayesrule as br
 from bayesrule.curvature import GGN, Curvature, Hessian, PerExample, Price
 from bayesrule.matrices import Dense, Diagonal, DiagonalMatrix
 from bayesrule.posteriors import Gaussian, GaussianFamily, Mixture, MixtureFamily, PerGroup
-from bayesrule.posteriors.component_prior import BASELINE, LOGITS
+from bayesrule.posteriors.mixture_parts import BASELINE, LOGITS
 from bayesrule.posteriors.points import Pull
 from bayesrule.rules import Natural
 from bayesrule.types import Derivatives, Local, Params

@@ -6,103 +6,27 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
 
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
 from bayesrule.posteriors._base import Family, Posterior
-from bayesrule.posteriors.component_prior import (
+from bayesrule.posteriors.gaussian import Gaussian, gaussian_of
+from bayesrule.posteriors.mixture_parts import (
     BASELINE,
     LOGITS,
-    ComponentPrior,
+    MixtureDraw,
     component_prior,
     components_of,
     in_blocks,
 )
-from bayesrule.posteriors.gaussian import Gaussian, gaussian_of
-from bayesrule.posteriors.points import Point, Pull
+from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import seeds, vectors
-from bayesrule.types import Local, Params, Rows
+from bayesrule.types import Params, Rows
 
 _DRAWS = 64
-# An objective counts as at most so many nats from the average, which is not known at first.
-_FARTHEST = 5.0
-# Log weights learn more slowly than means, or the first mode that is found would take them all.
-_SLOWER = 0.1
-
-
-@dataclass(frozen=True)
-class MixtureDraw(Point):
-    """A draw θ of the whole mixture; its gradient is divided among the components.
-
-    Component k has the share `δ_k = q_k(θ) / q(θ)` of everything, whose mean over draws is 1. With
-    `f = loss − log p + log q` its mean follows `E_q[δ_k ∇f] = E_{q_k}[∇f]`, its precision
-    `E_q[δ_k ∇²f]`; Khan & Rue (2023), eqs 29 and 30. The rule adds the Gaussian prior's part in
-    closed form. The log weights follow `E_q[(δ_k − 1) f]`, a tenth as fast.
-
-    A share may be as large as 1/π_k, so components of small weight move by `c_k = min(1, K π_k)`
-    of their step, which leaves the optimum where it is.
-    """
-
-    belief: Mixture
-
-    @cached_property
-    def _log_probs(self) -> Tensor:
-        return self.belief.component_log_probs(self.coordinates)
-
-    @property
-    def _log_prob(self) -> Tensor:
-        return (self.belief.log_weights + self._log_probs).logsumexp(0)
-
-    @property
-    def shares(self) -> Tensor:
-        """`δ`, (K,)."""
-        return (self._log_probs - self._log_prob).exp()
-
-    @property
-    def position(self) -> Params:
-        """`δ_k θ` of each component, (K, *shape): over draws its mean is `m_k`."""
-        wide = {k: self.coordinates[k].expand_as(m) for k, m in self.belief.means.items()}
-        return vectors.scale(wide, self.shares)
-
-    def price(self, gradient: Params) -> Matrix:
-        """Of each component `S_k (θ − m_k) ∘ ∇ℓ`, (K, *shape)."""
-        away = self.belief.scaled_offsets(self.coordinates)
-        return DiagonalMatrix({name: value * gradient[name] for name, value in away.items()})
-
-    def pulled(self, local: Local, pull: Pull) -> Local:
-        assert isinstance(pull.prior, ComponentPrior)
-        belief, shares = self.belief, self.shares
-        part = belief.parts_of_step
-        first, second = belief.slopes(self.coordinates)
-        pulls, bends = pull.prior.slopes(belief.means)
-
-        def divided(value: Params, slope: Params, prior: Params) -> Params:
-            """`c_k δ_k (value + share slope)`, and what of the prior's part is too much then."""
-            total = vectors.add(value, slope, alpha=pull.share)
-            wide = {k: one.expand_as(belief.means[k]) for k, one in total.items()}
-            closed = vectors.scale(prior, pull.share * (part - 1.0))
-            return vectors.add(vectors.scale(wide, part * shares), closed)
-
-        gradient = divided(local.gradient, first, pulls) | self._of_weights(local, pull, shares)
-        if local.curvature is None:
-            return replace(local, gradient=gradient)
-        values = divided(local.curvature.diagonal(), second, bends)
-        target = vectors.add(values, belief.precision.values, alpha=pull.share)
-        return replace(local, gradient=gradient, curvature=in_blocks(DiagonalMatrix(target)))
-
-    def _of_weights(self, local: Local, pull: Pull, shares: Tensor) -> Params:
-        """The gradients of the log weights and of the average objective."""
-        # The loss of the whole data at this draw, with what the prior and the entropy add.
-        loss = pull.scale * local.loss / pull.share
-        objective = loss + self._log_prob - pull.prior.log_prob(self.coordinates)
-        ahead = objective - self.belief.baseline
-        change = _SLOWER * self.belief.parts_of_step * (shares - 1.0)
-        logits = pull.share * change * ahead.clamp(-_FARTHEST, _FARTHEST)
-        return {LOGITS: logits, BASELINE: -pull.share * ahead}
 
 
 @dataclass(frozen=True)
