@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from exact import DTYPE, TableRows, close, flat, generator, randn, z_close
+from exact import DTYPE, TableRows, close, flat, generator, randn, same_mean, z_close
 from torch import Tensor
 
 from bayesrule.matrices import DiagonalMatrix
@@ -33,12 +33,6 @@ DRAWS = 2000
 def estimates(value: Callable[..., Tensor]) -> Tensor:
     """A number that a belief may estimate from draws, from several generators."""
     return torch.stack([value(generator=generator(seed)) for seed in range(ESTIMATES)])
-
-
-def same_mean(a: Tensor, b: Tensor, z: float = 5.0) -> None:
-    """The means of two sets of independent numbers differ by less than `z` standard errors."""
-    error = (a.var() / len(a) + b.var() / len(b)).sqrt().clamp_min(1e-12)
-    assert float((a.mean() - b.mean()).abs() / error) < z
 
 
 class FamilyContract:
