@@ -41,6 +41,12 @@ def z_close(samples: Tensor, expected: Tensor | float, z: float = 5.0) -> None:
     assert float(worst) < z, f"{float(worst):.1f} standard errors away"
 
 
+def same_mean(a: Tensor, b: Tensor, z: float = 5.0) -> None:
+    """The means of two sets of independent numbers differ by less than `z` standard errors."""
+    error = (a.var() / len(a) + b.var() / len(b)).sqrt().clamp_min(1e-12)
+    assert float((a.mean() - b.mean()).abs() / error) < z
+
+
 def flat(params: Params) -> Tensor:
     """All tensors as one vector, (P,)."""
     return torch.cat([value.reshape(-1) for value in params.values()])

@@ -18,11 +18,10 @@ from bayesrule import (
     PerExample,
 )
 from bayesrule.expectations import Expectation
-from bayesrule.posteriors import Family, Gaussian, Point, Posterior, Prior
+from bayesrule.posteriors import Family, Gaussian, Point, Posterior
 from bayesrule.posteriors.points import GaussianDraw
-from bayesrule.rules import Memory, Rule
+from bayesrule.rules import Memory, Now, Rule
 from bayesrule.tensors import tree
-from bayesrule.types import Derivatives
 
 
 @dataclass(frozen=True)
@@ -43,16 +42,8 @@ class Spy(Rule):
     def rates(self, step: int) -> tuple[()]:
         return ()
 
-    def move(
-        self,
-        posterior: Any,
-        derivatives: Derivatives,
-        prior: Prior,
-        memory: Memory,
-        rates: Any,
-        step: int = 0,
-    ) -> tuple[Posterior, Memory]:
-        return posterior, {"seen": derivatives}
+    def move(self, now: Now) -> tuple[Posterior, Memory]:
+        return now.posterior, {"seen": now.derivatives}
 
 
 @dataclass(frozen=True)

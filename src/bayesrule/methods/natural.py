@@ -155,7 +155,7 @@ def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> P
         "none (`NoCurvature`); squares of single examples for real weights (`PerExample`)",
         "natural gradient with momentum, which moves the natural parameters",
     ),
-    source="Meng, Bachmann & Khan (2020), algorithm 1; Khan & Rue (2023), sec. 4.5, eq. 53",
+    source="Meng, Bachmann & Khan (2020), algorithm 1; Khan & Rue (2023), sec. 4.5, eq. 52",
     needs=(Need.DRAWS,),
     limits="weights are ±1, so layers need a normalisation or a scale of their own; there is no "
     "prior precision",
@@ -172,8 +172,8 @@ def bayesbinn(
     momentum: float = 0.9,
     draws: int = 1,
     real: str | None = None,
-    sure: float = 1.0,
-    relaxation: float = 1.0,
+    sure: float = 10.0,
+    relaxation: float = 0.5,
 ) -> Parts:
     """BayesBiNN: binary weights, each with a probability learned by natural gradients."""
     family: Family = BernoulliFamily(sure, relaxation)

@@ -45,13 +45,10 @@ class Unit(Known):
         return UnitMatrix()
 
 
-def _log_cosh(values: Params) -> Tensor:
-    """`Σ log cosh λ`, safe for large λ."""
-    parts = [v.abs() + functional.softplus(-2.0 * v.abs()) - _LOG_2 for v in values.values()]
+def _log_normaliser(logits: Params) -> Tensor:
+    """`Σ log 2 cosh λ`, safe for large λ."""
+    parts = [v.abs() + functional.softplus(-2.0 * v.abs()) for v in logits.values()]
     return torch.stack([part.sum() for part in parts]).sum()
-
-
-_LOG_2 = 0.6931471805599453
 
 
 @dataclass(frozen=True)
@@ -60,13 +57,14 @@ class BernoulliPrior(Prior):
 
     logits: Params | float = 0.0
 
-    def _beside(self, like: Params) -> Params:
+    def logits_of(self, like: Params) -> Params:
+        """The natural parameter of each weight."""
         if isinstance(self.logits, dict):
             return {name: self.logits[name] for name in like}
         return {name: torch.full_like(value, self.logits) for name, value in like.items()}
 
     def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
-        vectors.add_(gradient, self._beside(gradient), alpha=-factor)
+        vectors.add_(gradient, self.logits_of(gradient), alpha=-factor)
         return vectors.add_(gradient, at, alpha=factor)
 
     def added_to(self, curvature: Matrix) -> Matrix:
@@ -76,17 +74,18 @@ class BernoulliPrior(Prior):
         return 1.0
 
     def log_prob(self, params: Params) -> Tensor:
-        return vectors.dot(self._beside(params), params)
+        return vectors.dot(self.logits_of(params), params)
 
     def describe(self) -> Any:
-        return self.logits if isinstance(self.logits, float) else float(vectors.total(self.logits))
+        return float(vectors.total(self.logits) if isinstance(self.logits, dict) else self.logits)
 
 
 @dataclass(frozen=True)
 class RelaxedDraw(Point):
     """`θ = tanh((λ + ½ logit u) / T)`, u uniform: a smooth draw near ±1 (the concrete relaxation).
 
-    Its gradient becomes one in the mean `tanh λ` by `dθ/dμ = (1 − θ²) / (T (1 − tanh² λ))`.
+    Khan & Rue (2023), eqs 50 and 51. Its gradient becomes one in the mean `μ = tanh λ` by
+    `dθ/dμ = (1 − θ²) / (T (1 − μ²))`.
     """
 
     logits: Params
@@ -102,6 +101,11 @@ class RelaxedDraw(Point):
             )
             gradient[name] = slope * (near + _LEAST) / (self.temperature * (sure + _LEAST))
         return replace(local, gradient=gradient)
+
+    @property
+    def position(self) -> Params:
+        """The natural parameters, in which the prior pulls."""
+        return self.logits
 
     def price(self, gradient: Params) -> Matrix:
         return UnitMatrix()
@@ -150,20 +154,19 @@ class Bernoulli(Posterior):
 
     def log_prob(self, params: Params) -> Tensor:
         """`log q(θ)`, a 0-d tensor."""
-        return (
-            vectors.dot(self.logits, params) - _log_cosh(self.logits) - self.num_parameters * _LOG_2
-        )
+        return vectors.dot(self.logits, params) - _log_normaliser(self.logits)
 
     def entropy(self, generator: Generator | None = None) -> Tensor:
-        own = _log_cosh(self.logits) + self.num_parameters * _LOG_2
-        return own - vectors.dot(self.logits, self.mean)
+        # log 2 cosh λ − λ tanh λ in a form that is safe for large λ.
+        sizes = [2.0 * value.abs() for value in self.logits.values()]
+        parts = [functional.softplus(-size) + size * (-size).sigmoid() for size in sizes]
+        return torch.stack([part.sum() for part in parts]).sum()
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
         if not isinstance(prior, BernoulliPrior):
             raise TypeError(_no_precision(prior))
-        before = prior._beside(self.logits)
-        away = vectors.add(self.logits, before, alpha=-1.0)
-        return vectors.dot(self.mean, away) - _log_cosh(self.logits) + _log_cosh(before)
+        before = Bernoulli(prior.logits_of(self.logits))
+        return -self.entropy() - before.log_prob(self.mean)
 
     def coordinates(self) -> Gaussian:
         return Gaussian(self.logits, UnitMatrix())
@@ -186,8 +189,8 @@ def _no_precision(given: object) -> str:
 class BernoulliFamily(Family):
     """Binary weights, +1 or −1, learned as natural parameters: BayesBiNN.
 
-    Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5. The first belief has the signs of the
-    module's own weights.
+    Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5, eq. 52. The first belief has
+    the signs of the module's own weights.
 
     - `sure`: the size of the first natural parameters; 10 is nearly certain.
     - `temperature`: T of the relaxed draws that gradients are taken at.

@@ -4,88 +4,29 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.matrices import BlockMatrix, Diagonal, DiagonalMatrix, Matrix, Structure
+from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
 from bayesrule.posteriors._base import Family, Posterior
-from bayesrule.posteriors.bernoulli import UnitMatrix
-from bayesrule.posteriors.gaussian import Gaussian, gaussian_prior
-from bayesrule.posteriors.points import Point, Pull
+from bayesrule.posteriors.gaussian import Gaussian, gaussian_of
+from bayesrule.posteriors.mixture_parts import (
+    BASELINE,
+    LOGITS,
+    MixtureDraw,
+    component_prior,
+    components_of,
+    in_blocks,
+)
+from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import seeds, vectors
-from bayesrule.types import Local, Params, Rows
+from bayesrule.types import Params, Rows
 
-LOGITS, BASELINE = "mixture.logits", "mixture.baseline"
-"""The names of the components' log weights and of the average objective among the coordinates."""
 _DRAWS = 64
-# How far an objective may be from the average one, while that is not known yet.
-_FARTHEST = 5.0
-
-
-def _wide(numbers: Tensor, like: Tensor) -> Tensor:
-    """One number for each component, (K,), beside their weights (K, *shape)."""
-    return numbers.reshape(-1, *[1] * (like.ndim - 1))
-
-
-@dataclass(frozen=True)
-class MixtureDraw(Point):
-    """A draw θ of the whole mixture; its gradient is divided among the components.
-
-    Component k has the share `δ_k = q_k(θ) / q(θ)` of everything, whose mean over draws is 1. With
-    `f = loss − log p + log q`, the mean's gradient is `E[δ_k ∇f]` and the precision's `E[δ_k ∇²f]`;
-    Lin, Khan & Schmidt (2019), theorem 3. Of `log p` a Gaussian prior takes care in closed form.
-    The log weights follow their plain gradient `E[π_k (δ_k − 1) f]`, for the natural one, without
-    π_k, makes weights that are nearly zero jump.
-    """
-
-    belief: Mixture
-
-    pulls = True
-
-    @cached_property
-    def _scores(self) -> tuple[Tensor, Tensor]:
-        """`log q(θ)` and the shares δ (K,)."""
-        each = self.belief.component_log_probs(self.coordinates)
-        total = (self.belief.log_weights + each).logsumexp(0)
-        return total, (each - total).exp()
-
-    def price(self, gradient: Params) -> Matrix:
-        """Of each component `S_k (θ − m_k) ∘ ∇ℓ`, (K, *shape)."""
-        away = self.belief.scaled_offsets(self.coordinates)
-        return DiagonalMatrix({name: value * gradient[name] for name, value in away.items()})
-
-    def pulled(self, local: Local, pull: Pull) -> Local:
-        log_q, shares = self._scores
-        first, second = self.belief.slopes(self.coordinates)
-        gradient = {
-            name: _wide(shares, mean) * (local.gradient[name] + pull.share * first[name])
-            for name, mean in self.belief.means.items()
-        }
-        # The loss of the whole data at this draw, with what the prior and the entropy add.
-        objective = pull.scale * local.loss / pull.share
-        objective = objective + log_q - pull.prior.log_prob(self.coordinates)
-        ahead = objective - self.belief.baseline
-        change = self.belief.weights * (shares - 1.0)
-        gradient[LOGITS] = pull.share * change * ahead.clamp(-_FARTHEST, _FARTHEST)
-        gradient[BASELINE] = -pull.share * ahead
-        if local.curvature is None:
-            return replace(local, gradient=gradient)
-        precision, found = self.belief.precision.values, local.curvature.diagonal()
-        curvature = {
-            name: _wide(shares, own) * (found[name] + pull.share * second[name]) + pull.share * own
-            for name, own in precision.items()
-        }
-        return replace(local, gradient=gradient, curvature=_blocks(DiagonalMatrix(curvature)))
-
-
-def _blocks(components: DiagonalMatrix) -> BlockMatrix:
-    groups = {"components": tuple(components.values), "weights": (LOGITS, BASELINE)}
-    return BlockMatrix({"components": components, "weights": UnitMatrix()}, groups)
 
 
 @dataclass(frozen=True)
@@ -116,6 +57,11 @@ class Mixture(Posterior):
         return self.logits.softmax(0)
 
     @property
+    def parts_of_step(self) -> Tensor:
+        """`min(1, K π)`, (K,)."""
+        return (len(self.logits) * self.weights).clamp_max(1.0)
+
+    @property
     def mean(self) -> Params:  # type: ignore[override]
         return self._average(self.means)
 
@@ -127,10 +73,8 @@ class Mixture(Posterior):
         return 2 * vectors.numel(self.means) + self.logits.numel() + 1
 
     def variance(self) -> Params:
-        squares = {
-            k: v.square() + self.precision.values[k].reciprocal() for k, v in self.means.items()
-        }
-        return {k: v - self.mean[k].square() for k, v in self._average(squares).items()}
+        mean, spread = self.mean, self.precision.inverse_diagonal()
+        return self._average({k: spread[k] + (v - mean[k]).square() for k, v in self.means.items()})
 
     def sample(self, generator: Generator) -> Params:
         one = torch.multinomial(self.weights, 1, generator=generator)
@@ -169,76 +113,32 @@ class Mixture(Posterior):
         second = {k: torch.tensordot(part, v, 1) - first[k].square() for k, v in bent.items()}
         return first, second
 
-    def _expected(self, function: Any, generator: Generator | None) -> Tensor:
+    def _expected(self, value: Callable[[Params], Tensor], generator: Generator | None) -> Tensor:
         source = generator or seeds.generator(self.logits.device, 0, 0)
-        draws = (self.sample(source) for _ in range(_DRAWS))
-        return torch.stack([function(draw) for draw in draws]).mean()
+        return torch.stack([value(self.sample(source)) for _ in range(_DRAWS)]).mean()
 
     def entropy(self, generator: Generator | None = None) -> Tensor:
         return self._expected(lambda theta: -self.log_prob(theta), generator)
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
-        given = (
-            prior if isinstance(prior, ComponentPrior) else ComponentPrior(gaussian_prior(prior))
-        )
+        given = component_prior(prior)
         if not given.proper:
             return self.logits.new_tensor(math.inf)
-        size = vectors.numel(self.means) // len(self.logits)
-        ratio = lambda theta: self.log_prob(theta) - given.normalised(theta, size)  # noqa: E731
-        return self._expected(ratio, generator)
+        before = gaussian_of(given.inner, self.mean)
+        return self._expected(lambda one: self.log_prob(one) - before.log_prob(one), generator)
 
     def coordinates(self) -> Gaussian:
         more = {LOGITS: self.logits, BASELINE: self.baseline}
-        return Gaussian({**self.means, **more}, _blocks(self.precision))
+        return Gaussian({**self.means, **more}, in_blocks(self.precision))
 
     def with_mean(self, mean: Params) -> Mixture:
         means = {name: mean[name] for name in self.means}
         return replace(self, means=means, logits=mean[LOGITS], baseline=mean[BASELINE])
 
     def with_precision(self, precision: Matrix) -> tuple[Mixture, None]:
-        assert isinstance(precision, BlockMatrix)
-        components = precision.blocks["components"]
-        assert isinstance(components, DiagonalMatrix)
-        return replace(self, precision=components), None
+        return replace(self, precision=components_of(precision)), None
 
 
-@dataclass(frozen=True)
-class ComponentPrior(Prior):
-    """A Gaussian prior of the weights, which pulls on the mean of every component."""
-
-    inner: Prior
-
-    @property
-    def proper(self) -> bool:
-        return self.inner.proper
-
-    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
-        names = [name for name in gradient if name not in (LOGITS, BASELINE)]
-        self.inner.pull_({k: gradient[k] for k in names}, {k: at[k] for k in names}, factor)
-        return gradient
-
-    def added_to(self, curvature: Matrix) -> Matrix:
-        assert isinstance(curvature, BlockMatrix)
-        return _blocks(self.inner.added_to(curvature.blocks["components"]))  # type: ignore[arg-type]
-
-    def diagonal(self, like: Params) -> float | Params:
-        return self.inner.diagonal(like)
-
-    def log_prob(self, params: Params) -> Tensor:
-        return self.inner.log_prob(params)
-
-    def normalised(self, params: Params, size: int) -> Tensor:
-        """The log density with the number that makes it a density."""
-        precision = self.inner.diagonal(params)
-        if isinstance(precision, dict):
-            return self.inner.log_prob(params)
-        return self.inner.log_prob(params) + 0.5 * size * math.log(precision / (2.0 * math.pi))
-
-    def describe(self) -> Any:
-        return self.inner.describe()
-
-
-@dataclass(frozen=True)
 class _Components(Structure):
     """One diagonal for each component, made from the diagonal of a curvature at a draw."""
 
@@ -258,19 +158,20 @@ class _Components(Structure):
 class MixtureFamily(Family):
     """Mixtures of K diagonal Gaussians, for posteriors with several modes.
 
-    Lin, Khan & Schmidt (2019); Khan & Rue (2023), sec. 3.2. The first components lie about the
-    module's own weights at random, `spread` apart; the draws follow from the names. The rule is
+    Khan & Rue (2023), sec. 3.2; Lin, Khan & Schmidt (2019), theorem 3. The rule is
     `Natural(retract=True)` at draws; its `rate` is that of the precisions, its `learning_rate` that
     of the means and of the log weights.
 
     - `components`: K.
-    - `curvature`: what is believed of the loss of one datum before any is seen; small values, which
-      make wide components, miss fewer modes.
+    - `spread`: standard deviation of the first means about the module's own weights, on sides that
+      follow from the weights' names.
+    - `curvature`: what is believed of the loss of one datum before any is seen. Where it is too
+      small, the first steps from very wide components are so large that modes are missed.
     """
 
     components: int = 2
     spread: float = 1.0
-    curvature: float = 0.0
+    curvature: float = 1.0
 
     symmetric = False
     needs_additive = True
@@ -289,25 +190,27 @@ class MixtureFamily(Family):
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         wide = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
-        return _blocks(Diagonal().identity(wide, weight * self.curvature))
+        return in_blocks(Diagonal().identity(wide, weight * self.curvature))
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Mixture:
         means = {name: self._scattered(name, value.detach()) for name, value in params.items()}
-        given = _component_prior(prior)
-        precision = given.added_to(self.first_curvature(params, weight))
-        assert isinstance(precision, BlockMatrix)
-        like = next(iter(params.values()))
-        logits, baseline = like.new_zeros(self.components), like.new_zeros(())
-        return Mixture(means, precision.blocks["components"], logits, baseline)  # type: ignore[arg-type]
+        precision = component_prior(prior).added_to(self.first_curvature(params, weight))
+        some = next(iter(params.values()))
+        logits, baseline = some.new_zeros(self.components), some.new_zeros(())
+        return Mixture(means, components_of(precision), logits, baseline)
 
     def _scattered(self, name: str, value: Tensor) -> Tensor:
+        """The first means (K, *shape): their average is the weight."""
         source = seeds.generator("cpu", zlib.crc32(name.encode()), 1)
         noise = torch.randn(self.components, *value.shape, dtype=torch.float64, generator=source)
-        return value + self.spread * noise.to(value)
+        noise = noise - noise.mean(0)
+        size = noise.square().mean(0).sqrt().clamp_min(torch.finfo(value.dtype).tiny)
+        return value + self.spread * (noise / size).to(value)
 
     def prior(self, given: object, params: Params) -> Prior:
-        return _component_prior(given)
-
-
-def _component_prior(given: object) -> ComponentPrior:
-    return given if isinstance(given, ComponentPrior) else ComponentPrior(gaussian_prior(given))
+        if isinstance(given, Mixture):
+            raise TypeError(
+                "A mixture is no prior of a later one; use a Gaussian posterior of earlier data, "
+                f"such as those of GaussianFamily(Diagonal()), got {given!r}."
+            )
+        return component_prior(given)

@@ -51,6 +51,11 @@ class PerGroup(Family):
                     "A belief that is kept in eigenbases is not part of a PerGroup(), got "
                     f"{family!r} for {pattern!r}; use GaussianFamily(Kronecker())."
                 )
+            if family.needs_additive:
+                raise TypeError(
+                    f"A belief that divides gradients among its parts is not part of a PerGroup(), "
+                    f"got {family!r} for {pattern!r}; use it for all weights."
+                )
         if not self.families:
             raise ValueError("PerGroup takes at least one pattern and its family.")
 

@@ -41,7 +41,8 @@ def check_final(
             "The final curvature is summed over the data at the mean: use GGN(), Fisher(), "
             f"PerExample() or Hessian(), got {kind}()."
         )
-    if family.structure is None or not family.spreads:
+    moves = family.structure is not None and family.structure.moves
+    if not moves or not family.spreads or family.needs_draws:
         raise TypeError(
             f"The final curvature becomes the precision of a Gaussian, got {family!r}; use "
             "GaussianFamily(structure)."
