@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 # Options that say how a precision moves.
-_OF_PRECISIONS = ("square_root", "debias", "retract", "fixed_precision")
+_OF_PRECISIONS = ("square_root", "debias", "retract", "fixed_precision", "damping")
 
 
 def refuse_unused(rule: Natural) -> None:
@@ -24,6 +24,9 @@ def refuse_unused(rule: Natural) -> None:
         "fixed_precision out": rule.debias and rule.fixed_precision and not rule.square_root,
         "retract=True moves the precision, which fixed_precision=True keeps": rule.retract
         and rule.fixed_precision,
+        "damping is added to a precision that moves, which fixed_precision=True keeps": (
+            rule.damping > 0 and rule.fixed_precision and not rule.square_root
+        ),
         "inverse_every is for a precision that moves, which fixed_precision=True keeps": (
             rule.inverse_every > 1 and rule.fixed_precision
         ),
@@ -39,7 +42,7 @@ def check_fit(rule: Natural, structure: Structure, family: Family, curvature: Cu
     useless = [name for name in _OF_PRECISIONS if getattr(rule, name)]
     if not structure.moves and useless:
         raise ValueError(
-            f"{family!r} has no precision that moves, so {useless[0]}=True would do nothing; leave "
+            f"{family!r} has no precision that moves, so {useless[0]} would do nothing; leave "
             "it out."
         )
     moving = rule.square_root or rule.moves_precision(family)
