@@ -117,7 +117,9 @@ def applicable(methods: Sequence[str] | None, task: str) -> list[str]:
     unfit = [name for name in METHODS if Need.REAL_TARGETS in record(name).needs]
     unfit = unfit if task == "classification" else []
     if methods is None:
-        return [name for name in METHODS if name not in unfit]
+        # The nets for tables have no layers that would bring binary weights to scale.
+        scaled = [name for name in METHODS if Need.SCALED_LAYERS in record(name).needs]
+        return [name for name in METHODS if name not in (*unfit, *scaled)]
     chosen = [find(name).__name__ for name in methods]
     for name in chosen:
         if name in unfit:

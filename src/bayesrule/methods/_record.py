@@ -25,6 +25,7 @@ class Need(StrEnum):
 
     LINEAR_MODEL = "a linear model"
     SMOOTH_ACTIVATIONS = "smooth activations, such as softplus"
+    SCALED_LAYERS = "layers that bring weights of ±1 to scale, such as batch norm"
     CHAIN = "a chain of linear and convolution layers"
     MOMENT_RULES = "operations that moments can be carried through"
     REAL_TARGETS = "real-valued targets"

@@ -156,9 +156,8 @@ def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> P
         "natural gradient with momentum, which moves the natural parameters",
     ),
     source="Meng, Bachmann & Khan (2020), algorithm 1; Khan & Rue (2023), sec. 4.5, eq. 52",
-    needs=(Need.DRAWS,),
-    limits="weights are ±1, so layers need a normalisation or a scale of their own; there is no "
-    "prior precision",
+    needs=(Need.SCALED_LAYERS, Need.DRAWS),
+    limits="weights are ±1; there is no prior precision",
     lacks=("prior_precision",),
     explained={
         "real": "pattern of the weights that are real numbers, such as '*.bias'; None: all binary",
