@@ -161,7 +161,7 @@ def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> P
     lacks=("prior_precision",),
     explained={
         "real": "pattern of the weights that are real numbers, such as '*.bias'; None: all binary",
-        "sure": "size of the first natural parameters; 10 is nearly certain",
+        "sure": "size of the first natural parameters; at 10, as in the paper, signs hardly move",
         "relaxation": "temperature of the smooth draws at which gradients are taken",
     },
 )
@@ -171,7 +171,7 @@ def bayesbinn(
     momentum: float = 0.9,
     draws: int = 1,
     real: str | None = None,
-    sure: float = 10.0,
+    sure: float = 1.0,
     relaxation: float = 0.5,
 ) -> Parts:
     """BayesBiNN: binary weights, each with a probability learned by natural gradients."""

@@ -192,7 +192,7 @@ class BernoulliFamily(Family):
     Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5, eq. 52. The first belief has
     the signs of the module's own weights.
 
-    - `sure`: the size of the first natural parameters; 10 is nearly certain.
+    - `sure`: the size of the first natural parameters; 0 is a fair coin, 10 is nearly certain.
     - `temperature`: T of the relaxed draws that gradients are taken at.
     """
 
