@@ -132,10 +132,6 @@ class Matrix(ABC):
         """`factor S`; may use up S."""
         return self.times(factor)
 
-    def solve_(self, vector: Params) -> Params:
-        """`S⁻¹ v`; may use up v."""
-        return self.solve(vector)
-
     def descend_(self, point: Params, gradient: Params, rate: float | Tensor) -> Params:
         """`x − rate S⁻¹ g`; may use up x."""
         return vectors.add_(point, self.solve(gradient), alpha=-rate)

@@ -68,9 +68,6 @@ class DiagonalMatrix(Matrix):
     def times_(self, factor: float | Tensor) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.scale_(self.values, factor))
 
-    def solve_(self, vector: Params) -> Params:
-        return vectors.div_(vector, self.values)
-
     def descend_(self, point: Params, gradient: Params, rate: float | Tensor) -> Params:
         return vectors.addcdiv_(point, gradient, self.values, value=-rate)
 
