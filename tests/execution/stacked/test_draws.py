@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,26 +17,20 @@ from bayesrule.execution.stacked.obstacles import obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.matrices.factors import eigen, inverse_root
-from bayesrule.tensors import tree
 from bayesrule.training.models import mlp
 from bayesrule.types import State
+from tests.execution.stacked import beside
+from tests.execution.stacked.beside import NUM, ROWS, Build
+from tests.execution.stacked.beside import real as data
 
 pytestmark = pytest.mark.usefixtures("double_precision")
-NUM, ROWS = 3, 6
-Build = Callable[[int], Learner]
+TOLERANCE = 1e-8
 FREQUENT: dict[str, Any] = {"stats_every": 1, "inverse_every": 1}
 
 
 def net(*, outputs: int = 1) -> nn.Sequential:
     """Two hidden layers."""
     return mlp(3, outputs, hidden=(5, 4), activation=nn.ReLU)
-
-
-def data(seed: int, outputs: int = 1) -> tuple[Tensor, Tensor]:
-    """Data of its own for each net."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(NUM, ROWS, 3, generator=generator)
-    return x, torch.randn(NUM, ROWS, outputs, generator=generator)
 
 
 def kfac(model: nn.Module | None = None, name: str = "noisy_kfac", **options: Any) -> Build:
@@ -68,44 +62,20 @@ def noisy(momentum: br.rules.Momentum | None = None, **options: Any) -> br.Natur
 
 
 def equal(found: State, expected: State) -> None:
-    """Whether all that two states hold agrees."""
-    a, b = dict(tree.leaves(found)), dict(tree.leaves(expected))
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        torch.testing.assert_close(value, b[name], rtol=1e-8, atol=1e-10, msg=name)
+    """As near as roots and inverses of factors allow."""
+    beside.equal(found, expected, TOLERANCE)
 
 
-def follow(
-    build: Build,
-    *,
-    num_data: Sequence[int] = (20, 22, 35),
-    sizes: Sequence[int] = (6, 1, 4),
-    steps: int = 6,
-    outputs: int = 1,
-) -> State:
-    """Some steps of a stack beside those of its nets; every other batch is not full."""
-    learners = [build(n) for n in num_data]
-    stack = Stacked(learners[0], NUM, num_data=num_data)
-    state = stack.init([3, 4, 11])
-    singles = stack.unstack(state)
-    for step in range(steps):
-        own = sizes if step % 2 else [ROWS] * NUM
-        x, y = data(step, outputs)
-        pairs = [
-            learner.step(one, (x[i, : own[i]], y[i, : own[i]]))
-            for i, (learner, one) in enumerate(zip(learners, singles, strict=True))
-        ]
-        for i, size in enumerate(own):  # what fills up is never looked at
-            x[i, size:], y[i, size:] = math.nan, math.nan
-        state, info = stack.step(state, (x, y), sizes=own)
-        singles = [one for one, _ in pairs]
-        for name in ("loss", "kl", "elbo"):
-            expected = torch.stack([getattr(found, name) for _, found in pairs])
-            torch.testing.assert_close(getattr(info, name), expected, rtol=1e-8, atol=1e-8)
-    for one, single in zip(stack.unstack(state), singles, strict=True):
-        assert all(value.isfinite().all() for value in one.posterior.mean.values())
-        equal(one, single)
-    return state
+def follow(build: Build, *, sizes: Sequence[int] = (6, 1, 4), outputs: int = 1) -> State:
+    """Six steps of a stack beside those of its nets, with data sets that differ in size."""
+    return beside.follow(
+        build,
+        lambda seed: data(seed, outputs),
+        num_data=(20, 22, 35),
+        sizes=sizes,
+        steps=6,
+        tolerance=TOLERANCE,
+    )
 
 
 @pytest.mark.parametrize(

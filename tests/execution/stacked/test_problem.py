@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,17 +16,14 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.tensors import tree
 from bayesrule.training import checkpoint
 from bayesrule.training.models import mlp
-from bayesrule.types import State
+from tests.execution.stacked.beside import NUM, ROWS, Build, Data, equal, follow, real
 
 pytestmark = pytest.mark.usefixtures("double_precision")
-NUM, ROWS = 3, 6
 LINEAR = ("newton", "ridge")
 METHODS = (
     *("map", "adam", "sgd", "rmsprop", "laplace", "ogn", "vogn", "ivon", *LINEAR),
     *("mean_field", "k_tied", "variational_laplace", "noisy_adam", "noisy_full"),
 )
-Build = Callable[[int], Learner]
-Data = Callable[[int], tuple[Any, Tensor]]
 
 
 def net(*, hidden: int = 5, outputs: int = 1) -> nn.Sequential:
@@ -35,66 +31,10 @@ def net(*, hidden: int = 5, outputs: int = 1) -> nn.Sequential:
     return mlp(3, outputs, hidden=(hidden,), activation=nn.Tanh)
 
 
-def real(seed: int, outputs: int = 1) -> tuple[Tensor, Tensor]:
-    """Data of its own for each net."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(NUM, ROWS, 3, generator=generator)
-    return x, torch.randn(NUM, ROWS, outputs, generator=generator)
-
-
 def method(name: str, **options: Any) -> Build:
     """One of the methods on a net, or on a linear model where that is what it is for."""
     model = nn.Linear(3, 1) if name in LINEAR else net()
     return lambda n: getattr(br, name)(model, br.GaussianLikelihood(), num_data=n, **options)
-
-
-def equal(found: State, expected: State) -> None:
-    """Whether all that two states hold agrees."""
-    a, b = dict(tree.leaves(found)), dict(tree.leaves(expected))
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        torch.testing.assert_close(value, b[name], rtol=1e-10, atol=1e-10, msg=name)
-
-
-def own_rows(part: Any, which: int, size: int) -> Any:
-    """The examples of one net."""
-    if isinstance(part, tuple):
-        return tuple(own_rows(one, which, size) for one in part)
-    return part[which, :size]
-
-
-def follow(
-    build: Build,
-    data: Data = real,
-    *,
-    num_data: Sequence[int] = (20, 20, 20),
-    sizes: Sequence[int] = (ROWS, ROWS, ROWS),
-    steps: int = 4,
-) -> State:
-    """Some steps of a stack beside those of its nets; every other batch is not full."""
-    learners = [build(n) for n in num_data]
-    stack = Stacked(learners[0], NUM, num_data=num_data)
-    state = stack.init([3, 4, 11])
-    singles = stack.unstack(state)
-    for step in range(steps):
-        own = sizes if step % 2 else [ROWS] * NUM
-        x, y = data(step)
-        pairs = [
-            learner.step(one, (own_rows(x, i, own[i]), y[i, : own[i]]))
-            for i, (learner, one) in enumerate(zip(learners, singles, strict=True))
-        ]
-        for i, size in enumerate(own):
-            if y.is_floating_point():  # what fills up is never looked at
-                x[i, size:], y[i, size:] = math.nan, math.nan
-        state, info = stack.step(state, (x, y), sizes=own)
-        singles = [one for one, _ in pairs]
-        for name in ("loss", "kl", "elbo"):
-            expected = torch.stack([getattr(found, name) for _, found in pairs])
-            torch.testing.assert_close(getattr(info, name), expected, rtol=1e-10, atol=1e-10)
-    for one, single in zip(stack.unstack(state), singles, strict=True):
-        assert all(value.isfinite().all() for value in one.posterior.mean.values())
-        equal(one, single)
-    return state
 
 
 @pytest.mark.parametrize("name", METHODS)
