@@ -142,7 +142,7 @@ def test_pictures_are_accessible_and_escaped():
 
 def test_control_characters_cannot_break_the_markup():
     shown = ET.fromstring(f"<p>{escape('a' + chr(0) + chr(27) + 'b')}</p>").text or ""
-    assert shown.startswith("a") and shown.endswith("b")
+    assert shown[:1] + shown[-1:] == "ab"
 
 
 def test_values_are_shown_as_people_read_them():
