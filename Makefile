@@ -19,7 +19,7 @@ venv: .venv/.ready  ## build .venv with the pinned versions
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: .venv/.ready  ## compare every method on a data set inside scikit-learn; table and report
+demo: .venv/.ready  ## compare methods on a data set inside scikit-learn; table and report
 	$(BIN)/bayesrule compare $(SET) --out demo
 
 lint: .venv/.ready

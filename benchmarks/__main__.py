@@ -10,12 +10,15 @@ from bayesrule.app import cli
 from benchmarks.commands import (
     active,
     adversarial,
+    devices,
+    folders,
     heteroscedastic,
     hmc,
     images,
     linearised,
     many,
     speed,
+    table,
     tables,
     tagi,
     uci,
@@ -28,6 +31,7 @@ examples:
   python -m benchmarks speed                       what a step costs, as a multiple of Adam's
   python -m benchmarks uci --sets boston,yacht     the papers' regression tables
   python -m benchmarks images mnist-fnn            TAGI on handwritten digits
+  python -m benchmarks table boston                a UCI set as a csv file, for `bayesrule fit`
   python -m benchmarks images --help               all options of a benchmark
 
 Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then downloaded.
@@ -37,9 +41,9 @@ COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
     *(images.add, images.add_text, adversarial.add),
-    tables.add,
+    *(devices.add, folders.add, table.add, tables.add),
 )
-"""What adds the grammar of each benchmark: speed, regression, images, then the docs."""
+"""What adds the grammar of each benchmark: speed, regression, images, files and docs."""
 
 
 def parser() -> argparse.ArgumentParser:

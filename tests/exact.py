@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from bayesrule.matrices import Matrix
-from bayesrule.types import Params
+from bayesrule.types import Params, Rows
 
 DTYPE = torch.float64
 
@@ -83,7 +83,7 @@ def symmetric(size: int, seed: int = 0) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TableRows:
+class TableRows(Rows):
     """Rows given outright, {name: (V, n, *shape)}: the plainest thing to contract."""
 
     table: Params

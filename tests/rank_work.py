@@ -61,7 +61,7 @@ def steps(learner: Learner, targets: Tensor = Y) -> State:
     return learner.finish(state, TensorBatches(X, targets, 9).all())
 
 
-def learner(name: str, **options: Any) -> Learner:
+def learner(name: str, num_data: int = 28, **options: Any) -> Learner:
     """A named method; every rank looks at the loss at the same weights."""
     # Newton's method is for convex problems.
     linear = Need.LINEAR_MODEL in record(name).needs
@@ -73,7 +73,7 @@ def learner(name: str, **options: Any) -> Learner:
     if name in ("noisy_kfac", "noisy_tridiagonal", "noisy_full"):
         options = {"curvature": GGN(), "inverse_every": 1, **options}
     return bayesrule.methods.METHODS[name](
-        module, likelihood, num_data=28, shared_draws=True, **options
+        module, likelihood, num_data=num_data, shared_draws=True, **options
     )
 
 
@@ -113,7 +113,7 @@ LOW_RANK: dict[str, Callable[[], State]] = {
 def fitted(name: str, rows: int, out: Path | None = None, **options: Any) -> bayesrule.training.Run:
     """Training with a last batch of one example, which is fewer than there are ranks."""
     given: dict[str, Any] = {"epochs": 3, "batch_size": 4, "checkpoint_seconds": 0.0, **options}
-    return fit(learner(name), (X[:rows], Y[:rows]), out=out, **given)
+    return fit(learner(name, rows), (X[:rows], Y[:rows]), out=out, **given)
 
 
 FITS: dict[str, tuple[str, int, dict[str, Any]]] = {

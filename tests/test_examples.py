@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import bayesrule as br
 
@@ -89,3 +90,23 @@ def test_labels_and_their_worth_are_drawn() -> None:
     assert found[2]["notes"] == ["at random", "largest variance", "EPIG"]
     # Each is drawn as a line and in the legend.
     assert [found[2]["paths"].count(k) for k in ("random", "variance", "epig")] == [2] * 3
+
+
+def test_binary_weights_know_less_away_from_the_moons() -> None:
+    module = example("two_moons")
+    batch, places = module.data(), module.places()
+    run = module.learned(batch, epochs=300)
+    weights = run.state.posterior.sample(torch.Generator().manual_seed(0))
+    assert all(bool((value.abs() == 1.0).all()) for value in weights.values())
+    doubt = run.predict(places, br.Draws(32)).mutual_information
+    away = torch.cdist(places, batch[0]).amin(1)
+    assert float(doubt[away > 1.0].mean()) > 2.0 * float(doubt[away < 0.2].mean())
+
+
+def test_the_plane_is_drawn_in_two_panels() -> None:
+    found = list(panels(example("two_moons").picture(epochs=2)))
+    assert [len(one["titles"]) for one in found] == [1, 1]
+    kinds = [{path.split()[0] for path in one["paths"] if " l" in path} for one in found]
+    assert kinds[0] <= {"upper", "lower"}
+    assert kinds[1] == {"unknown"}
+    assert all({"of-upper", "of-lower"} <= set(one["points"]) for one in found)

@@ -18,7 +18,7 @@ ROOT = Path(bayesrule.__file__).parent
 
 # The folders from the bottom to the top; those of one line do not need each other.
 FOLDERS: list[set[str]] = [
-    {"schedules", "types"},
+    {"_starting", "schedules", "types"},
     {"tensors"},
     {"matrices", "moments"},
     {"posteriors"},
@@ -150,7 +150,7 @@ def test_the_facade_is_small() -> None:
     assert set(bayesrule.__all__) <= set(dir(bayesrule))
 
 
-@pytest.mark.parametrize("name", sorted([*_renamed._PLACES, "Fused", "Noisy", "Subset"]))
+@pytest.mark.parametrize("name", sorted([*_renamed._PLACES, "Noisy", "Subset"]))
 def test_names_of_the_version_before_work_and_warn(name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"bayesrule.{name}"):
         assert getattr(bayesrule, name) is not None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule import GaussianLikelihood, Kronecker
 from bayesrule.matrices import BlockTridiagonal
-from bayesrule.matrices.flow import flow_of
+from bayesrule.matrices.layout import flow_of
 from bayesrule.tensors import tree
 
 NOISY = ["noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full"]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from benchmarks.commands.kept import check_files, keeper, printed
 from benchmarks.regression import active
 
@@ -42,16 +42,16 @@ def add(kinds: Any) -> None:
     ):
         parser.add_argument(
             f"--{name}",
-            type=numbers.names,
+            type=options.names,
             default=default,
             metavar="A,B",
             help=f"{what} (default: {default})",
         )
     parser.add_argument(
-        "--trials", type=numbers.whole(), default=10, metavar="N", help="(default: 10)"
+        "--trials", type=options.whole(), default=10, metavar="N", help="(default: 10)"
     )
     parser.add_argument(
-        "--epochs", type=numbers.whole(), metavar="N", help="(default: the method's own)"
+        "--epochs", type=options.whole(), metavar="N", help="(default: the method's own)"
     )
     parser.add_argument("--out", metavar="FILE", help="keep trials and result as json, and go on")
     options.add_seed(parser, "of rows, first weights and draws (default: 0)")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from bayesrule.training import checkpoint
 from benchmarks.commands.kept import check_files, kept, say
 from benchmarks.images import adversarial, tagi
@@ -40,11 +40,11 @@ def add(kinds: Any) -> None:
         ("num", 1000, "how many test images to attack (default: 1000)"),
     ):
         parser.add_argument(
-            f"--{name}", type=numbers.whole(), default=default, metavar="N", help=what
+            f"--{name}", type=options.whole(), default=default, metavar="N", help=what
         )
     parser.add_argument(
         "--first",
-        type=numbers.whole(0),
+        type=options.whole(0),
         default=0,
         metavar="N",
         help="the first test image to attack (default: 0)",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import numbers, options, text
+from bayesrule.app.commands import options, text
 from benchmarks.commands.kept import check_files, kept
 from benchmarks.regression import heteroscedastic
 
@@ -27,7 +27,7 @@ def add(kinds: Any) -> None:
         """,
     )
     parser.add_argument(
-        "--seeds", type=numbers.whole(), default=5, metavar="N", help="how many (default: 5)"
+        "--seeds", type=options.whole(), default=5, metavar="N", help="how many (default: 5)"
     )
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")
     parser.add_argument("--picture", metavar="FILE", help="draw an svg file of the curves")

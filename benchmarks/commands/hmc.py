@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
-from bayesrule.app.data.uci import uci_set
+from bayesrule.app.commands import faults, options, text
 from bayesrule.training.checkpoint import write_atomically
 from benchmarks.commands.kept import check_places, command, drawn, keeper, printed, say
+from benchmarks.data.uci import uci_set
 from benchmarks.hmc import correlations, reference
 from benchmarks.pictures import by_set
 
@@ -46,7 +46,7 @@ def add(kinds: Any) -> None:
     ):
         parser.add_argument(
             f"--{name}",
-            type=numbers.names,
+            type=options.names,
             default=default,
             metavar="A,B",
             help=f"{what} (default: {default.replace(',', ', ')})",
@@ -57,7 +57,7 @@ def add(kinds: Any) -> None:
     ):
         parser.add_argument(
             f"--{name}",
-            type=numbers.whole(),
+            type=options.whole(),
             default=default_number,
             metavar="N",
             help=f"{what} (default: {default_number})",
@@ -123,7 +123,7 @@ def _references(
             plan,
             known=known,
             keep=lambda one: write_atomically(
-                file, (options.as_json({**one, "command": called}) + "\n").encode()
+                file, (text.as_json({**one, "command": called}) + "\n").encode()
             ),
             progress=say,
         )

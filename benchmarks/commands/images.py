@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayesrule.app.commands import numbers, options
+from bayesrule.app.commands import options
 from bayesrule.app.commands.faults import CallError
 from bayesrule.app.data.errors import nearest
 from benchmarks.commands import tagi as bench_tagi
 from benchmarks.commands import variational as bench_variational
+from benchmarks.commands.kept import several
 from benchmarks.images import noisy_tasks, tagi, tied, variational, variational_tasks
 
 TEXT = ("imdb-tied",)
@@ -78,7 +79,7 @@ def add(kinds: Any) -> None:
     parser.add_argument("task", metavar="TASK", help=_titles())
     _add_common(parser)
     group = parser.add_argument_group("TAGI's tasks")
-    group.add_argument("--every", type=numbers.whole(), metavar="N", help="score each N epochs")
+    group.add_argument("--every", type=options.whole(), metavar="N", help="score each N epochs")
     group.add_argument("--fused", action="store_true", help="compile the step on a CPU too")
     group.add_argument("--save", metavar="FILE", help="keep the trained state (safetensors)")
     _add_methods(parser)
@@ -114,15 +115,15 @@ def _add_common(parser: argparse.ArgumentParser, *, held_out: bool = True) -> No
         ("epochs", "how many (default: the task's own)"),
         ("num", "learn from the first N examples only"),
     ):
-        parser.add_argument(f"--{name}", type=numbers.whole(), metavar="N", help=what)
+        parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     if held_out:
         what = "so many training images stand in for the test images, or (-preact, -noisy) choose "
         what += f"the settings (default there: {variational.HELD_OUT})"
-        parser.add_argument("--held-out", type=numbers.whole(), metavar="N", help=what)
+        parser.add_argument("--held-out", type=options.whole(), metavar="N", help=what)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
     what = "so many trials at a time, each in a process of its own (default: 1; not TAGI's tasks); "
     what += "two or three residual nets share a large GPU well, best under CUDA's MPS"
-    parser.add_argument("--jobs", type=numbers.whole(), metavar="N", help=what)
+    parser.add_argument("--jobs", type=options.whole(), metavar="N", help=what)
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")
     options.add_json(parser)
 
@@ -131,26 +132,26 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("-preact and -noisy tasks")
     every = ",".join(variational.METHODS)
     what = f"of {every} (default: all that the task has)"
-    group.add_argument("--methods", type=numbers.names, metavar="A,B", help=what)
+    group.add_argument("--methods", type=options.names, metavar="A,B", help=what)
     for name, letter, what in (
         ("temperatures", "T", "(default: the task's own)"),
         ("rates", "M", "multipliers of the methods' learning rates (default: 1)"),
         ("multipliers", "M", f"of the scales' learning rate (default: {variational.MULTIPLIER:g})"),
     ):
-        kind = numbers.several(numbers.positive)
+        kind = several(options.positive)
         group.add_argument(f"--{name}", type=kind, metavar=f"{letter},{letter}", help=what)
 
 
 def _add_tied(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("-tied tasks")
     for name, each, default, what in (
-        ("ranks", numbers.whole(0), "0,2,3", "of the standard deviations; 0 is mean-field"),
-        ("seeds", numbers.seed, "0,1,2", "of first weights, order of data and draws"),
-        ("marks", numbers.whole(10), "1000,5000,9000", "steps at which gradients are measured"),
+        ("ranks", options.whole(0), "0,2,3", "of the standard deviations; 0 is mean-field"),
+        ("seeds", options.seed, "0,1,2", "of first weights, order of data and draws"),
+        ("marks", options.whole(10), "1000,5000,9000", "steps at which gradients are measured"),
     ):
         group.add_argument(
             f"--{name}",
-            type=numbers.several(each),
+            type=several(each),
             metavar="N,N",
             help=f"{what} (default: {default})",
         )

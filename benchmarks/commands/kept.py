@@ -8,29 +8,39 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bayesrule.app.commands import numbers, options
+from bayesrule.app.commands import options, text
 from bayesrule.training.checkpoint import write_atomically
 from benchmarks.pictures import panels
 
 BETWEEN = "; "
+T = TypeVar("T")
 
 
 def add_timing(parser: argparse.ArgumentParser, *, rounds: int) -> None:
     """What commands that time something in rounds have in common."""
     parser.add_argument(
-        "--rounds", type=numbers.whole(), default=rounds, metavar="N", help=f"(default: {rounds})"
+        "--rounds", type=options.whole(), default=rounds, metavar="N", help=f"(default: {rounds})"
     )
     add_threads(parser)
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")
     options.add_json(parser)
 
 
+def several(read: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """Reads values between commas, without repetitions.
+
+    >>> several(options.positive)("1, 0.1,1")
+    [1.0, 0.1]
+    """
+    return lambda text: list(dict.fromkeys(read(part) for part in options.names(text)))
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """How many threads torch has."""
     parser.add_argument(
-        "--threads", type=numbers.whole(), default=2, metavar="N", help="of torch (default: 2)"
+        "--threads", type=options.whole(), default=2, metavar="N", help="of torch (default: 2)"
     )
 
 
@@ -70,7 +80,7 @@ def drawn(
 def printed(args: argparse.Namespace, found: dict[str, Any]) -> bool:
     """Whether json was asked for, which is then printed."""
     if args.json:
-        print(options.as_json({**found, "command": command(args)}))
+        print(text.as_json({**found, "command": command(args)}))
     return bool(args.json)
 
 
@@ -78,7 +88,7 @@ def write(args: argparse.Namespace, found: dict[str, Any]) -> None:
     """Keeps the result as json where it is asked for."""
     found["command"] = command(args)
     if args.out:
-        write_atomically(Path(args.out), (options.as_json(found) + "\n").encode())
+        write_atomically(Path(args.out), (text.as_json(found) + "\n").encode())
 
 
 def kept(args: argparse.Namespace, found: dict[str, Any]) -> bool:
@@ -97,7 +107,7 @@ def keeper(args: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
     def keep(found: dict[str, Any]) -> None:
         if args.out:
             document = {**found, "command": BETWEEN.join(commands)}
-            write_atomically(Path(args.out), (options.as_json(document) + "\n").encode())
+            write_atomically(Path(args.out), (text.as_json(document) + "\n").encode())
 
     return keep
 

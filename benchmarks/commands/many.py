@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from benchmarks.commands.kept import add_timing, check_files, kept
 from benchmarks.regression import uci
 from benchmarks.speed import many
@@ -29,7 +29,7 @@ def add(kinds: Any) -> None:
     )
     parser.add_argument("--set", default="boston", metavar="NAME", help="(default: boston)")
     parser.add_argument(
-        "--nets", type=numbers.whole(), default=20, metavar="N", help="splits (default: 20)"
+        "--nets", type=options.whole(), default=20, metavar="N", help="splits (default: 20)"
     )
     add_timing(parser, rounds=5)
     parser.set_defaults(run=run, interrupted="Nothing was written.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from benchmarks.commands.kept import check_files, kept, say
 from benchmarks.speed import steps
 
@@ -27,23 +27,23 @@ def add(kinds: Any) -> None:
     )
     fast.add_argument(
         "--cases",
-        type=numbers.names,
+        type=options.names,
         metavar="A,B",
         help=f"nets (default: {','.join(steps.default_cases('cpu'))}, and on cuda all of "
         f"{','.join(steps.CASES)})",
     )
     fast.add_argument(
         "--methods",
-        type=numbers.names,
+        type=options.names,
         metavar="A,B,C",
         help=f"(default: {','.join(steps.METHODS)}; variational_laplace on softplus)",
     )
     fast.add_argument(
-        "--rounds", type=numbers.whole(), default=15, metavar="N", help="(default: 15)"
+        "--rounds", type=options.whole(), default=15, metavar="N", help="(default: 15)"
     )
     fast.add_argument(
         "--processes",
-        type=numbers.whole(),
+        type=options.whole(),
         default=1,
         metavar="N",
         help="so many one after another, with so many rounds each: where memory happens to lie in "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from bayesrule.training import checkpoint
 from benchmarks.commands.kept import check_files, kept, say
 from benchmarks.images import tagi
@@ -69,12 +69,12 @@ def add_speed(kinds: Any) -> None:
     default = "mlp,cnn,tiny"
     parser.add_argument(
         "--cases",
-        type=numbers.names,
+        type=options.names,
         default=default,
         metavar="A,B",
         help=f"of {', '.join(tagi_steps.CASES)} (default: {default})",
     )
-    parser.add_argument("--rounds", type=numbers.whole(), default=15, metavar="N")
+    parser.add_argument("--rounds", type=options.whole(), default=15, metavar="N")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
     parser.add_argument("--pytagi", metavar="PYTHON", help="an interpreter that has pytagi")
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from benchmarks.commands.kept import check_places, drawn, keeper, printed, say
 from benchmarks.pictures import by_set
 from benchmarks.regression import runs, uci
@@ -49,7 +49,7 @@ def add(kinds: Any) -> None:
         ("settings", None, f"tagi's noise and epochs (default: {','.join(uci.SETTINGS)})"),
     ):
         parser.add_argument(
-            f"--{name}", type=numbers.names, default=given, metavar="A,B", help=what
+            f"--{name}", type=options.names, default=given, metavar="A,B", help=what
         )
     parser.add_argument(
         "--two-layers", action="store_true", help="two hidden layers instead of one; not for tagi"
@@ -58,7 +58,7 @@ def add(kinds: Any) -> None:
         ("splits", "only the first N (default: all)"),
         ("epochs", "instead of each method's own; not for tagi"),
     ):
-        parser.add_argument(f"--{name}", type=numbers.whole(), metavar="N", help=what)
+        parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     parser.add_argument(
         "--device", default="cpu", metavar="NAME", help="cpu or cuda; not for tagi (default: cpu)"
     )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import faults, options, text
+from bayesrule.app.commands import faults, text
 from benchmarks.commands.kept import check_places, drawn, keeper, say
 from benchmarks.images import tied, variational
 from benchmarks.pictures import training
@@ -48,7 +48,7 @@ def run_methods(args: argparse.Namespace) -> int:
     )
     drawn(args, args.task, found, training.of_variational)
     if args.json:
-        print(options.as_json(found))
+        print(text.as_json(found))
         return 0
     _show_chosen(found)
     _show_all(found)
@@ -70,7 +70,7 @@ def run_tied(args: argparse.Namespace) -> int:
     )
     drawn(args, args.task, found, training.of_tied)
     if args.json:
-        print(options.as_json(found))
+        print(text.as_json(found))
         return 0
     _show_ranks(found)
     _show_ratios(found)

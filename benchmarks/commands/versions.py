@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from benchmarks.commands.kept import add_timing, check_files, kept, say
 from benchmarks.speed import versions
 
@@ -34,20 +34,20 @@ def add(kinds: Any) -> None:
     )
     parser.add_argument(
         "--cases",
-        type=numbers.names,
+        type=options.names,
         default=list(versions.TITLES),
         metavar="A,B",
         help=f"(default: all, {','.join(versions.TITLES)})",
     )
     parser.add_argument(
         "--methods",
-        type=numbers.names,
+        type=options.names,
         metavar="A,B",
         help=f"(default: all; of many nets {','.join(versions.MANY)})",
     )
     parser.add_argument(
         "--processes",
-        type=numbers.whole(),
+        type=options.whole(),
         default=3,
         metavar="N",
         help="of each checkout, with so many rounds each (default: 3)",

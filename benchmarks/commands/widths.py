@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, text
 from bayesrule.methods import find
-from benchmarks.commands.kept import add_threads, check_files, printed, say, write
+from benchmarks.commands.kept import add_threads, check_files, printed, say, several, write
 from benchmarks.speed import widths
 
 
@@ -32,14 +32,14 @@ def add(kinds: Any) -> None:
     )
     parser.add_argument(
         "--widths",
-        type=numbers.several(numbers.whole()),
+        type=several(options.whole()),
         default=list(widths.WIDTHS),
         metavar="N,N",
         help=f"(default: {','.join(map(str, widths.WIDTHS))})",
     )
     parser.add_argument(
         "--methods",
-        type=numbers.names,
+        type=options.names,
         default=list(widths.METHODS),
         metavar="A,B",
         help=f"(default: {','.join(widths.METHODS)})",

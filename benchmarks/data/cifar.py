@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayesrule.app.data.cache import UNREADABLE, cache_folder, find, locate, read_unpacked, verify
-from bayesrule.app.data.download import place
 from bayesrule.app.data.errors import DataError
+from benchmarks.data.cache import UNREADABLE, cache_folder, find, locate, read_unpacked, verify
+from benchmarks.data.download import place
 from benchmarks.data.images import Images
 
 Bytes = NDArray[np.uint8]

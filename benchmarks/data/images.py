@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesrule.app.data.cache import locate, read_unpacked
 from bayesrule.app.data.errors import DataError
+from benchmarks.data.cache import locate, read_unpacked
 
 Bytes = NDArray[np.uint8]
 

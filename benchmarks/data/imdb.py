@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bayesrule.app.data.cache import UNREADABLE, cache_folder, find, locate, read_unpacked
-from bayesrule.app.data.download import place
 from bayesrule.app.data.errors import DataError
+from benchmarks.data.cache import UNREADABLE, cache_folder, find, locate, read_unpacked
+from benchmarks.data.download import place
 
 ARCHIVE = "imdb/aclImdb_v1.tar.gz"
 ARCHIVE_MD5 = "7c2ac02c03563afcf9b574c7e56c153a"

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesrule.app.data.cache import UNREADABLE
-from bayesrule.app.data.download import place
 from bayesrule.app.data.errors import DataError
+from benchmarks.data.cache import UNREADABLE
+from benchmarks.data.download import place
 from benchmarks.data.imdb import PAD, UNKNOWN, Vocabulary, imdb, tokenize
 
 Arrays = dict[str, NDArray[Any]]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesrule.app.data.cache import locate, read_unpacked
 from bayesrule.app.data.errors import DataError, listing, nearest
+from benchmarks.data.cache import locate, read_unpacked
 
 _BROWNLEE = (
     "https://raw.githubusercontent.com/jbrownlee/Datasets/d20fcb6402ae34e653d4513b00f39257bb37ed7f"

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.app.data.uci import uci_arrays, uci_set
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import refuse_unknown
 from bayesrule.expectations import Draws
@@ -23,6 +22,7 @@ from bayesrule.tensors import seeds
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.many import fit_many
 from bayesrule.training.models import mlp
+from benchmarks.data.uci import uci_arrays, uci_set
 
 HIDDEN = (10,)
 TRAIN, POOL, DRAWS = 20, 100, 5000

@@ -19,8 +19,8 @@ from bayesrule.methods import tagi
 from bayesrule.predicting import metrics
 from bayesrule.predicting.predict import predict
 from bayesrule.rules import Conditioning
-from bayesrule.training.averages import renew_averages
 from bayesrule.training.models import mlp
+from bayesrule.training.net import renew_averages
 from bayesrule.types import State
 from benchmarks.data import cifar10, fashion_mnist, mnist
 from benchmarks.data.images import Images

@@ -18,8 +18,7 @@ from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.methods import k_tied, mean_field
 from bayesrule.predicting.predict import outputs_at
-from bayesrule.predicting.signal_to_noise import SignalToNoise
-from bayesrule.predicting.spectra import compress, spectrum
+from bayesrule.predicting.scales import SignalToNoise, compress, spectrum
 from bayesrule.types import State
 from benchmarks.images.tied_tasks import TASKS, Data, Task
 from benchmarks.pictures.thumbnails import thumbnail

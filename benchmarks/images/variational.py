@@ -112,8 +112,9 @@ def train(
             state, info = step(state, (given, y[rows]), donate=True)
             total += info.loss
         loss = float(total) / len(batches) / len(y)
-        figures = {"epoch": epoch + 1, "loss": loss, "elbo": float(info.elbo) / len(y)}
-        figures["kl"] = float(info.kl) / len(y)
+        kl = float(info.kl) / len(y)
+        figures = {"epoch": epoch + 1, "loss": loss, "elbo": -loss - trial.temperature * kl}
+        figures["kl"] = kl
         figures["seconds"] = time.perf_counter() - begun
         few = order[: 5 * task.batch_size]
         history.append({**figures, **_price(learner, state, images[few], y[few])})

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from bayesrule.app.report.axes import Axis, limits
-from bayesrule.app.report.palette import Look, look
-from bayesrule.app.report.svg import Plot, escape, marker, number
+from bayesrule.app.report.svg import Look, Plot, escape, look, marker, number
 from benchmarks.hmc.reference import COLUMNS, PUBLISHED
 from benchmarks.pictures.panels import document
 from benchmarks.regression.ranks import of_entry
@@ -59,15 +58,14 @@ def _marks(
     each: Mapping[str, tuple[float, float]],
 ) -> None:
     middle, error = np.asarray(list(each.values()), dtype=np.float64).reshape(-1, 2).T
-    plot.begin(one)
-    plot.strokes(xs, middle - error, middle + error, kind="line", wide=1.5)
     tips = [f"{name}, {where}: {value:.3f}" for where, (value, _) in each.items()]
-    plot.points(xs, middle, shape=one.shape, titles=tips)
     inward, low, high = 0.06 * (plot.y.high - plot.y.low), plot.y.low, plot.y.high
-    for beyond, edge in ((middle < low, low + inward), (middle > high, high - inward)):
-        where, end = np.asarray(xs)[beyond], middle[beyond]
-        plot.strokes(where, np.full_like(end, edge), end, kind="line", wide=3.0)
-    plot.end()
+    with plot.group(one):
+        plot.strokes(xs, middle - error, middle + error, kind="line", wide=1.5)
+        plot.points(xs, middle, shape=one.shape, titles=tips)
+        for beyond, edge in ((middle < low, low + inward), (middle > high, high - inward)):
+            where, end = np.asarray(xs)[beyond], middle[beyond]
+            plot.strokes(where, np.full_like(end, edge), end, kind="line", wide=3.0)
 
 
 def _legend(names: Sequence[str]) -> str:

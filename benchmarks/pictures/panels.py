@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from bayesrule.app.report.axes import Axis, finite, limits
 from bayesrule.app.report.contents import Floats
-from bayesrule.app.report.palette import look
-from bayesrule.app.report.svg import Plot, escape, number
+from bayesrule.app.report.svg import Plot, escape, look, number
 from benchmarks.pictures.heat import bar, cells
 
 STYLE = """
@@ -77,11 +76,10 @@ def panel(
     for line in lines:
         place = places[line.name]
         one = look(place)
-        plot.begin(one)
-        plot.line(line.xs, line.ys, dash=DASHES[place % len(DASHES)], title=line.name)
-        if np.size(line.xs) <= FEW:
-            plot.points(line.xs, line.ys, shape=one.shape)
-        plot.end()
+        with plot.group(one):
+            plot.line(line.xs, line.ys, dash=DASHES[place % len(DASHES)], title=line.name)
+            if np.size(line.xs) <= FEW:
+                plot.points(line.xs, line.ys, shape=one.shape)
     head = f'<text class="title" x="12" y="18">{escape(title)}</text>'
     drawn = f'<svg y="{TOP}" width="{WIDTH}" height="{HEIGHT}">{plot.render()}</svg>'
     longest = max((len(name) for name in names), default=0)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from bayesrule.app.data.errors import nearest
-from bayesrule.app.data.uci import uci_arrays, uci_set
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
 from bayesrule.expectations import AtMean
@@ -25,6 +24,7 @@ from bayesrule.methods import find
 from bayesrule.tensors import seeds
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.train import TrainingError
+from benchmarks.data.uci import uci_arrays, uci_set
 
 HIDDEN = (10,)
 START, TEST, STEPS = 20, 100, 9

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.app.data.uci import uci_set
 from bayesrule.app.provenance import machine, versions
 from bayesrule.expectations import Draws
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.many import fit_many
 from bayesrule.training.train import Run, TrainingError
+from benchmarks.data.uci import uci_set
 from benchmarks.kept_rows import kept_rows
 from benchmarks.regression import uci
 from benchmarks.regression.ranks import summary

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.app.data.errors import nearest
-from bayesrule.app.data.uci import uci, uci_set
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood
@@ -22,6 +21,7 @@ from bayesrule.predicting.prediction import Prediction
 from bayesrule.rules import Conditioning
 from bayesrule.tensors import seeds
 from bayesrule.types import State
+from benchmarks.data.uci import uci, uci_set
 
 BATCH = 10
 HIDDEN = 50

@@ -7,6 +7,7 @@ therefore imports nothing but torch and calls of bayesrule that stay the same be
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import statistics
@@ -175,6 +176,9 @@ def _maker(case: str, method: str) -> tuple[Step, int]:
 def timed(steps: Mapping[str, tuple[Step, int]], rounds: int) -> dict[str, float]:
     """Median milliseconds of a step over rounds, all in turn; a round before them warms up."""
     times: dict[str, list[float]] = {name: [] for name in steps}
+    # As in timeit: a pass of the collector over everything that the other steps keep alive takes
+    # longer than many of the steps, and would count for whichever step it happens to fall into.
+    gc.disable()
     for _ in range(rounds + 1):
         for name, (step, num) in steps.items():
             begun = time.perf_counter()

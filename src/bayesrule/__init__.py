@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import bayesrule._starting  # noqa: F401 - before all that takes long to import
 from bayesrule import (
     curvature,
     execution,

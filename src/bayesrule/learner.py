@@ -12,20 +12,24 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrule.curvature import Curvature, Here, Problem, Streams, Wanted
-from bayesrule.expectations import AtMean, Expectation
+from bayesrule.expectations import AtMean, Draws, Expectation
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
-from bayesrule.posteriors import Family, GaussianPrior, Point, Posterior, Prior, Pull, evidence
+from bayesrule.posteriors import Family, GaussianPrior, Posterior, Prior, Pull, evidence
 from bayesrule.rules import Now, Rule
 from bayesrule.rules.fit_of_parts import check_final, check_parts, check_predictive
 from bayesrule.tensors import distributed, seeds, vectors
+from bayesrule.tensors.autocast import for_modules_only
 from bayesrule.tensors.network import Network, check_batch, copies, forked_randomness
+from bayesrule.tensors.unfit import check_finite, check_loss, with_gradients
 from bayesrule.types import Batch, Derivatives, Info, Local, Params, State
 
 # Streams of randomness within one step, and how many there are for each rank.
 TARGETS, MODULE, DRAWS, _STREAMS = 0, 1, 2, 3
 # The divergence is asked for after a step, away from the streams of all ranks.
 _DIVERGENCE = 4000
+# At these the bound of a belief is taken that is learned from its mean alone.
+_BOUND = Draws(16)
 
 
 class Learner:
@@ -81,16 +85,14 @@ class Learner:
         self.num_data = _positive(num_data, "num_data, the size of the data set,")
         self.temperature = _positive(temperature, "temperature")
         self.prior = self._prior(prior, prior_precision)
-        self.final_curvature = final_curvature
         self.predictive = predictive or AtMean()
-        self.empirical_prior = empirical_prior
-        self.shared_draws = shared_draws
-        check_parts(
-            self.network, self.likelihood, self.family, self.expectation, self.curvature, self.rule
-        )
+        self.empirical_prior, self.shared_draws = empirical_prior, shared_draws
+        self.final_curvature: Curvature | None = None
+        given = self.network, self.likelihood, self.family
+        check_parts(*given, self.expectation, self.curvature, self.rule)
         if final_curvature is not None:
             self.final_curvature = _instance(final_curvature, Curvature, "final_curvature", "GGN()")
-            check_final(self.network, self.likelihood, self.family, final_curvature)
+            check_final(*given, final_curvature)
         check_predictive(self.predictive, self.family, self.likelihood)
         if empirical_prior and not isinstance(self.prior.diagonal({}), float):
             raise ValueError(
@@ -135,26 +137,26 @@ class Learner:
         """The state before the first step; all randomness of the run follows from `seed`."""
         return self.first_state(self.network, self.weight, seed)
 
+    @torch.inference_mode(False)
     def first_state(self, network: Network, weight: float, seed: int) -> State:
         """The first state of a network with other first weights, or another number of data."""
         params = network.params()
         posterior = self._first_belief(params, weight)
-        return State(
-            posterior=posterior,
-            rule=self.rule.init(self.family, posterior, weight),
-            likelihood=self.likelihood.init(next(iter(params.values()))),
-            buffers=network.buffers(),
-            step=0,
-            seed=int(seed),
-        )
+        memory = self.rule.init(self.family, posterior, weight)
+        likelihood = self.likelihood.init(next(iter(params.values())))
+        return State(posterior, memory, likelihood, network.buffers(), step=0, seed=int(seed))
 
-    def step(self, state: State, batch: Batch, *, donate: bool = False) -> tuple[State, Info]:
+    @with_gradients
+    def step(
+        self, state: State, batch: Batch, *, donate: bool = False, checked: bool = True
+    ) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step.
 
         With `donate` the caller gives the old state up and its memory is used again, which saves
-        time; `info.kl` is then to be read before the next step.
+        time; `info.kl` is then to be read before the next step. Inputs, targets and weights that
+        are not finite are refused on a CPU, unless the caller looks at the loss (`checked=False`).
         """
-        return self.advance(state, self.problem(state, batch), donate=donate)
+        return self.advance(state, self.problem(state, batch), donate=donate, checked=checked)
 
     def problem(self, state: State, batch: Batch, *, streams: Streams | None = None) -> Problem:
         """A batch with the state that it is looked at from, and what each example stands for.
@@ -165,7 +167,7 @@ class Learner:
         """
         x, y = batch
         size, device = check_batch(x, y), state.posterior.device
-        targets, draws, module = streams or self._streams(state, device)
+        targets, draws, module = streams or self._streams(state)
         return Problem(
             self.network,
             self.likelihood,
@@ -182,19 +184,27 @@ class Learner:
             module_randomness=module,
         )
 
-    def _streams(self, state: State, device: torch.device) -> Streams:
+    def _streams(self, state: State) -> Streams:
         """Where targets and weights are drawn from, and the context in which the module draws."""
+        device = state.posterior.device
         targets, draws = (self._generator(state, kind, device) for kind in (TARGETS, DRAWS))
         key = seeds.key(state.seed, state.step, self.stream(MODULE))
         return targets, draws, partial(forked_randomness, device, key)
 
+    @for_modules_only
     def advance(
-        self, state: State, problem: Problem, *, donate: bool = False
+        self, state: State, problem: Problem, *, donate: bool = False, checked: bool = False
     ) -> tuple[State, Info]:
         """One step, from the sums over a batch to the next state; every way to run it ends here."""
+        # Looking at numbers would make a GPU wait.
+        checked = checked and state.posterior.device.type == "cpu"
+        if checked:
+            check_finite("The inputs", problem.x)
         with problem.module_randomness():
             local = self.local(problem, state.posterior, state.step)
-            local = distributed.sum_over_ranks(local)
+        local = distributed.sum_over_ranks(local)
+        if checked:
+            check_loss(local.loss, problem.y, lambda: state.posterior.mean)
         return self.absorb(state, local, problem, donate=donate)
 
     def local(self, problem: Problem, posterior: Posterior, step: int = 0) -> Local:
@@ -207,20 +217,14 @@ class Learner:
         for seen, point in points:
             share = point.num_draws / parts
             local = curvature.local(seen, Here(point, structure, posterior))
-            local = self._averaged(local, point, share)
+            average = self.rule.average(point)
+            if average is not None:
+                average = average if share == 1.0 else vectors.scale(average, share)
+                local = dataclasses.replace(local, average=average)
             local = point.pulled(local, Pull(share, seen.scale, self.prior))
             total = local if total is None else total.plus(local)
         assert total is not None
         return total
-
-    def _averaged(self, local: Local, point: Point, share: float) -> Local:
-        """The sums with this point's share of what the rule wants averaged over all points."""
-        average = self.rule.average(point)
-        if average is None:
-            return local
-        if share != 1.0:
-            average = vectors.scale(average, share)
-        return dataclasses.replace(local, average=average)
 
     def absorb(
         self, state: State, local: Local, problem: Problem, *, donate: bool = False
@@ -228,20 +232,17 @@ class Learner:
         """The next state from sums over a batch (of all ranks), however they were found."""
         derivatives = self.derivatives(local, problem, state.step)
         # A rule owns what it is given.
-        given = state.posterior, state.rule
+        given = state.given_up() if donate else (state.posterior, state.rule)
         belief, memory = given if donate else self.rule.copied(*given)
         rates = self.rule.rates(state.step) if problem.rates is None else problem.rates
         now = Now(belief, derivatives, self.prior, memory, rates, state.step)
         posterior, memory = self.rule.move(now)
-        new = State(
-            posterior,
-            memory,
-            problem.learned(local.statistics),
-            distributed.mean_over_ranks(problem.buffers),
-            state.step + 1,
-            state.seed,
+        learned = problem.learned(local.statistics)
+        buffers = distributed.mean_over_ranks(problem.buffers)
+        new = State(posterior, memory, learned, buffers, state.step + 1, state.seed)
+        return new, self.info(
+            derivatives.loss, new, lambda at: problem.again(at, self._streams(at))
         )
-        return new, self.info(derivatives.loss, new)
 
     def derivatives(self, local: Local, problem: Problem, step: int = 0) -> Derivatives:
         """Estimates over the whole data set from sums over a batch."""
@@ -254,36 +255,53 @@ class Learner:
         self,
         loss: Tensor,
         state: State,
+        again: Callable[[State], Problem] | None = None,
         *,
         is_current: Callable[[], bool] | None = None,
         divergence: Callable[[State], Tensor] | None = None,
     ) -> Info:
-        """What a person wants to see of a step; the KL is computed when it is first read.
+        """What a person wants to see of a step; the KL and the ELBO are computed when first read.
 
-        `is_current` says whether the state's tensors are still those of this step, `divergence`
-        what the KL is, where it is not that of one net.
+        `again` makes the step's problem anew, from its next state; `is_current` says whether that
+        state is still that of this step; `divergence` is the KL, where it is not that of one net.
         """
         tensor = state.posterior.any_tensor
         version = tensor._version
 
-        def kl() -> Tensor:
-            current = tensor._version == version if is_current is None else is_current()
-            if not current:
+        def now(function: Callable[[State], Tensor]) -> Tensor:
+            if not (tensor._version == version if is_current is None else is_current()):
                 raise RuntimeError(
                     "A later step has changed this state (donate=True); read info.kl and "
                     "info.elbo before it."
                 )
-            return (divergence or self.divergence)(state)
+            return function(state)
 
-        return Info(loss, self.temperature, kl)
+        after = None if again is None else partial(now, partial(self._loss_after, again))
+        return Info(loss, self.temperature, partial(now, divergence or self.divergence), after)
+
+    def _loss_after(self, again: Callable[[State], Problem], state: State) -> Tensor:
+        """`E_q[loss]` as steps estimate it; weights are drawn where these see the mean alone."""
+        problem = again(state)
+        with problem.module_randomness():
+            if self.family.spreads and not self.expectation.sees_spread:
+                problem = dataclasses.replace(problem, num_points=_BOUND.num)
+                loss = problem.nll_at(_BOUND, state.posterior)
+            else:
+                loss = self.local(problem, state.posterior, state.step).loss
+        # Nothing is summed over ranks, of which perhaps only one reads this.
+        return loss * (problem.scale * self.temperature * distributed.world_size())
 
     def divergence(self, state: State) -> Tensor:
-        """`KL(q ‖ prior)` of a state's belief."""
+        """`KL(q ‖ prior)` of a state's belief, and of what the likelihood believes."""
         generator = self._generator(state, _DIVERGENCE, state.posterior.device)
-        return state.posterior.kl(self.prior, generator)
+        return state.posterior.kl(self.prior, generator) + self.likelihood.kl(state.likelihood)
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    @for_modules_only
     def finish(self, state: State, batches: Iterable[Batch]) -> State:
         """What is left to do once training ends: for Laplace, the curvature over all the data."""
+        state.check()
         if self.final_curvature is None:
             return state
         total, seen = None, 0

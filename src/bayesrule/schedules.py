@@ -14,24 +14,29 @@ from numbers import Integral, Real
 Schedule = Callable[[int], float]
 
 
-def _value(name: str, value: float) -> float:
-    """The value as a plain float, refused unless it is finite and not negative."""
-    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"A schedule takes a finite number of 0 or more as {name}, got {value!r}.")
-    return float(value)
+# The least that whole numbers may be, by name; all others are real numbers of 0 or more.
+_WHOLE = {"steps": 1, "warmup": 0, "a step of factors": 0}
 
 
-def _count(name: str, value: int, least: int) -> int:
-    """The number of steps as a plain int, refused below ``least``."""
-    if not isinstance(value, Integral) or value < least:
-        raise ValueError(
-            f"A schedule takes a whole number of {least} or more as {name}, got {value!r}."
-        )
-    return int(value)
+def _plain(name: str, value: float) -> float:
+    """A plain int or float, so that printing and comparing are exact."""
+    if name in _WHOLE:
+        if isinstance(value, Integral) and value >= _WHOLE[name]:
+            return int(value)
+        takes = f"a whole number of {_WHOLE[name]} or more"
+    else:
+        if isinstance(value, Real) and math.isfinite(value) and value >= 0:
+            return float(value)
+        takes = "a finite number of 0 or more"
+    raise ValueError(f"A schedule takes {takes} as {name}, got {value!r}.")
 
 
 class _Checked(ABC):
-    """Refuses a negative step in one place; the schedules answer ``_at``."""
+    """Refuses bad numbers and negative steps in one place; the schedules answer ``_at``."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, _plain(name, value))
 
     def __call__(self, step: int) -> float:
         if step < 0:
@@ -40,11 +45,6 @@ class _Checked(ABC):
 
     @abstractmethod
     def _at(self, step: int) -> float: ...
-
-    def _set(self, **values: object) -> None:
-        # Frozen for the caller; plain numbers make printing and comparing exact.
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,6 @@ class constant(_Checked):
     """
 
     value: float
-
-    def __post_init__(self) -> None:
-        self._set(value=_value("value", self.value))
 
     def _at(self, step: int) -> float:
         return self.value
@@ -86,10 +83,7 @@ class cosine(_Checked):
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        self._set(value=_value("value", self.value))
-        self._set(final=_value("final", self.final))
-        self._set(steps=_count("steps", self.steps, least=1))
-        self._set(warmup=_count("warmup", self.warmup, least=0))
+        super().__post_init__()
         if self.warmup >= self.steps:
             raise ValueError(
                 f"cosine takes fewer warmup steps than steps (steps includes the warm-up), "
@@ -117,8 +111,7 @@ class exponential(_Checked):
     rate: float
 
     def __post_init__(self) -> None:
-        self._set(value=_value("value", self.value))
-        self._set(rate=_value("rate", self.rate))
+        super().__post_init__()
         if not 0 < self.rate <= 1:
             raise ValueError(
                 f"exponential multiplies by rate at every step and takes 0 < rate <= 1, "
@@ -147,10 +140,10 @@ class piecewise(_Checked):
     factors: Mapping[int, float] | tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
-        self._set(value=_value("value", self.value))
         pairs = dict(self.factors).items()
-        checked = [(_count("a step of factors", s, 0), _value("a factor", f)) for s, f in pairs]
-        self._set(factors=tuple(sorted(checked)))
+        checked = [(_plain("a step of factors", s), _plain("a factor", f)) for s, f in pairs]
+        object.__setattr__(self, "value", _plain("value", self.value))
+        object.__setattr__(self, "factors", tuple(sorted(checked)))
 
     def _at(self, step: int) -> float:
         reached = (factor for start, factor in dict(self.factors).items() if start <= step)
@@ -168,11 +161,6 @@ class linear(_Checked):
     start: float
     end: float
     steps: int
-
-    def __post_init__(self) -> None:
-        self._set(start=_value("start", self.start))
-        self._set(end=_value("end", self.end))
-        self._set(steps=_count("steps", self.steps, least=1))
 
     def _at(self, step: int) -> float:
         if step >= self.steps:

@@ -29,7 +29,7 @@ except ImportError as problem:
         "bayesrule.sklearn needs scikit-learn 1.6 or later: pip install 'bayesrule[front]'."
     ) from problem
 
-from bayesrule.app.recipe import Method, Recipe, refuse_unknown
+from bayesrule.app.recipe import Method, Recipe
 from bayesrule.learner import Learner
 from bayesrule.methods import METHODS, find
 from bayesrule.predicting.predict import How
@@ -156,17 +156,20 @@ class _Bayes(BaseEstimator):
             train, held_out = train_test_split(rows, test_size=share, random_state=seed)
             validation = inputs[held_out], outputs[held_out]
             inputs, outputs = inputs[train], outputs[train]
+        more = {"validation": validation, "progress": bool(self.verbose)}
         recipe = self._recipe(likelihood, seed)
         with _FITTING:
-            self.run_ = recipe.fit(
-                inputs, outputs, targets, validation=validation, progress=bool(self.verbose)
-            )
+            self.run_ = recipe.fit(inputs, outputs, targets, **more)
         return self
 
     def _recipe(self, likelihood: str, seed: int) -> _Recipe:
         method = self.method if callable(self.method) else find(self.method)
         name = getattr(method, "__name__", "")
         named = METHODS.get(name) is method
+        general = ("prior_precision", "temperature", "learning_rate")
+        options = {name: getattr(self, name) for name in general} | dict(self.options or {})
+        options = {name: value for name, value in options.items() if value is not None}
+        length = ("epochs", "steps", "batch_size", "patience")
         return _Recipe(
             # A method that the caller wrote trains for as long as the default one.
             method=name if named else "vogn",
@@ -175,21 +178,9 @@ class _Bayes(BaseEstimator):
             likelihood=likelihood,
             hidden=tuple(_plain(size) for size in np.atleast_1d(self.hidden)),
             seed=seed,
-            options=self._options(method if named else None),
-            epochs=_plain(self.epochs),
-            steps=_plain(self.steps),
-            batch_size=_plain(self.batch_size),
-            patience=_plain(self.patience),
+            options=options,
+            **{name: _plain(getattr(self, name)) for name in length},
         )
-
-    def _options(self, method: Method | None) -> dict[str, Any]:
-        """The options that are not None, checked where the method is a named one."""
-        general = ("prior_precision", "temperature", "learning_rate")
-        options = {name: getattr(self, name) for name in general} | dict(self.options or {})
-        options = {name: value for name, value in options.items() if value is not None}
-        if method is not None:
-            refuse_unknown(method, options)
-        return options
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

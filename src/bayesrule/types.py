@@ -16,8 +16,19 @@ if TYPE_CHECKING:
 Params = dict[str, Tensor]
 """Tensors by name, as `model.named_parameters()` names them."""
 
+Number = float | Tensor
+"""A number, as a 0-d tensor where steps are replayed, or one for each net of a stack, (num,)."""
+
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, examples along the first axis."""
+
+
+class Part:
+    """A part of a learner, which is chosen: a structure, a family, a curvature and so on."""
+
+    def words(self) -> str:
+        """The choice, in a word or two."""
+        return type(self).__name__
 
 
 class Rows(Protocol):
@@ -39,6 +50,21 @@ class Rows(Protocol):
     def gram(self, weights: Params) -> Tensor:
         """`Σ_p w_p r_vnp r_v'np` of each example, (n, V, V)."""
 
+    # What structures with a block for each layer ask for.
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the parameters by name."""
+        return {name: tuple(rows.shape[2:]) for name, rows in self.per_example().items()}
+
+    def layer(self, weight: str, bias: str | None) -> Any:
+        """The rows of a layer from its one call, None where no such call is known."""
+        return None
+
+    def broken_chain(self, weights: tuple[str, ...]) -> str | None:
+        """Why the layers with these weights are no chain in this order, None where they are."""
+        return "these rows do not know the layers they come from"
+
 
 @dataclass(frozen=True)
 class Local:
@@ -57,18 +83,18 @@ class Local:
 
     def plus(self, other: Local) -> Local:
         """The sums of both."""
+
+        def added(a: Params, b: Params) -> Params:
+            return {name: value + b[name] for name, value in a.items()}
+
         curvature, average = self.curvature, self.average
         if curvature is not None and other.curvature is not None:
             curvature = curvature.plus(other.curvature)
         if average is not None and other.average is not None:
-            average = {name: value + other.average[name] for name, value in average.items()}
-        return Local(
-            self.loss + other.loss,
-            {name: value + other.gradient[name] for name, value in self.gradient.items()},
-            curvature,
-            {name: value + other.statistics[name] for name, value in self.statistics.items()},
-            average,
-        )
+            average = added(average, other.average)
+        gradient = added(self.gradient, other.gradient)
+        statistics = added(self.statistics, other.statistics)
+        return Local(self.loss + other.loss, gradient, curvature, statistics, average)
 
 
 @dataclass(frozen=True)
@@ -100,6 +126,20 @@ class State:
     step: int
     seed: int
 
+    def given_up(self) -> tuple[Posterior, dict[str, Any]]:
+        """The belief and the rule's memory, which a step may use again (donate=True)."""
+        vars(self)["is_given_up"] = True
+        return self.posterior, self.rule
+
+    def check(self) -> None:
+        """Refuses a state that was given up."""
+        if "is_given_up" in vars(self):
+            raise RuntimeError(
+                f"The state of step {self.step} was given up to a later step (donate=True), which "
+                "has used its memory again. Go on from the state that step returned, or take the "
+                "step with donate=False."
+            )
+
     def __repr__(self) -> str:
         rule, likelihood = (", ".join(kept) or "nothing" for kept in (self.rule, self.likelihood))
         return (
@@ -112,21 +152,28 @@ class State:
 class Info:
     """What a person wants to see of a step; nothing here is needed for the next one.
 
-    `loss` is the negative log-likelihood summed over the data set, as estimated from the batch;
-    `kl` is the divergence from the prior in nats; `elbo = −loss − temperature·kl`, larger is
-    better.
+    `loss` is the negative log-likelihood summed over the data set, as estimated from the batch with
+    the belief before the step. `kl` and `elbo` are of the belief after it, the one in the new
+    state; they are computed when they are first asked for.
     """
 
     loss: Tensor
     temperature: float = 1.0
     divergence: Callable[[], Tensor] = field(repr=False, default=lambda: Tensor([0.0])[0])
+    loss_after: Callable[[], Tensor] | None = field(repr=False, default=None)
 
     @cached_property
     def kl(self) -> Tensor:
-        """KL(q ‖ prior) in nats, summed over all weights; computed when first asked for."""
+        """KL(q ‖ prior) in nats, over all weights and what the likelihood itself believes."""
         return self.divergence()
 
     @cached_property
     def elbo(self) -> Tensor:
-        """The evidence lower bound, larger is better."""
-        return -self.loss - self.temperature * self.kl
+        """The evidence lower bound `−E_q[loss] − temperature·kl`, larger is better.
+
+        Its loss is that of the belief after the step on the step's own batch, which takes about as
+        long as the step. A batch of all data gives the bound itself; a smaller one flatters, since
+        the belief has just learned from it: `predicting.elbo` takes any data.
+        """
+        loss = self.loss if self.loss_after is None else self.loss_after()
+        return -loss - self.temperature * self.kl

@@ -12,6 +12,7 @@ import torch
 from calling import call, only_line, table
 
 from bayesrule.app import cli
+from bayesrule.app.commands import compare as compare_command
 from bayesrule.app.commands import fit as fit_command
 from bayesrule.training.train import TrainingError
 
@@ -57,7 +58,7 @@ def test_examples_can_be_typed(line: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--epochs -1", "--epochs: takes a whole number of at least 1, got '-1'"),
+        ("--epochs -1", "--epochs: takes a whole number of at least 1 and at most 1000000000, got"),
         ("--epochs 1.5", "--epochs: takes a whole number"),
         ("--batch-size 0", "--batch-size: takes a whole number of at least 1"),
         ("--steps x", "--steps: takes a whole number"),
@@ -179,14 +180,15 @@ def test_known_faults_are_one_line(
     def fail(_: object) -> NoReturn:
         raise problem
 
-    monkeypatch.setattr(fit_command.options, "table", fail)
+    monkeypatch.setattr(fit_command, "open_table", fail)
     assert words in only_line(call("fit"), code=code)
 
 
-def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_says_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit_command.options, "table", interrupt)
-    assert "continues from the last checkpoint" in only_line(call("fit"), code=130)
+    for command in (fit_command, compare_command):
+        monkeypatch.setattr(command, "open_table", interrupt)
+    assert "Nothing was changed" in only_line(call("fit"), code=130)
     assert "No report was written" in only_line(call("compare"), code=130)

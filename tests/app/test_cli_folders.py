@@ -168,6 +168,20 @@ def test_a_killed_run_goes_on_bit_for_bit(how: signal.Signals, tmp_path: Path) -
         assert torch.equal(tensor, ends[1][name]), name
 
 
+def test_a_second_run_in_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    run, words = tmp_path / "run", ("fit", table(tmp_path), "--target", "price", "--hidden", "3")
+    process = start(*words, "--epochs", "100", "--out", run, prelude=OFTEN)
+    wait_for(run / "checkpoint.safetensors", process)
+    model = (run / "model.json").read_bytes()
+    for more in ([], ["--start-over"], ["--method", "ivon", "--start-over"]):
+        line = only_line(call(*words, "--epochs", "3", "--out", run, *more))
+        assert f"in use: process {process.pid} on" in line
+    process.kill()
+    process.communicate()
+    assert (run / "model.json").read_bytes() == model
+    assert call(*words, "--epochs", "3", "--out", run, "--start-over").code == 0
+
+
 def test_a_reader_that_leaves_early_is_no_fault(tmp_path: Path) -> None:
     run = tmp_path / "run"
     call("fit", table(tmp_path), "--target", "price", "--out", run, *FAST)

@@ -135,14 +135,15 @@ def test_predictions_come_where_the_target_is_odd_or_columns_are_more(tmp_path: 
 
 def test_a_mistyped_target_is_recognised(tmp_path: Path) -> None:
     assert "Did you mean 'price'?" in only_line(call("fit", table(tmp_path), "--target", "prize"))
-    assert "its columns are x, z" in only_line(call("fit", table(tmp_path)))
+    line = only_line(call("fit", table(tmp_path)))
+    assert "name it with --target. Its columns are 'x', 'z'" in line
 
 
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
         ({"x": {3: np.nan}}, ["Column 'x'", "row 3 (line 5)", "--missing impute"]),
-        ({"z": {5: np.inf}}, ["Column 'z'", "row 5 (line 7)", "--features"]),
+        ({"z": {5: np.inf}}, ["Column 'z'", "row 5 (line 7)", "--drop"]),
         ({"price": {5: np.nan}}, ["Column 'price'", "row 5 (line 7)"]),
         ({"price": 7.0}, ["'price'", "is always 7"]),
         ({"x": 1, "z": 1, "colour": "red"}, ["no feature to learn from"]),
@@ -156,6 +157,16 @@ def test_faults_of_cells_are_named(cells: dict[str, Any], words: list[str], tmp_
     for word in words:
         assert word in line
     assert not out.exists()
+
+
+def test_slips_are_refused_and_categories_can_be_named(tmp_path: Path) -> None:
+    file, run = table(tmp_path, x=["?", *(f"{i}.5" for i in range(1, ROWS))]), tmp_path / "run"
+    words = ("fit", file, "--target", "price", "--out", run, *FAST)
+    line = only_line(call(*words))
+    assert "'?' in row 0 (line 2): a placeholder" in line
+    assert "name it with --categories" in line
+    assert call(*words, "--categories", "x", "--test-fraction", "0").code == 0
+    assert call("predict", run, file).code == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from bayesrule.app import compare
-from bayesrule.app.compare import Outcome, Trial, applicable, run_trial
+from bayesrule.app.compare import Outcome, Trial, run_trial
 from bayesrule.app.data import DataError, Encoder, Table, split_rows
 from bayesrule.app.recipe import Recipe
 from bayesrule.app.report import Comparison
@@ -39,7 +41,7 @@ def table() -> Table:
 
 
 def run(table: Table, methods: list[str], **options: Any) -> Comparison:
-    given = {"splits": 2, "recipe": QUICK, "jobs": 1, **options}
+    given = {"splits": 2, "recipe": QUICK, "jobs": 1, "baselines": False, **options}
     return compare.compare(table, "price", methods=methods, **given)
 
 
@@ -61,7 +63,9 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
 
     def record(trial: Trial) -> Outcome:
         seen.append(trial)
-        return Outcome(trial.method, metrics={"rmse": float(trial.recipe.seed), "seconds": 1.0})
+        return Outcome(
+            trial.recipe.method, metrics={"rmse": float(trial.recipe.seed), "seconds": 1.0}
+        )
 
     monkeypatch.setattr(compare, "run_trial", record)
     return seen
@@ -69,8 +73,10 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
 
 def test_every_method_gets_the_same_splits(table: Table, trials: list[Trial]) -> None:
     run(table, ["map", "vogn", "laplace"], splits=3, seed=5)
-    by_method = {name: [t for t in trials if t.method == name] for name in ("vogn", "laplace")}
-    reference = [t for t in trials if t.method == "map"]
+    by_method = {
+        name: [t for t in trials if t.recipe.method == name] for name in ("vogn", "laplace")
+    }
+    reference = [t for t in trials if t.recipe.method == "map"]
     assert len(reference) == 3
     for others in by_method.values():
         for mine, other in zip(reference, others, strict=True):
@@ -89,12 +95,12 @@ def test_scores_are_gathered_over_the_splits(table: Table, trials: list[Trial]) 
     (method,) = run(table, ["map"], splits=3, seed=5).methods
     assert method.metrics["rmse"].values == (5.0, 6.0, 7.0)
     assert method.metrics["rmse"].mean == 6.0
-    assert method.seconds == 1.0
+    assert method.metrics["seconds"].mean == 1.0
 
 
 def test_classes_keep_their_shares(trials: list[Trial]) -> None:
     whole = Table.from_frame(frame().drop(columns="price"))
-    compare.compare(whole, "kind", methods=["map"], splits=1, jobs=1)
+    compare.compare(whole, "kind", methods=["map"], baselines=False, splits=1, jobs=1)
     labels = whole.frame["kind"].to_numpy() == "up"
     (trial,) = trials
     assert labels[trial.test].mean() == pytest.approx(labels.mean(), abs=1 / 8)
@@ -170,7 +176,7 @@ def test_options_that_a_method_does_not_have_are_left_out_and_said(table: Table)
     recipe = replace(QUICK, options={"learning_rate": 0.2, "temperature": 0.5})
     found = run(table, ["vogn", "tagi"], splits=1, recipe=recipe)
     assert [method.error for method in found.methods] == [None, None]
-    assert "learning_rate is not an option of tagi, which trained without it." in found.notes
+    assert "learning_rate has no effect on tagi, which trained without it." in found.notes
     assert not any("temperature" in note for note in found.notes)
     without = run(table, ["tagi"], splits=1, recipe=replace(QUICK, options={"temperature": 0.5}))
     assert scores(without)["tagi"] == scores(found)["tagi"]
@@ -190,19 +196,6 @@ def test_an_interruption_is_not_a_failed_method(
     assert torch.get_num_threads() == threads
 
 
-def test_methods_that_fit_the_task() -> None:
-    wants_scaled_layers = {"bayesbinn"}
-    assert applicable(None, "regression") == [
-        name for name in METHODS if name not in wants_scaled_layers
-    ]
-    assert "ridge" not in applicable(None, "classification")
-    assert applicable(["VOGN", "map", "vogn"], "regression") == ["vogn", "map"]
-    with pytest.raises(ValueError, match="newton is its counterpart"):
-        applicable(["ridge"], "classification")
-    with pytest.raises(ValueError, match="Did you mean 'map'"):
-        applicable(["mop"], "regression")
-
-
 def test_absurd_numbers_are_refused(table: Table) -> None:
     with pytest.raises(ValueError, match="splits must be at least 1, got 0"):
         run(table, ["map"], splits=0)
@@ -216,6 +209,79 @@ def test_a_split_without_content_is_said_before_any_training(trials: list[Trial]
     with pytest.raises(DataError, match="no feature to learn from"):
         run(Table.from_frame(rows), ["map"], splits=40, test_fraction=0.3)
     assert trials == []
+
+
+# Beside baselines
+
+
+def test_baselines_get_the_same_rows_and_are_marked(table: Table, trials: list[Trial]) -> None:
+    found = run(table, ["map"], baselines=True, splits=2)
+    rows = [[(t.train.tolist(), t.test.tolist()) for t in trials if t.recipe.method == name]
+            for name in ("map", "random forest", "constant")]  # fmt: skip
+    assert rows[0] == rows[1] == rows[2]
+    assert {m.name: m.baseline for m in found.methods} == {
+        "map": False, "constant": True, "bayesian ridge": True, "gradient boosting": True,
+        "random forest": True, "gaussian process": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["price", "kind"])
+def test_baselines_have_the_scores_that_methods_have(target: str) -> None:
+    other = {"price": "kind", "kind": "price"}[target]
+    whole = Table.from_frame(frame().drop(columns=other))
+    found = compare.compare(whole, target, methods=["map"], splits=2, recipe=QUICK, jobs=1)
+    assert [m.error for m in found.methods] == [None] * 6
+    assert len({tuple(m.metrics) for m in found.methods}) == 1
+    assert all(m.predictions is not None for m in found.methods)
+    # This target is a line in x and z; two epochs of a net are not enough to beat one.
+    assert found.methods[0].baseline
+    likelihoods = [m.metrics["log_likelihood" if target == "price" else "nll"].mean
+                   for m in found.methods]  # fmt: skip
+    assert likelihoods == sorted(likelihoods, reverse=target == "price")
+
+
+@pytest.mark.parametrize(("target", "key"), [("price", "log_likelihood"), ("kind", "nll")])
+def test_the_validation_curve_has_the_units_of_the_table(target: str, key: str) -> None:
+    other = {"price": "kind", "kind": "price"}[target]
+    rows = frame().drop(columns=other)
+    if target == "price":
+        rows["price"] *= 1000.0
+    whole = Table.from_frame(rows)
+    found = compare.compare(
+        whole, target, methods=["map"], baselines=False, splits=2, recipe=QUICK, jobs=1
+    )
+    (method,) = found.methods
+    for curve, score in zip(method.curves, method.metrics[key].values, strict=True):
+        # Of map nothing is drawn: its last prediction on the way is that of the table.
+        assert curve.validation[-1] == pytest.approx(score, rel=1e-4)
+    assert ("NLL" in found.validation_label) == (target == "kind")
+
+
+def test_noise_by_row(table: Table, trials: list[Trial]) -> None:
+    found = run(table, ["map", "vogn", "ridge"], noise="by-row", baselines=True, splits=1)
+    nets = {t.recipe.method: t.recipe.likelihood for t in trials if isinstance(t.recipe, Recipe)}
+    assert nets == {"map": "heteroscedastic", "vogn": "heteroscedastic", "ridge": "gaussian"}
+    (note,) = [note for note in found.notes if "noise depends on the inputs" in note]
+    assert "It is the same in all rows for ridge, constant, bayesian ridge, " in note
+    with pytest.raises(ValueError, match="noise is 'constant' or 'by-row', got 'some'"):
+        run(table, ["map"], noise="some")
+    classes = Table.from_frame(frame().drop(columns="price"))
+    with pytest.raises(ValueError, match="for regression; the target here is a class"):
+        compare.compare(classes, "kind", methods=["map"], noise="by-row")
+
+
+def test_noise_by_row_is_found_where_it_is() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, 400)
+    spread = np.where(x > 0, 1.0, 0.05)
+    rows = Table.from_frame(pandas.DataFrame({"x": x, "price": spread * rng.normal(size=400)}))
+    recipe = Recipe(hidden=(20,), epochs=60)
+    found = {
+        noise: run(rows, ["vogn"], noise=noise, recipe=recipe, splits=1).methods[0]
+        for noise in ("constant", "by-row")
+    }
+    likelihood = {noise: m.metrics["log_likelihood"].mean for noise, m in found.items()}
+    assert likelihood["by-row"] > likelihood["constant"] + 0.2
 
 
 # On other machines
@@ -239,6 +305,21 @@ def test_two_processes_give_the_same(table: Table, expected: dict[str, Any]) -> 
         get_reusable_executor().shutdown(wait=True)
     assert scores(found) == expected
     assert done == [1, 2, 3, 4]
+
+
+def test_a_killed_process_loses_no_method(table: Table) -> None:
+    from joblib.externals.loky import get_reusable_executor, reusable_executor
+
+    def kill(number: int, total: int, _: Outcome) -> None:
+        if number == 2:
+            os.kill(next(iter(reusable_executor._executor._processes)), signal.SIGKILL)
+
+    wanted = scores(run(table, ["map", "vogn"], splits=3))
+    try:
+        found = run(table, ["map", "vogn"], splits=3, jobs=2, progress=kill)
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+    assert scores(found) == wanted
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def words(file: Path, *more: str) -> list[str]:
-    fixed = ["--target", "price", "--epochs", "1", "--splits", "2", "--jobs", "1"]
+    fixed = ["--target", "price", "--epochs", "1", "--splits", "2", "--jobs", "1", "--no-baselines"]
     return ["compare", str(file), *fixed, "--out", str(file.parent / "out"), *more]
 
 
@@ -34,7 +34,8 @@ def test_a_table_and_a_report(file: Path) -> None:
     # One step of ridge regression is the answer for data like these; the best stands first.
     assert lines[head + 1].startswith("ridge ")
     report = file.parent / "out" / "report.html"
-    assert f"Report: {report}" in lines[-1]
+    assert f"Report: {report}" in lines[-3]
+    assert lines[-1].startswith("Take ridge: ")
     page = report.read_text()
     assert "bayesrule compare" in page
     assert "--methods map,vogn,ridge" in page
@@ -106,11 +107,11 @@ browser = _REPORT.browser
 @pytest.mark.parametrize(("target", "other"), [("price", "kind"), ("kind", "price")])
 def test_the_report_of_a_real_run(target: str, other: str, tmp_path: Path, browser: Any) -> None:
     data = table(tmp_path, drop=(other,))
-    options = ("--methods", "map,vogn,newton", "--epochs", "5", "--jobs", "1")
+    options = ("--methods", "map,vogn,newton", "--epochs", "5", "--jobs", "1", "--no-baselines")
     assert call("compare", data, "--target", target, *options, "--out", tmp_path).code == 0
     browser.get_log("browser")
     browser.get((tmp_path / "report.html").as_uri())
-    button = _REPORT.header(browser, "Seconds").find_element("tag name", "button")
+    button = _REPORT.header(browser, "Training seconds").find_element("tag name", "button")
     button.click()
     rising = _REPORT.method_names(browser)
     button.click()
@@ -124,3 +125,77 @@ def test_the_report_of_a_real_run(target: str, other: str, tmp_path: Path, brows
     assert len(sizes) >= 6
     assert all(width > 200 and marks >= 3 for width, marks in sizes)
     assert browser.get_log("browser") == []
+
+
+# What a newcomer asks: which one should I take?
+
+
+@pytest.fixture
+def imbalanced(tmp_path: Path) -> Path:
+    """Thirty rows of a hundred would be enough to see the rare class; three are not."""
+    rows = [f"{(7 * i) % 13},{(5 * i) % 11},{'yes' if i % 33 == 0 else 'no'}" for i in range(100)]
+    path = tmp_path / "rare.csv"
+    path.write_text("\n".join(["a,b,churn", *rows]))
+    return path
+
+
+def test_the_command_says_what_to_take_and_names_the_baselines(file: Path) -> None:
+    names = [word for word in words(file, "--methods", "map,vogn") if word != "--no-baselines"]
+    said = call(*names)
+    assert said.code == 0
+    lines = said.out.splitlines()
+    table_rows = [line for line in lines if "(baseline)" in line]
+    assert [row.split(" (baseline)")[0] for row in table_rows].count("random forest") == 1
+    assert len(table_rows) == 5
+    # One epoch of a net is no match for a line where the target is one.
+    assert lines[-1].startswith("A baseline is better than every method here: take scikit-learn's")
+    page = (file.parent / "out" / "report.html").read_text()
+    assert page.count('<span class="tag">baseline</span>') == 5
+    assert page.index("A baseline is better") < page.index("<h2>Leaderboard</h2>")
+    document = json.loads(call(*names, "--json").out)
+    marked = {m["method"]: m["baseline"] for m in document["methods"]}
+    assert marked["map"] is False
+    assert marked["gradient boosting"] is True
+    take, text = (document["recommendation"][key] for key in ("take", "text"))
+    assert marked[take] is True
+    assert text == lines[-1]
+
+
+def test_one_class_for_all_rows_is_not_unnoticed(imbalanced: Path) -> None:
+    said = call("compare", imbalanced, "--target", "churn", "--methods", "map,vogn", "--splits",
+                "2", "--epochs", "20", "--jobs", "1", "--no-baselines", "--out",
+                imbalanced.parent)  # fmt: skip
+    assert said.code == 0
+    assert "Warning: every method predicts the class 'no' for all test rows" in said.out
+    head = next(line for line in said.out.splitlines() if line.startswith("method "))
+    assert "balanced accuracy" in head
+    assert "auroc" in head
+    page = (imbalanced.parent / "report.html").read_text()
+    assert page.index("Warning: every method") < page.index("<h2>Leaderboard</h2>")
+    assert "Avg. precision" in page
+
+
+def test_methods_left_out_are_named_with_the_way_to_run_them(file: Path) -> None:
+    said = call(*words(file, "--splits", "1"))
+    assert said.code == 0
+    assert "noisy_full" in said.out
+    assert "--all runs every method" in said.out
+    ran = [line.split()[0] for line in said.out.splitlines() if " ± " in line or "  " in line]
+    assert "noisy_full" not in ran
+    assert "adam" not in ran
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--all --methods map", "--all is for every method"),
+        ("--noise some", "--noise: invalid choice: 'some'"),
+    ],
+)
+def test_choices_that_exclude_each_other(more: str, expected: str, file: Path) -> None:
+    assert expected in only_line(call(*words(file, *more.split())))
+
+
+def test_noise_by_row_is_for_numbers(imbalanced: Path) -> None:
+    said = call("compare", imbalanced, "--target", "churn", "--noise", "by-row")
+    assert "--noise by-row is for regression" in only_line(said)

@@ -3,109 +3,22 @@
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
-from exact import DTYPE, TableRows, close, flat, generator, randn, same_mean, z_close
+from exact import close, generator, randn, z_close
 from torch import Tensor
 
-from bayesrule.matrices import DiagonalMatrix
-from bayesrule.posteriors import (
-    ElboTerms,
-    Family,
-    GaussianPrior,
-    Point,
-    Posterior,
-    Prior,
-)
-from bayesrule.posteriors.points import Pull
+from bayesrule.posteriors import Point
 from bayesrule.tensors import tree, vectors
-from bayesrule.types import Local, Params, Rows
-
-ESTIMATES = 30
-PARAMS = {"w": randn(2, 2, seed=21), "b": randn(2, seed=22)}
-DRAWS = 2000
+from contracts.family_case import PARAMS as PARAMS
+from contracts.family_moves import MovesContract
+from contracts.family_priors import PriorsContract
 
 
-def estimates(value: Callable[..., Tensor]) -> Tensor:
-    """A number that a belief may estimate from draws, from several generators."""
-    return torch.stack([value(generator=generator(seed)) for seed in range(ESTIMATES)])
-
-
-class FamilyContract:
-    """Tests that every family inherits: moments, points, divergences and how beliefs move."""
-
-    family: Family
-    params: Params = PARAMS
-    names: tuple[str, ...] = tuple(PARAMS)
-    """The weights that have a variance."""
-    takes_earlier: bool = True
-    """Whether an earlier posterior of the family can be the prior."""
-    variance_follows_mean: bool = False
-    """Whether the variance is a function of the mean."""
-
-    def posterior(self, seed: int = 0) -> Posterior:
-        """A belief of the family that is not the first one."""
-        raise NotImplementedError
-
-    def log_prob(self, q: Any, params: Params) -> Tensor:
-        """`log q(θ)` over `names`."""
-        raise NotImplementedError
-
-    def regulariser(self, q: Any, prior: Prior) -> Tensor:
-        """What pulls on the free parameters: the KL, and −log p of weights without variance."""
-        values = [q.mean[name] for name in self.params if name not in self.names]
-        precision = prior.precision if isinstance(prior, GaussianPrior) else 0.0
-        squares = [0.5 * precision * value.square().sum() for value in values]
-        return torch.stack([q.kl(prior).to(DTYPE), *squares]).sum()
-
-    def num_parameters(self, q: Posterior) -> int:
-        """How many numbers are learned."""
-        return sum(value.numel() for value in q.state_dict().values())
-
-    @property
-    def like(self) -> Params:
-        """The weights that have a variance."""
-        return {name: self.params[name] for name in self.names}
-
-    def part(self, params: Params) -> Tensor:
-        """Those weights as one vector."""
-        return flat({name: params[name] for name in self.names})
-
-    def whole(self, params: Params) -> Tensor:
-        """All weights as one vector, in the order of the parameters."""
-        assert set(params) == set(self.params)
-        return flat({name: params[name] for name in self.params})
-
-    def prior(self, precision: float = 1.7) -> Prior:
-        """`N(0, I / precision)` as the family has it, or the prior of one that takes no number."""
-        return self.family.prior(precision if self.family.takes_precision else None, self.params)
-
-    def drawn(self, params: Params) -> Params:
-        """The weights that a tracked draw stands for, which may be a smooth stand-in for them."""
-        return params
-
-    def earlier(self, q: Posterior) -> Prior:
-        """The belief as a prior."""
-        return self.family.prior(q, self.params)
-
-    def priors(self) -> list[Prior]:
-        """One of each kind that the family takes."""
-        return [self.prior(), *([self.earlier(self.posterior(1))] if self.takes_earlier else [])]
-
-    @classmethod
-    @cache
-    def draws(cls, kind: str = "sample") -> list[Params]:
-        """Independent draws of the weights, made once for each family."""
-        q, source = cls().posterior(), generator(3)
-        if kind == "sample":
-            return [q.sample(source) for _ in range(DRAWS)]
-        points = (getattr(q, kind)(source) for _ in range(DRAWS))
-        return [cls().drawn({k: v + 0.0 for k, v in point.params.items()}) for point in points]
+class FamilyContract(PriorsContract, MovesContract):
+    """Tests that every family inherits: moments, points, abilities, and how beliefs are kept."""
 
     # Moments and points.
 
@@ -153,62 +66,6 @@ class FamilyContract:
             if not self.family.own_coordinates:
                 close(self.whole(point.coordinates), self.whole(point.params), 0.0)
 
-    # Entropy and divergences.
-
-    def test_entropy_is_minus_the_mean_log_density(self) -> None:
-        q = self.posterior()
-        found = torch.stack([self.log_prob(q, draw) for draw in self.draws()])
-        same_mean(-found, estimates(q.entropy))
-
-    def test_divergence_is_the_mean_log_ratio(self) -> None:
-        q = self.posterior()
-        ratios = [self.log_prob(q, d) - self.log_prior(d, 1.7) for d in self.draws()]
-        for prior in (1.7, self.prior()) if self.family.takes_precision else (self.prior(),):
-            same_mean(torch.stack(ratios), estimates(partial(q.kl, prior)))
-
-    def test_a_number_is_refused_where_it_is_no_prior(self) -> None:
-        if self.family.takes_precision:
-            return
-        for call in (self.posterior().kl, lambda one: self.family.prior(one, self.params)):
-            with pytest.raises(TypeError, match=r"not a precision, got 1\.7"):
-                call(1.7)
-
-    def log_prior(self, params: Params, precision: float) -> Tensor:
-        """`log N(θ; 0, I / precision)` of the weights that have a variance."""
-        if not self.names:
-            return torch.zeros((), dtype=DTYPE)
-        theta = self.part(params)
-        norm = 0.5 * len(theta) * math.log(precision / (2.0 * math.pi))
-        return norm - 0.5 * precision * theta.square().sum()
-
-    def test_an_improper_prior_is_infinitely_far(self) -> None:
-        if self.family.takes_precision:
-            assert self.posterior().kl(0.0) == (math.inf if self.names else 0.0)
-
-    def test_divergence_from_an_earlier_belief(self) -> None:
-        q, p = self.posterior(), self.posterior(1)
-        if not self.takes_earlier:
-            with pytest.raises(TypeError, match="GaussianFamily"):
-                self.earlier(p)
-            return
-        close(q.kl(self.earlier(q)), 0.0)
-        ratios = [self.log_prob(q, d) - self.log_prob(p, d) for d in self.draws()]
-        same_mean(torch.stack(ratios), estimates(partial(q.kl, self.earlier(p))))
-
-    def test_an_earlier_belief_is_kept_as_it_was(self) -> None:
-        if not self.takes_earlier:
-            return
-        q, p = self.posterior(), tree.map_tensors(self.posterior(1), torch.clone)
-        prior = self.earlier(p)
-        before = q.kl(prior).clone()
-        for value in p.state_dict().values():
-            value.zero_()
-        close(q.kl(prior), before, 0.0)
-
-    def test_what_is_no_prior_is_refused(self) -> None:
-        with pytest.raises(TypeError, match="got 'wide'"):
-            self.family.prior("wide", self.params)
-
     # What the family says of its beliefs.
 
     def test_abilities_are_those_of_the_beliefs(self) -> None:
@@ -249,98 +106,6 @@ class FamilyContract:
         outputs = torch.einsum("vnp,dp->dnv", jacobian, flats)
         products = outputs.unsqueeze(3) * outputs.unsqueeze(2)
         z_close(products, q.precision.output_covariance(rows).expand_as(products[0]))
-
-    def rows(self, seed: int) -> Rows:
-        """Rows over all weights: one vector for each of four examples."""
-        return TableRows.random(self.params, 1, 4, seed=seed)
-
-    # Gradient descent.
-
-    @pytest.mark.parametrize("placed", [float, lambda value: torch.tensor(value, dtype=DTYPE)])
-    def test_gradients_are_those_of_the_bound(self, placed: Any) -> None:
-        """Of `share (E[loss] + kl_weight KL)` for the loss `Σ g θ + ½ h θ²`."""
-        if not self.family.has_mean:
-            return
-        linear, bend = (
-            {name: randn(*v.shape, seed=seed) for name, v in self.params.items()} for seed in (8, 9)
-        )
-        for prior in self.priors():
-            q = tree.map_tensors(self.posterior(), torch.clone)
-            free = q.free()
-            assert ("scales" in free) == self.family.has_scales
-            leaves = {id(v): v.clone().requires_grad_() for k in free.values() for v in k.values()}
-            live = tree.rebuild(q, lambda _, old, known=leaves: known.get(id(old), old))  # type: ignore[misc]
-            mean, variance = live.mean, live.variance()
-            loss = vectors.total(
-                {k: linear[k] * m + 0.5 * bend[k] * (m**2 + variance[k]) for k, m in mean.items()}
-            )
-            bound = 0.3 * (loss + 0.7 * self.regulariser(live, prior))
-            wanted = dict(
-                zip(leaves, torch.autograd.grad(bound, list(leaves.values())), strict=True)
-            )
-            gradient = {k: linear[k] + bend[k] * m for k, m in q.mean.items()}
-            sharp = DiagonalMatrix({k: v.clone() for k, v in bend.items()})
-            curvature = sharp if self.family.has_scales else None
-            found = q.free_gradients(
-                ElboTerms(gradient, curvature, prior, placed(0.7), placed(0.3))
-            )
-            assert {k: set(v) for k, v in found.items()} == {k: set(v) for k, v in free.items()}
-            for kind, tensors in free.items():
-                for name, tensor in tensors.items():
-                    close(found[kind][name], wanted[id(tensor)])
-
-    # Natural gradients.
-
-    def test_another_mean_in_the_belief_s_own_coordinates(self) -> None:
-        if self.family.structure is None:
-            return
-        q = self.posterior()
-        moved = {name: value + 0.5 for name, value in q.coordinates().mean.items()}
-        new = q.with_mean(moved)
-        assert set(new.coordinates().mean) == set(moved)
-        for name, value in moved.items():
-            close(new.coordinates().mean[name], value, 0.0)
-        if not self.variance_follows_mean:
-            close(self.whole(new.variance()), self.whole(q.variance()), 1e-12)
-
-    def curvature(self, q: Posterior, seed: int) -> Any:
-        """An estimate of the curvature as the rule averages it for the family."""
-        assert self.family.structure is not None
-        estimate = self.family.structure.contract(self.rows(seed))
-        local = Local(torch.zeros((), dtype=DTYPE), vectors.zeros_like(self.params), estimate, {})
-        return q.draw(generator(seed)).pulled(local, Pull(1.0, 1.0, self.prior(0.5))).curvature
-
-    def test_another_precision_leaves_the_mean(self) -> None:
-        if self.family.structure is None:
-            return
-        q, prior = self.posterior(), self.prior(0.5)
-        first, target = self.family.first_curvature(self.params, 10.0), self.curvature(q, 11)
-        if self.family.structure.mixes_entropy:
-            average = first.retract(target, 0.3, prior.added_to(first))
-        else:
-            average = first.lerp(target, 0.3)
-        precision = prior.added_to(average)
-        new, turn = q.with_precision(precision)
-        close(self.whole(new.mean), self.whole(q.mean))
-        if q.linearisable:
-            variance, wanted = new.variance(), precision.inverse_diagonal()
-            assert set(wanted) == set(self.names)
-            for name in self.names:
-                close(variance[name], wanted[name])
-        before, after = q.coordinates(), new.coordinates()
-        turned = before.mean if turn is None else turn(before.mean)
-        divided = new.divisor(precision).solve(after.mean)
-        for name, value in after.mean.items():
-            close(turned[name], value)
-            close(divided[name], after.precision.solve(after.mean)[name])
-
-    def test_the_first_belief_has_the_first_curvature(self) -> None:
-        if self.family.structure is None:
-            return
-        first = self.family.init(self.params, weight=10.0, prior=0.5)
-        precision = self.prior(0.5).added_to(self.family.first_curvature(self.params, 10.0))
-        same, _ = first.with_precision(precision)
-        close(self.whole(first.variance()), self.whole(same.variance()))
 
     # Keeping.
 

@@ -179,8 +179,8 @@ def test_one_hidden_layer_and_gaussian_noise_is_exact(activation: nn.Module) -> 
     "name", ["relu", "tanh", "softplus", "convolutions", "smooth convolutions"]
 )
 def test_deeper_nets_are_close_to_draws(name: str, likelihood: Likelihood | None) -> None:
-    """Covariances between units are left out, and the largest of a pool is the one that is largest
-    on average: together less than a quarter of what the variance adds, and two per cent in all.
+    """Covariances between units are left out, so that the largest of a pool of neighbours is taken
+    for larger than it is: less than a quarter of what the variance adds, and three per cent in all.
     """
     problem = of_net(NETS[name](), likelihood)
     variance = variances(problem, 0.15)
@@ -191,7 +191,7 @@ def test_deeper_nets_are_close_to_draws(name: str, likelihood: Likelihood | None
     off = (found - losses.mean()).abs()
     assert added > error
     assert off < 0.25 * added + error
-    assert off < 0.02 * losses.mean()
+    assert off < 0.03 * losses.mean()
 
 
 def test_weights_without_a_variance_are_known() -> None:

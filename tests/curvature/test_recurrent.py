@@ -10,10 +10,10 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import bayesrule as br
 from bayesrule.curvature import ExampleRows, Recording
-from bayesrule.curvature.recurrent import Unrolled, unrolled
+from bayesrule.curvature.recurrent import unrolled
+from bayesrule.curvature.rows import SingleExamples
 from bayesrule.matrices import Kronecker
-from bayesrule.matrices.kronecker import KroneckerMatrix
-from bayesrule.matrices.rotation import Rotation
+from bayesrule.matrices.kronecker import KroneckerMatrix, Rotation
 from bayesrule.posteriors import Point
 from bayesrule.posteriors.rotated import RotatedPoint
 from bayesrule.types import Params
@@ -92,7 +92,7 @@ def test_the_loop_equals_the_fused_call(
     kind: Callable[..., nn.RNNBase], options: dict[str, Any]
 ) -> None:
     model, x = Reader(kind, **options), torch.randn(5, 6, 3, requires_grad=True)
-    with Unrolled():
+    with SingleExamples():
         loop = model(x)
     fused, vector = model(x), torch.randn(5, 2)
     torch.testing.assert_close(loop, fused, rtol=1e-10, atol=1e-12)
@@ -109,7 +109,7 @@ def test_all_that_a_recurrent_layer_returns_is_the_same() -> None:
     model, x = nn.LSTM(3, 4, num_layers=2, bidirectional=True), torch.randn(6, 5, 3)
     first = torch.randn(4, 5, 4), torch.randn(4, 5, 4)
     hidden, states = model(x, first)
-    with Unrolled():
+    with SingleExamples():
         loop, ends = model(x, first)
     torch.testing.assert_close((loop, *ends), (hidden, *states), rtol=1e-10, atol=1e-12)
 
@@ -125,7 +125,7 @@ def test_other_calls_are_left_to_torch() -> None:
 
 def test_dropout_between_layers_is_drawn_in_training_mode_alone() -> None:
     model, x = nn.GRU(3, 4, num_layers=2, dropout=0.5, batch_first=True), torch.ones(5, 6, 3)
-    with Unrolled():
+    with SingleExamples():
         assert not torch.equal(model(x)[0], model(x)[0])
         model.eval()
         torch.testing.assert_close(model(x)[0], model(x)[0], rtol=0.0, atol=0.0)

@@ -5,7 +5,7 @@ import torch
 from exact import close, dense, flat, generator, positive, randn, z_close
 
 from bayesrule.expectations import AtMean, Draws, Moments
-from bayesrule.expectations.moments import MomentPoint
+from bayesrule.expectations.points import MomentPoint
 from bayesrule.matrices import Dense, Diagonal
 from bayesrule.moments import LocallyLinear, MomentMatched
 from bayesrule.posteriors import (

@@ -15,7 +15,7 @@ from torch.distributions import Gamma, Normal
 
 import bayesrule as br
 from bayesrule.hmc import LogDensity
-from bayesrule.hmc.gradient import value_and_gradient
+from bayesrule.hmc.density import value_and_gradient
 
 
 def _data(n: int = 12, inputs: int = 2) -> tuple[Tensor, Tensor]:

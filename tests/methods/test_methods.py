@@ -59,6 +59,10 @@ def test_plain_optimisers_have_no_prior_unless_given_one() -> None:
     for method in (br.sgd, br.rmsprop, br.adam):
         assert method(model, likelihood, num_data=5).prior_precision == 0.0
         assert method(model, likelihood, num_data=5, prior_precision=2.0).prior_precision == 2.0
+        given = method(model, likelihood, num_data=5, prior=br.GaussianPrior(3.0))
+        assert given.prior_precision == 3.0
+        with pytest.raises(ValueError, match="not both"):
+            method(model, likelihood, num_data=5, prior=given.prior, prior_precision=2.0)
     assert br.map(model, likelihood, num_data=5).prior_precision == 1.0
 
 

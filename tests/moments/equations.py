@@ -158,7 +158,7 @@ class MatchedReLU(TangentReLU):
         mean = m * cdf(alpha) + s.sqrt() * pdf(alpha)
         variance = -(mean**2) + 2 * mean * m - m * s.sqrt() * pdf(alpha) + (s - m**2) * cdf(alpha)
         self.slope = cdf(alpha)
-        return mean.clamp(min=1e-6), variance.clamp(min=1e-6)
+        return mean.clamp(min=0.0), variance.clamp(min=0.0)
 
 
 def forward(layers: Sequence[Layer], x: Tensor, spread: Tensor | None = None) -> Moments:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments import LocallyLinear, Tape
-from bayesrule.moments.choices import Activations
+from bayesrule.moments import Activations, LocallyLinear, Tape
 from bayesrule.tensors.network import Network
 
 B, T, IN, H = 2, 4, 3, 5

@@ -1,6 +1,8 @@
-"""Sums and products of Gaussian tensors."""
+"""Sums and products of Gaussian tensors, and dropout."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -246,3 +248,38 @@ def test_stacked_networks() -> None:
         alone = [run(m, s) for m, s in zip(mean, variance, strict=True)]
     for number, found in enumerate(together):
         assert_close(found, torch.stack([one[number] for one in alone]))
+
+
+def seeded(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A layer that draws the same mask each time."""
+
+    def run(x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return layer(x.clone())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Dropout(0.3), (4, 5)),
+        (nn.Dropout(1.0), (2, 3)),
+        (nn.Dropout(0.3, inplace=True), (4, 5)),
+        (nn.Dropout1d(), (4, 3, 2)),
+        (nn.Dropout2d(0.4), (4, 3, 2, 2)),
+        (nn.Dropout3d(), (4, 3, 1, 2, 2)),
+        (nn.AlphaDropout(0.3), (4, 5)),
+        (nn.FeatureAlphaDropout(0.3), (4, 3, 2, 2)),
+    ],
+)
+def test_dropout_is_a_known_map(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    """From the same seed, the mask and all that follows from it is what plain tensors get."""
+    result = check_linear(seeded(layer), shape)
+    assert (result.variance == 0).any()
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(), nn.Dropout2d(), nn.AlphaDropout()])
+def test_dropout_in_evaluation_changes_nothing(layer: nn.Module) -> None:
+    (x,) = leaves((2, 3, 2, 2))
+    assert layer.eval()(x) is x

@@ -41,7 +41,9 @@ class Attending(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         given = inputs * 3 if len(inputs) == 1 else inputs
         outputs, weights = self.layer(*given, **self.options)
-        return outputs if weights is None else torch.cat([outputs.flatten(), weights.flatten()])
+        if weights is None:
+            return outputs
+        return torch.cat([outputs.flatten(), weights.flatten()]).reshape(len(given[0]), -1)
 
 
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
@@ -121,7 +123,7 @@ class TestWhereVariancesVanish:
 def test_one_example_without_a_batch() -> None:
     model = Attending(nn.MultiheadAttention(6, 2)).eval()
     x = randn(4, 6)
-    assert passed(model, (x,), TINY)[1].shape == (4 * 6 + 4 * 4,)
+    assert passed(model, (x,), TINY)[1].shape == (4, 6 + 4)
     torch.testing.assert_close(passed(model, (x,), TINY)[1].centre, model(x).detach())
 
 
@@ -335,8 +337,7 @@ class TestTransformer:
             found = propagation.forward(
                 state.posterior.mean, state.posterior.variance(), {}, x, training=training
             )
-            # Layer norm divides by n − 1 here and by n in torch.
-            torch.testing.assert_close(found.centre, layer.train()(x), rtol=0.05, atol=0.05)
+            torch.testing.assert_close(found.centre, layer.train()(x), rtol=1e-3, atol=1e-3)
 
     def test_a_stack_with_padding_learns(self) -> None:
         torch.manual_seed(0)

@@ -51,9 +51,25 @@ class TestClosedForms:
         for actual, expected in zip(found, integrated(function, kinks, m, s), strict=False):
             close(actual, expected, 1e-8)
 
-    def test_floors_of_relu(self) -> None:
-        mean, variance, _, _ = passed(F.relu, torch.tensor([-30.0]), torch.tensor([1.0]))
-        assert mean.item() == variance.item() == 1e-6
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("scale", [1e-12, 1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6])
+    def test_relu_is_right_at_every_scale(self, scale: float, dtype: torch.dtype) -> None:
+        """ReLU of c z is c times ReLU of z: no number of its own may come in."""
+        alpha = torch.tensor([-6.0, -3.0, -1.0, 0.0, 0.5, 3.0, 10.0, 1e4])
+        mean, variance, slope, _ = passed(F.relu, alpha, torch.ones(8))
+        s = torch.full((8,), scale, dtype=dtype)
+        found = passed(F.relu, (alpha * scale**0.5).to(dtype), s)
+        rtol = 1e-3 if dtype == torch.float32 else 1e-9
+        for actual, wanted in zip(
+            found, (mean * scale**0.5, variance * scale, slope), strict=False
+        ):
+            torch.testing.assert_close(actual.double(), wanted, rtol=rtol, atol=0.0)
+
+    def test_relu_far_below_zero(self) -> None:
+        mean, variance, slope, _ = passed(F.relu, torch.tensor([-30.0]), torch.tensor([1.0]))
+        assert mean.item() == 0.0
+        assert 0.0 < variance.item() < 1e-10
+        assert 0.0 < slope.item() < 1e-10
 
     def test_logarithm_undoes_exponential(self) -> None:
         m, s = torch.tensor([-1.0, 0.5, 2.0]), torch.tensor([0.1, 1.0, 3.0])

@@ -20,11 +20,11 @@ EPS = 1e-5
 
 
 def statistics(x: Tensor, s: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
-    """`M = Σμ/N`, `V = [Σ(μ − M)² + Σσ²]/(N − 1)`."""
+    """`M = Σμ/N`, and the expectation `V = Σ(μ − M)²/N + (1 − 1/N) Σσ²/N` of torch's variance."""
     count = x[0].numel() * len(x) / x.sum(axes).numel()
     mean = x.sum(axes, keepdim=True) / count
-    spread = (x - mean).square().sum(axes, keepdim=True) + s.sum(axes, keepdim=True)
-    return mean, spread / (count - 1)
+    noise = s.sum(axes, keepdim=True) * (1 - 1 / count)
+    return mean, ((x - mean).square().sum(axes, keepdim=True) + noise) / count
 
 
 class Case:
@@ -175,7 +175,7 @@ def test_only_the_bias_is_uncertain() -> None:
 @pytest.mark.parametrize("momentum", [0.3, None])
 @torch.no_grad()
 def test_buffers_of_batch_norm(momentum: float | None) -> None:
-    """Torch's averages of M and V, one after another batch."""
+    """Torch's averages of M and of V times N/(N − 1), one after another batch."""
     layer = nn.BatchNorm2d(2, momentum=momentum)
     mean, variance = torch.zeros(2), torch.ones(2)
     for number in range(1, 4):
@@ -184,7 +184,7 @@ def test_buffers_of_batch_norm(momentum: float | None) -> None:
         share = 1.0 / number if momentum is None else momentum
         m, v = statistics(x.centre, x.variance, [0, 2, 3])
         mean = (1 - share) * mean + share * m.flatten()
-        variance = (1 - share) * variance + share * v.flatten()
+        variance = (1 - share) * variance + share * v.flatten() * 12 / 11
         assert_close(layer.running_mean, mean)
         assert_close(layer.running_var, variance)
         assert layer.num_batches_tracked == number
@@ -233,10 +233,12 @@ def test_evaluation_is_an_affine_map(layer: nn.Module) -> None:
 
 @torch.no_grad()
 def test_evaluation_with_the_batch_statistics_is_training() -> None:
-    """The same V normalises in training and is kept for evaluation."""
+    """The V that normalises in training is kept for evaluation, but for torch's N/(N − 1)."""
     layer = nn.BatchNorm2d(3, momentum=1.0)
     (x,) = leaves((4, 3, 2, 2))
-    trained, evaluated = layer(x), layer.eval()(x)
+    trained = layer(x)
+    layer.running_var.mul_(15 / 16)
+    evaluated = layer.eval()(x)
     assert_close(evaluated.centre, trained.centre)
     assert_close(evaluated.variance, trained.variance)
 

@@ -140,3 +140,33 @@ def test_float32_takes_another_way_to_the_same_numbers(name: str) -> None:
     wanted.tape.back(wanted, wanted.centre, -wanted.variance)
     for own, other in zip(learned(x), learned(exact), strict=True):
         assert_close(own.double(), other, rtol=1e-5, atol=1e-6)
+
+
+class TestExpectedMaxima:
+    """Where nobody goes back, the largest of a window has the moments of a maximum."""
+
+    def test_four_standard_normals(self) -> None:
+        y = nn.MaxPool2d(2)(GaussianTensor(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)))
+        assert_close(y.centre.item(), 1.0294, rtol=1e-3, atol=0.0)
+        assert_close(y.variance.item(), 0.4917, rtol=1e-3, atol=0.0)
+
+    @pytest.mark.parametrize("name", MAXIMA)
+    @pytest.mark.parametrize("spread", [0.0, 1.0])
+    def test_draws(self, name: str, spread: float) -> None:
+        pool, shape = MAXIMA[name]
+        (x,) = leaves(shape)
+        m, s = spread * x.centre, x.variance.clamp(0.1, 2.0)
+        y = pool(GaussianTensor(m, s))
+        drawn = torch.stack([pool(m + s.sqrt() * torch.randn(shape)) for _ in range(20_000)])
+        assert ((y.centre - drawn.mean(0)).abs() < 0.05 * drawn.std(0)).all()
+        assert_close(y.variance, drawn.var(0), rtol=0.1, atol=0.0)
+
+    def test_training_takes_them_where_asked_to(self) -> None:
+        (x,) = leaves((1, 1, 4, 4))
+        tape = Tape(MomentMatched(expected_maxima=True), record=True)
+        leaf = tape.leaf(x.centre, x.variance)
+        y = F.max_pool2d(leaf, 2)
+        assert_close(y.centre, F.max_pool2d(GaussianTensor(x.centre, x.variance), 2).centre)
+        tape.back(y, torch.ones(1, 1, 2, 2), -torch.ones(1, 1, 2, 2))
+        assert_close(learned(leaf)[0].sum(), torch.tensor(4.0))
+        assert (learned(leaf)[0] > 0).all()

@@ -272,12 +272,11 @@ class TestFaults:
             self.attempt(1e10 * torch.ones(5, 3), randn(5, 2), model)
 
     def test_a_broken_weight_is_named(self) -> None:
-        model = mlp()
-        model[2].bias.data[1] = torch.nan  # type: ignore[union-attr, operator]
-        module = model.float()
-        learner = br.tagi(module, br.GaussianLikelihood(noise=0.5), num_data=8)
+        learner = br.tagi(mlp().float(), br.GaussianLikelihood(noise=0.5), num_data=8)
+        state = learner.init()
+        state.posterior.mean["2.bias"][1] = torch.nan
         with pytest.raises(FloatingPointError, match=r"mean of the weight '2\.bias'"):
-            learner.step(learner.init(), (randn(4, 3).float(), randn(4, 2).float()))
+            learner.step(state, (randn(4, 3).float(), randn(4, 2).float()))
 
     def test_targets_are_named(self) -> None:
         with pytest.raises(ValueError, match="targets hold 10 infinite numbers"):

@@ -26,6 +26,7 @@ from bayesrule.moments import (
     LocallyLinear,
     MomentMatched,
     Propagation,
+    norm,
 )
 from bayesrule.moments.tensor import Tape
 from bayesrule.tensors.network import Network
@@ -167,8 +168,17 @@ NETS: dict[str, tuple[nn.Module, Activations]] = {
 }
 
 
+def pytagi_statistics(x: Tensor, s: Tensor, axes: Any) -> tuple[Tensor, Tensor, norm.Slopes]:
+    """pytagi's `V = [Σ(μ − M)² + Σσ²]/(N − 1)`, where torch divides by N."""
+    dims = list(axes)
+    variance, mean = torch.var_mean(x, dims, keepdim=True)
+    degrees = x.numel() / mean.numel() - 1
+    return mean, variance + s.sum(dims, keepdim=True) / degrees, norm.Slopes(dims, 2)
+
+
 @pytest.mark.parametrize("name", NETS)
-def test_one_step_of_a_net(name: str) -> None:
+def test_one_step_of_a_net(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norm, "_statistics", pytagi_statistics)
     module, activations = NETS[name]
     arrays, network = case(name), Network(module.double())
     likelihood = br.GaussianLikelihood(noise=float(arrays["sigma_v"]))

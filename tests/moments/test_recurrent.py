@@ -10,8 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.moments import GaussianTensor, LocallyLinear, MomentMatched, NoRule, Tape
-from bayesrule.moments.choices import Activations
+from bayesrule.moments import (
+    Activations,
+    GaussianTensor,
+    LocallyLinear,
+    MomentMatched,
+    NoRule,
+    Tape,
+)
 from bayesrule.tensors.network import Network
 
 from .recurrence import CELLS, IN, LAYERS, B, H, T, Went, arguments, build, flat, plain

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bayesrule.moments import MomentMatched, NoRule, Tape
 from moments.linear_maps import Function, check_linear, learned, leaves
 
+WORDS = torch.tensor([[0, 2, 2], [4, 0, 1]])
 INDEX = torch.tensor([2, 0, 2])
 MASK = torch.tensor([[True, False, True], [False, True, True]])
 
@@ -96,6 +98,7 @@ JOINS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "stack": (lambda x, y: torch.stack([x, y], 1), ((2, 3), (2, 3))),
     "hstack": (lambda x, y: torch.hstack([x, y]), ((2, 3), (2, 1))),
     "hstack of vectors": (lambda x, y: torch.hstack([x, y]), ((3,), (1,))),
+    "columns of vectors": (lambda x, y: torch.column_stack([x, y]), ((3,), (3,))),
     "vstack of vectors": (lambda x, y: torch.vstack([x, y]), ((3,), (3,))),
     "where of two": (lambda x, y: torch.where(MASK, x, y), ((2, 3), (3,))),
     "chunk": (lambda x: x.chunk(3, dim=1)[1], ((2, 6),)),
@@ -240,3 +243,32 @@ def test_stacked_networks() -> None:
         alone = [run(m, s) for m, s in zip(mean, variance, strict=True)]
     for number, found in enumerate(together):
         assert_close(found, torch.stack([one[number] for one in alone]))
+
+
+def test_rows_of_a_table() -> None:
+    check_linear(lambda table: F.embedding(WORDS, table), (5, 3))
+
+
+def test_embedding_module() -> None:
+    layer = nn.Embedding(5, 3)
+    check_linear(lambda table: functional_call(layer, {"weight": table}, (WORDS,)), (5, 3))
+
+
+@pytest.mark.parametrize("padding", [2, -3])
+def test_padding_learns_nothing(padding: int) -> None:
+    (table,) = leaves((5, 3))
+    result = F.embedding(WORDS, table, padding_idx=padding)
+    assert_close(result.variance, table.variance[WORDS])
+    delta = torch.randn(2, 3, 3)
+    result.tape.back(result, delta, -delta.abs())
+    expected = torch.zeros(5, 3).index_add(0, WORDS.flatten(), delta.reshape(-1, 3))
+    expected[2] = 0.0
+    assert_close(learned(table)[0], expected)
+    assert not learned(table)[1][2].any()
+
+
+@pytest.mark.parametrize("setting", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
+def test_what_changes_the_table_is_refused(setting: dict[str, float]) -> None:
+    (table,) = leaves((5, 3))
+    with pytest.raises(ValueError, match="no moment rule"):
+        F.embedding(WORDS, table, **setting)  # type: ignore[arg-type]

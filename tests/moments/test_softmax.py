@@ -19,22 +19,10 @@ scores = st.lists(st.floats(-2.0, 2.0), min_size=3, max_size=3).map(torch.tensor
 CHOICES = pytest.mark.parametrize("activations", [MATCHED, LINEAR])
 
 
-def softmax_equations(m: Tensor, s: Tensor) -> Triple:
-    """The closed-form softmax as it is written down."""
-    top, spread = (m + s / 2).exp(), (2 * m + s).exp() * (s.exp() - 1)
-    total, wide = top.sum(-1, keepdim=True), spread.sum(-1, keepdim=True)
-    s_sum = (1 + wide / total**2).log()
-    m_sum = total.log() - s_sum / 2
-    c = (1 + spread / (total * top)).log()
-    s_a = s + s_sum - 2 * c
-    mean = (m - m_sum + s_a / 2).exp()
-    mean = mean / mean.sum(-1, keepdim=True)
-    return mean, (s_a.exp() - 1) * mean**2, mean * (s - c) / s
-
-
 def remax_equations(m: Tensor, s: Tensor) -> Triple:
     """Remax as it is written down."""
     top, spread, cdf = matched_relu(m, s)
+    top, spread = top.clamp_min(1e-6), spread.clamp_min(1e-6)
     total, wide = top.sum(-1, keepdim=True), spread.sum(-1, keepdim=True)
     s_top, s_sum = (1 + spread / top**2).log(), (1 + wide / total**2).log()
     c = (1 + spread / (total * top)).log()
@@ -47,22 +35,40 @@ def remax_equations(m: Tensor, s: Tensor) -> Triple:
     return mean, variance, torch.minimum((variance * s).sqrt(), slope) / s
 
 
-BOTH = pytest.mark.parametrize(
-    ("moments", "equations"),
-    [(softmax_moments, softmax_equations), (remax_moments, remax_equations)],
-    ids=["softmax", "remax"],
-)
+BOTH = pytest.mark.parametrize("moments", [softmax_moments, remax_moments])
+
+
+def test_remax_equals_its_equations() -> None:
+    m, s = 2.0 * randn(5, 7, seed=1), randn(5, 7, seed=2).square() + 0.1
+    pair = remax_moments(m, s), remax_equations(m, s)
+    for actual, expected in zip(*pair, strict=True):
+        close(actual, expected, 1e-8)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("std", [0.1, 0.5, 1.0, 2.0, 5.0])
+def test_softmax_over_the_regimes_of_users(classes: int, std: float) -> None:
+    """Mean within a tenth of a standard deviation, variance within a tenth, by draws."""
+    m = 2.0 * randn(classes, seed=classes)
+    s = torch.full_like(m, std**2)
+    mean, variance, slope = softmax_moments(m, s)
+    p = (m + std * randn(300_000, classes, seed=3)).softmax(-1)
+    wide = p.var(0) > 0.1 * p.var(0).max()  # variances of what is rarer are not seen in draws
+    assert ((mean - p.mean(0)).abs() < 0.05 * p.std(0))[wide].all()
+    torch.testing.assert_close(variance[wide], p.var(0)[wide], rtol=0.1, atol=0.0)
+    torch.testing.assert_close(slope[wide], (p * (1 - p)).mean(0)[wide], rtol=0.1, atol=0.0)
+
+
+def test_softmax_of_wide_scores() -> None:
+    """Four against zero, with a standard deviation of two: 0.81 ± 0.26."""
+    mean, variance, _ = softmax_moments(torch.tensor([4.0, 0.0, 0.0]), torch.full((3,), 4.0))
+    torch.testing.assert_close(mean[0].item(), 0.806, rtol=0.01, atol=0.0)
+    torch.testing.assert_close(variance[0].sqrt().item(), 0.261, rtol=0.02, atol=0.0)
 
 
 @BOTH
 class TestClosedForms:
-    def test_equal_their_equations(self, moments: Function, equations: Function) -> None:
-        m, s = 2.0 * randn(5, 7, seed=1), randn(5, 7, seed=2).square() + 0.1
-        pair = moments(m, s), equations(m, s)
-        for actual, expected in zip(*pair, strict=True):
-            close(actual, expected, 1e-9)
-
-    def test_means_add_up_to_one(self, moments: Function, equations: Function) -> None:
+    def test_means_add_up_to_one(self, moments: Function) -> None:
         m, s = 3.0 * randn(20, 6, seed=3), 4.0 * randn(20, 6, seed=4).square() + 1e-3
         close(moments(m, s)[0].sum(-1), torch.ones(20))
 
@@ -70,7 +76,7 @@ class TestClosedForms:
     @pytest.mark.parametrize("m", [[30.0, -30.0, 0.0], [0.0, 0.0], [1e3, 0.0, -1e3], [3.0]])
     @pytest.mark.parametrize("s", [0.0, 1e-12, 1.0, 50.0, 100.0, 1e4])
     def test_never_nan_and_always_positive(
-        self, moments: Function, equations: Function, dtype: torch.dtype, m: list[float], s: float
+        self, moments: Function, dtype: torch.dtype, m: list[float], s: float
     ) -> None:
         centre = torch.tensor(m, dtype=dtype)
         mean, variance, slope = moments(centre, torch.full_like(centre, s))
@@ -79,9 +85,7 @@ class TestClosedForms:
         assert (variance > 0).all()
         assert (slope >= 0).all()
 
-    def test_single_precision_keeps_its_digits(
-        self, moments: Function, equations: Function
-    ) -> None:
+    def test_single_precision_keeps_its_digits(self, moments: Function) -> None:
         """Where one class dominates and variances are small, plain sums cancel."""
         m, s = torch.tensor([9.0, 1.0, -4.0]), torch.tensor([1e-5, 2e-5, 1e-5])
         pair = moments(m.float(), s.float()), moments(m, s)
@@ -89,20 +93,10 @@ class TestClosedForms:
             torch.testing.assert_close(single.double(), double, rtol=2e-4, atol=1e-9)
 
 
-def test_softmax_variance_overflows_to_infinity() -> None:
-    m = torch.tensor([1.0, 0.0], dtype=torch.float32)
-    assert softmax_moments(m, torch.full_like(m, 200.0))[1].isinf().any()
-    y = torch.softmax(GaussianTensor(m, torch.full_like(m, 200.0)), -1)
-    assert isinstance(y, GaussianTensor)
-    assert y.variance.isinf().any()
-
-
-def test_probabilities_vary_by_no_more_than_they_can() -> None:
-    x = GaussianTensor(torch.tensor([1.0, 0.0, -1.0, 2.0]), torch.full((4,), 4.0))
-    y = torch.softmax(x, -1)
-    assert isinstance(y, GaussianTensor)
-    assert (softmax_moments(x.centre, x.variance)[1] > 1.0).any()
-    assert (y.variance <= y.centre * (1.0 - y.centre)).all()
+@pytest.mark.parametrize("s", [4.0, 200.0, 1e6])
+def test_probabilities_vary_by_no_more_than_they_can(s: float) -> None:
+    mean, variance, _ = softmax_moments(torch.tensor([1.0, 0.0, -1.0, 2.0]), torch.full((4,), s))
+    assert (variance <= mean * (1.0 - mean) * (1.0 + 1e-9)).all()
 
 
 class TestDraws:
@@ -213,13 +207,11 @@ class TestRules:
         close(one.variance, far.variance, 1e-9)
 
 
-def test_logarithm_of_softmax_is_the_gaussian_behind_it() -> None:
-    m, s = randn(4, seed=15), randn(4, seed=16).square() + 0.1
-    found = by_rule(nn.LogSoftmax(-1), [GaussianTensor(m, s)])
-    mean, variance, slope = softmax_moments(m, s)
-    close((found.mean + 0.5 * found.variance).exp(), mean)
-    close(torch.expm1(found.variance) * mean.square(), variance)
-    close(found.slopes[0].diagonal(), slope / mean)
+@pytest.mark.parametrize("std", [0.1, 1.0, 3.0])
+def test_logarithm_of_softmax(std: float) -> None:
+    m = randn(5, seed=15)
+    x = GaussianTensor(m, torch.full_like(m, std**2))
+    check_moments(nn.LogSoftmax(-1), [x], rtol=0.05, atol=0.03, only=("mean", "variance", "slopes"))
 
 
 def test_an_axis_is_needed_and_the_type_stays() -> None:

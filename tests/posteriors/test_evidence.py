@@ -54,6 +54,28 @@ def test_the_prior_found_is_a_maximum(structure: br.matrices.Structure, start: f
         assert evidence.log_evidence(matrix, MEAN, factor * best) < top
 
 
+def test_laplace_finds_the_prior_of_largest_evidence_for_every_structure() -> None:
+    """The prior that is found is the best on a fine grid, and the belief has it."""
+    x = randn(60, 3, seed=6)
+    y = (x[:, 0] + x[:, 1].square() > 0.5).long()
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    for structure in (br.Kronecker(), br.Kronecker(exact=True), br.Diagonal(), br.Dense()):
+        options = {"structure": structure, "empirical_prior": True, "learning_rate": 0.02}
+        learner = br.laplace(model, br.CategoricalLikelihood(), num_data=60, **options)  # type: ignore[arg-type]
+        state = learner.init()
+        for _ in range(100):
+            state, _ = learner.step(state, (x, y), donate=True)
+        mean, kept = state.posterior.mean, learner.family.structure
+        assert kept is not None
+        known = learner.finish(state, [(x, y)]).posterior.precision  # type: ignore[attr-defined]
+        curve = learner._curvature_at_mean(state, (x, y), 0)
+        found = evidence.prior_precision(curve, mean)
+        top = evidence.log_evidence(curve, mean, found)
+        for factor in torch.linspace(-2.0, 2.0, 41).exp().tolist():
+            assert evidence.log_evidence(curve, mean, factor * found) < top + 1e-4
+        close(known.logdet(), curve.damped(found).logdet(), 1e-6)
+
+
 def test_a_mean_of_zero_gives_a_large_and_finite_prior() -> None:
     zero = {k: torch.zeros_like(v) for k, v in MEAN.items()}
     assert 1e3 < evidence.prior_precision(curvature(br.Dense()), zero) <= 1e8

@@ -14,7 +14,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from bayesrule.matrices import Diagonal, DiagonalMatrix
 from bayesrule.posteriors import Gaussian, GaussianFamily, Mixture, MixtureFamily
-from bayesrule.posteriors.mixture_parts import BASELINE, LOGITS
+from bayesrule.posteriors.mixture import BASELINE, LOGITS
 from bayesrule.posteriors.points import Pull
 from bayesrule.rules import Natural
 from bayesrule.types import Derivatives, Local, Params
@@ -22,7 +22,6 @@ from bayesrule.types import Derivatives, Local, Params
 
 class TestMixture(FamilyContract):
     family = MixtureFamily(3, spread=0.8, curvature=0.4)
-    takes_earlier = False
 
     def posterior(self, seed: int = 0) -> Mixture:
         means = {k: v + randn(3, *v.shape, seed=seed + 1) for k, v in PARAMS.items()}
@@ -107,16 +106,28 @@ def slope(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
     return torch.autograd.grad(function(leaf).sum(), leaf, create_graph=True)[0]
 
 
-def objective(q: Mixture, prior: float) -> Callable[[Tensor], Tensor]:
+def log_density(q: Mixture, w: Tensor) -> Tensor:
+    """`log q` at many values of the weight."""
+    each = Normal(q.means["w"][:, 0], q.precision.values["w"][:, 0].rsqrt())
+    return (q.log_weights + each.log_prob(w.unsqueeze(1))).logsumexp(1)
+
+
+def earlier_mixture() -> Mixture:
+    """What was learned of earlier data: a narrow mode and a wide one."""
+    precision = DiagonalMatrix({"w": column(4.0, 0.8)})
+    weights = torch.tensor([0.4, -0.2], dtype=DTYPE)
+    return Mixture({"w": column(-1.3, 0.9)}, precision, weights, torch.zeros((), dtype=DTYPE))
+
+
+LOG_PRIORS: dict[str, tuple[Any, Callable[[Tensor], Tensor]]] = {
+    "N(0, 1/0.7)": (0.7, lambda w: -0.35 * w**2),
+    "mixture": (earlier_mixture(), lambda w: log_density(earlier_mixture(), w)),
+}
+
+
+def objective(q: Mixture, log_prior: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """`f = loss − log p + log q` at many values of the weight, without the loss's scale."""
-
-    def value(w: Tensor) -> Tensor:
-        logs = q.log_weights + Normal(
-            q.means["w"][:, 0], q.precision.values["w"][:, 0].rsqrt()
-        ).log_prob(w.unsqueeze(1))
-        return loss(w) + 0.5 * prior * w**2 + logs.logsumexp(1)
-
-    return value
+    return lambda w: loss(w) - log_prior(w) + log_density(q, w)
 
 
 def expected(q: Mixture, values: Tensor) -> Tensor:
@@ -125,9 +136,16 @@ def expected(q: Mixture, values: Tensor) -> Tensor:
     return each @ values.detach() * STEP
 
 
-def estimates(q: Mixture, use_price: bool, count: int = 4000) -> tuple[Tensor, Tensor, Tensor]:
+def estimates(
+    q: Mixture, given: Any, use_price: bool, count: int = 4000
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients, curvatures and gradients of the log weights at draws, (count, K)."""
-    prior = MixtureFamily(2).prior(0.7, ONE)
+    prior = MixtureFamily(2).prior(given, ONE)
+    # The average of the curvature: the precision without what the rule adds to it.
+    kept = (
+        q.precision.values["w"]
+        - prior.added_to(MixtureFamily(2).first_curvature(ONE, 0.0)).diagonal()["w"]
+    )
     source, rows = generator(6), []
     for _ in range(count):
         point = q.draw(source)
@@ -139,21 +157,21 @@ def estimates(q: Mixture, use_price: bool, count: int = 4000) -> tuple[Tensor, T
         found = point.pulled(local, Pull(1.0, 1.0, prior))
         # What the rule does with them: the prior's pull, and the distance from what there is.
         pulled = prior.pull_(found.gradient, q.coordinates().mean)
-        kept = q.precision.damped(-0.7).values["w"]
         moved = found.curvature.blocks["components"].values["w"] - kept  # type: ignore[union-attr]
         rows.append((pulled["w"][:, 0], moved[:, 0], found.gradient[LOGITS]))
     first, second, weights = (torch.stack(list(one)) for one in zip(*rows, strict=True))
     return first, second, weights
 
 
+@pytest.mark.parametrize("prior", LOG_PRIORS)
 @pytest.mark.parametrize("use_price", [False, True], ids=["Hessian", "Price"])
-def test_steps_at_draws_have_the_mean_of_quadrature(use_price: bool) -> None:
-    q = two_modes(0.3, -1.1)
-    value = objective(q, 0.7)
+def test_steps_at_draws_have_the_mean_of_quadrature(use_price: bool, prior: str) -> None:
+    q, (given, log_prior) = two_modes(0.3, -1.1), LOG_PRIORS[prior]
+    value = objective(q, log_prior)
     # The component of weight 0.2 takes 2·0.2 of its step.
     part = (2.0 * q.weights).clamp_max(1.0)
     assert float(part[1]) < 0.5
-    first, second, weights = estimates(q, use_price)
+    first, second, weights = estimates(q, given, use_price)
     z_close(first, part * expected(q, slope(value, GRID)))
     z_close(second, part * expected(q, slope(lambda one: slope(value, one), GRID)))
     each = expected(q, value(GRID))
@@ -219,7 +237,37 @@ def test_a_gaussian_posterior_of_earlier_data_is_a_prior() -> None:
     )
     first = MixtureFamily(2, curvature=0.5).init(ONE, weight=3.0, prior=prior)
     close(first.precision.values["w"], column(5.5, 5.5))
-    log_q = torch.stack([q.log_prob({"w": one}) for one in GRID[::50].unsqueeze(1)])
-    log_p = Normal(0.5, 0.5).log_prob(GRID[::50])
+    is_divergence(q, prior, Normal(0.5, 0.5).log_prob(GRID))
+
+
+def is_divergence(q: Mixture, prior: Any, log_p: Tensor) -> None:
+    """The estimates of the divergence have the mean of quadrature."""
+    log_q = log_density(q, GRID)
     found = torch.stack([q.kl(prior, generator(seed)) for seed in range(100)])
-    z_close(found, float((log_q.exp() * (log_q - log_p)).sum() * 50 * STEP))
+    z_close(found, float((log_q.exp() * (log_q - log_p)).sum() * STEP))
+
+
+def test_a_mixture_of_earlier_data_is_a_prior() -> None:
+    earlier, q = earlier_mixture(), two_modes(0.0, 0.2)
+    prior = MixtureFamily(2).prior(earlier, ONE)
+    is_divergence(q, prior, log_density(earlier, GRID))
+    theta = {"w": column(0.3)[0]}
+    close(prior.log_prob(theta), earlier.log_prob(theta))
+    # The first belief is as narrow as the Gaussian with the earlier moments and the new data say.
+    first = MixtureFamily(2, curvature=0.5).init(ONE, weight=3.0, prior=prior)
+    close(first.precision.values["w"], 1.5 + column(1.0, 1.0) / earlier.variance()["w"])
+
+
+def test_a_single_earlier_component_is_a_gaussian_prior() -> None:
+    """Then nothing of the prior is left to draws."""
+    width, zero = DiagonalMatrix({"w": column(4.0)}), torch.zeros((), dtype=DTYPE)
+    alone = Mixture({"w": column(0.5)}, width, column(0.0)[0], zero)
+    gaussian = Gaussian({"w": column(0.5)[0]}, width.only(("w",)))
+    q, steps = two_modes(0.0, 0.2), []
+    for earlier in (alone, gaussian):
+        point, prior = q.draw(generator(1)), MixtureFamily(2).prior(earlier, ONE)
+        curvature = DiagonalMatrix({"w": column(2.0)[0]})
+        local = Local(column(3.0).sum(), {"w": column(1.5)[0]}, curvature, {})
+        steps.append(point.pulled(local, Pull(1.0, 1.0, prior)))
+    close(steps[0].gradient["w"], steps[1].gradient["w"])
+    close(steps[0].curvature.diagonal()["w"], steps[1].curvature.diagonal()["w"])  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 import bayesrule as br
 from bayesrule.curvature import GGN, Curvature, Hessian, PerExample, Price
 from bayesrule.matrices import Dense, Diagonal
-from bayesrule.posteriors import Gaussian, GaussianFamily, MixtureFamily, PerGroup
+from bayesrule.posteriors import Gaussian, GaussianFamily, GaussianPrior, MixtureFamily, PerGroup
 from bayesrule.rules import Natural
 
 ONE = {"w": torch.zeros(1, dtype=DTYPE)}
@@ -56,7 +56,13 @@ class Pair(Shape):
 
 
 def learned(
-    model: Shape, y: Tensor, curvature: Curvature, family: Any, steps: int = 700, draws: int = 4
+    model: Shape,
+    y: Tensor,
+    curvature: Curvature,
+    family: Any,
+    steps: int = 700,
+    draws: int = 4,
+    prior: Any = GaussianPrior(0.5),  # noqa: B008
 ) -> Any:
     learning_rate = br.schedules.cosine(0.08, steps, warmup=50, final=0.01)
     rate = br.schedules.cosine(0.03, steps, warmup=50, final=0.005)
@@ -68,7 +74,7 @@ def learned(
         expectation=br.Draws(draws),
         curvature=curvature,
         rule=Natural(learning_rate, rate, retract=True),
-        prior_precision=0.5,
+        prior=prior,
     )
     state, x = learner.init(seed=1), torch.zeros(len(y), 1, dtype=DTYPE)
     for _ in range(steps):
@@ -133,6 +139,19 @@ def test_squares_of_examples_find_the_modes() -> None:
     order = q.means["w"][:, 0].argsort()
     close(q.means["w"][order, 0], torch.tensor([-1.43, 1.13], dtype=DTYPE), 0.08)
     assert abs(float(q.weights[order[1]]) - right) < 0.15
+
+
+@pytest.mark.parametrize("curvature", [Price(), Hessian()], ids=repr)
+def test_modes_learned_from_two_parts_of_the_data(curvature: Curvature) -> None:
+    """The mixture of the first part is the prior of the second: continual learning."""
+    model = Shape(square, 0.3)
+    earlier = learned(model, TARGETS[:2], curvature, MixtureFamily(2))
+    later = learned(model, TARGETS[2:], curvature, MixtureFamily(2), prior=earlier)
+    log_p = square_case(Price())[2]
+    assert divergence(log_density(later, LINE), log_p, STEP) < 0.1
+    # Without the first part it is another belief.
+    alone = learned(model, TARGETS[2:], curvature, MixtureFamily(2))
+    assert divergence(log_density(alone, LINE), log_p, STEP) > 0.15
 
 
 def test_modes_of_unequal_mass() -> None:

@@ -20,7 +20,7 @@ from bayesrule.posteriors import (
     Prior,
     as_prior,
 )
-from bayesrule.posteriors.product_prior import ProductPrior
+from bayesrule.posteriors.product import ProductPrior
 from bayesrule.types import Params
 
 PARAMS = {"w": randn(2, 2, seed=1), "b": randn(2, seed=2)}

@@ -1,23 +1,33 @@
 """Kronecker-factored Gaussians in their own bases against the same ones without."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from contracts.family import PARAMS, FamilyContract
-from exact import TableRows, close, columns, dense, flat
-from torch import Tensor
+from exact import TableRows, close, columns, dense, flat, randn
+from torch import Tensor, nn
 
+import bayesrule as br
 from bayesrule.matrices import Diagonal, Kronecker
-from bayesrule.matrices.rotation import Rotation
-from bayesrule.posteriors import Gaussian, GaussianFamily, Posterior, Rotated, RotatedFamily
+from bayesrule.matrices.kronecker import Rotation
+from bayesrule.posteriors import (
+    EarlierPosterior,
+    Gaussian,
+    GaussianFamily,
+    Posterior,
+    Rotated,
+    RotatedFamily,
+)
 from bayesrule.tensors import vectors
-from bayesrule.types import Params
+from bayesrule.types import Params, State
 
 
 class RotatedContract(FamilyContract):
     """The promises of a family, and to be the same as a twin in the usual bases."""
 
     structure: Kronecker
-    takes_earlier = False
 
     @property
     def family(self) -> RotatedFamily:  # type: ignore[override]
@@ -58,6 +68,15 @@ class RotatedContract(FamilyContract):
         close(vectors.dot(seen, seen), vectors.dot(PARAMS, PARAMS))
         close(flat(rotation.back(seen)), flat(PARAMS))
 
+    def test_an_earlier_belief_pulls_in_other_bases_as_in_the_usual_ones(self) -> None:
+        q, p, zeros = self.posterior(), self.twin(1), vectors.zeros_like(PARAMS)
+        pulled = EarlierPosterior(p).pull_(zeros, q.mean, 0.3)
+        for earlier in (p, self.posterior(1)):
+            prior = q.seen(self.family.prior(earlier, PARAMS))
+            at = q.coordinates().mean
+            found = prior.pull_(vectors.zeros_like(at), at, 0.3)
+            close(flat(q.rotation.back(found)), flat(pulled))
+
     def num_parameters(self, q: Posterior) -> int:
         """The bases and eigenvalues follow from the factors; they are kept, not learned."""
         twin = self.twin().num_parameters
@@ -89,3 +108,23 @@ def test_only_kronecker_has_such_bases() -> None:
     with pytest.raises(TypeError, match=r"takes Kronecker\(\), got Diagonal\(\); use Gaussian"):
         RotatedFamily(Diagonal())
     assert isinstance(RotatedFamily(Kronecker()), GaussianFamily)
+
+
+@pytest.mark.parametrize("inverse_every", [1, 5])
+@pytest.mark.parametrize("method", [br.noisy_kfac, br.noisy_ekfac])
+def test_kronecker_factors_in_any_bases_learn_on(
+    method: Callable[..., br.Learner], inverse_every: int
+) -> None:
+    """Whether the earlier belief was kept in eigenbases, and whether the later one is."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    batch = randn(20, 3, seed=1), randn(20, 1, seed=2)
+
+    def learned(**options: Any) -> tuple[br.Learner, State]:
+        likelihood = br.GaussianLikelihood(noise=0.5)
+        learner = method(net.double(), likelihood, num_data=20, **options)
+        return learner, learner.step(learner.init(), batch)[0]
+
+    _, earlier = learned(inverse_every=inverse_every)
+    learner, later = learned(prior=earlier.posterior)
+    close(earlier.posterior.kl(learner.prior), 0.0)
+    assert 0.0 < float(later.posterior.kl(learner.prior)) < float("inf")

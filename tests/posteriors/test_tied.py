@@ -133,9 +133,10 @@ def test_channels_may_lie_last(shape: tuple[int, int, int, int], rank: int) -> N
     moved = KTied({"c": mean.contiguous(memory_format=last)}, scales)
     close(moved.std()["c"], plain.std()["c"])
     assert moved.std()["c"].stride() == moved.mean["c"].stride(), "read together, so laid out alike"
-    wanted = plain.scale_gradients({"c": slope.clone()})
+    no_kl = ScaleKL(0.0, 0.0)
+    wanted = plain.scale_gradients({"c": slope.clone()}, 1.0, no_kl)
     for given in (slope.clone(), slope.contiguous(memory_format=last)):
-        found = moved.scale_gradients({"c": given})
+        found = moved.scale_gradients({"c": given}, 1.0, no_kl)
         for name, value in wanted.items():
             close(found[name], value)
 

@@ -86,9 +86,12 @@ def test_classes_equal_the_metrics() -> None:
     mean = probs.mean(0)
     wanted = {
         "accuracy": (mean.argmax(-1) == y).float().mean(),
+        "balanced_accuracy": metrics.balanced_accuracy(mean, y),
         "nll": -mean[torch.arange(30), y].log().mean(),
         "brier": metrics.brier(mean, y),
         "ece": metrics.ece(mean, y, bins=ECE_BINS),
+        "auroc": metrics.class_auroc(mean, y),
+        "average_precision": metrics.average_precision(mean, y),
     }
     assert found == pytest.approx({name: float(v) for name, v in wanted.items()}, rel=1e-5)
 

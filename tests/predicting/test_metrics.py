@@ -163,6 +163,30 @@ def test_auroc_equals_sklearn_with_ties(inside: list[int], outside: list[int]) -
     close(metrics.auroc(torch.tensor(inside)[:, None], strided), got)
 
 
+@quick
+@given(seeds, st.integers(2, 40), st.integers(2, 4), st.booleans())
+def test_scores_for_imbalanced_classes_equal_sklearn(seed: int, n: int, c: int, ties: bool) -> None:
+    probs, y = classes(n, c, seed, ties)
+    truth, present = np.eye(c)[y], y.unique()
+    found = reference.recall_score(y, probs.argmax(-1), labels=present, average="macro")
+    close(metrics.balanced_accuracy(probs, y), found)
+    precision = reference.average_precision_score(truth[:, present], probs[:, present])
+    close(metrics.average_precision(probs, y), precision)
+    if len(present) < 2:
+        assert metrics.class_auroc(probs, y).isnan()
+    else:
+        ranked = reference.roc_auc_score(truth[:, present], probs[:, present])
+        close(metrics.class_auroc(probs, y), ranked)
+
+
+def test_one_class_for_all_looks_good_by_accuracy_alone() -> None:
+    probs, y = torch.tensor([[0.9, 0.1]] * 20), torch.tensor([0] * 19 + [1])
+    close(metrics.accuracy(probs, y), 0.95, 1e-6)
+    close(metrics.balanced_accuracy(probs, y), 0.5, 1e-6)
+    close(metrics.class_auroc(probs, y), 0.5, 1e-6)
+    close(metrics.average_precision(probs, y), (0.95 + 0.05) / 2, 1e-6)
+
+
 def test_coverage_includes_the_bounds_and_sharpness_is_the_width() -> None:
     lower, upper = torch.zeros(4), torch.tensor([1.0, 1.0, 2.0, 0.0])
     close(metrics.coverage(lower, upper, torch.tensor([0.0, 1.5, 2.0, -0.1])), 0.5)

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule.matrices import DiagonalMatrix, IsotropicMatrix
 from bayesrule.posteriors import Gaussian, KTied, MeanField, PointBelief, Posterior, Product
-from bayesrule.predicting.spectra import (
+from bayesrule.predicting.scales import (
     Spectrum,
     compress,
     compressed_parameters,
-    explained_variance,
     spectrum,
 )
 from bayesrule.types import Params
@@ -53,7 +52,6 @@ def test_singular_values_and_shares_are_numpys() -> None:
         close(one.explained, torch.from_numpy(values**2 / (values**2).sum()))
         close(one.cumulative, one.explained.cumsum(0))
         close(one.cumulative[-1], 1.0)
-        close(explained_variance(std), one.explained)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])

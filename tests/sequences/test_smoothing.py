@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.sequences import Online, SeriesState, SeriesStep, rts_smoother
-from bayesrule.sequences.carried import leaves
+from bayesrule.sequences.online import leaves
 
 
 def walked(

@@ -34,12 +34,25 @@ SERVER.set_forkserver_preload(PRELOAD)
     [
         (vogn, {"batch_size": 4}, "batch_size=5, this one has batch_size=4"),
         (vogn, {"seed": 1}, "seed=0, this one has seed=1"),
-        (laplace, {}, "parts="),
+        (laplace, {}, "parts.posterior=Diagonal, this one has parts.posterior=Dense"),
         (lambda: vogn(prior_precision=2.0), {}, "prior_precision=1.0, this one has"),
         (lambda: vogn(temperature=0.5), {}, "temperature=1.0, this one has"),
-        (lambda: vogn(num_data=40), {}, "num_data=20, this one has num_data=40"),
+        (lambda: vogn(learning_rate=0.2), {}, "rule.learning_rate=0.1, this one has rule.lear"),
+        (lambda: vogn(rate=2e-3), {}, "rule.rate=0.001, this one has rule.rate=0.002"),
+        (lambda: vogn(momentum=0.5), {}, "rule.momentum.decay=0.9, this one has rule.mom"),
+        (lambda: vogn(draws=2), {}, "expectation.num=1, this one has expectation.num=2"),
     ],
-    ids=["batch size", "seed", "method", "prior", "temperature", "data"],
+    ids=[
+        "batch size",
+        "seed",
+        "method",
+        "prior",
+        "temperature",
+        "learning rate",
+        "rate",
+        "momentum",
+        "draws",
+    ],
 )
 def test_another_run_in_the_same_folder_is_refused(
     learner: Callable[[], Learner], options: dict[str, Any], what: str, tmp_path: Path
@@ -53,7 +66,9 @@ def test_another_run_in_the_same_folder_is_refused(
 
 def test_starting_over_leaves_nothing_of_the_run_before(tmp_path: Path) -> None:
     train_case("early stopping", tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
+    mine = ["best-model.safetensors", ".download.safetensors.7.part", "notes.txt"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -61,9 +76,10 @@ def test_starting_over_leaves_nothing_of_the_run_before(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fit(vogn(), (X, Y), epochs=2, out=tmp_path, resume=False, callback=stop)
     # Interrupted before its first checkpoint: the older run must not seem to be this one.
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(mine)
     run = fit(vogn(), (X, Y), epochs=2, out=tmp_path)
     assert checkpoint.same(run.state, fit(vogn(), (X, Y), epochs=2).state)
+    assert all((tmp_path / name).read_text() == "mine" for name in mine)
 
 
 def test_a_finished_run_is_loaded_and_can_be_prolonged(tmp_path: Path) -> None:
@@ -159,7 +175,7 @@ def assert_ends_as_if_uninterrupted(case: str, out: Path) -> None:
     # Nothing half written, and no more than one best state, is left.
     left = sorted(path.name for path in out.iterdir())
     best = [f"best-{whole.best_epoch}.safetensors"] if whole.best_epoch else []
-    assert left == [*best, "checkpoint.safetensors", "final.safetensors"]
+    assert left == [*best, "checkpoint.safetensors", "files.json", "final.safetensors"]
 
 
 @pytest.fixture

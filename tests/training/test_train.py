@@ -194,7 +194,7 @@ def test_a_loss_that_is_no_number_stops_and_leaves_earlier_checkpoints(tmp_path:
             x.fill_(float("nan"))
 
     options: dict[str, Any] = {"epochs": 4, "out": tmp_path, "checkpoint_seconds": 0.0}
-    with pytest.raises(TrainingError, match=r"loss is nan in epoch 3 .*smaller learning_rate"):
+    with pytest.raises(TrainingError, match=r"loss is nan in epoch 3 .*row 0, column 0"):
         fit(quick(), (x, Y), callback=poison, **options)
     assert len(checkpoint.facts(tmp_path / "checkpoint.safetensors")["history"]) == 2
     assert not (tmp_path / "final.safetensors").exists()
@@ -211,6 +211,58 @@ def test_weights_that_are_no_numbers_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="weights are not finite in epoch 1"):
         fit(learner, (X, Y), epochs=1, batch_size=20, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def spoiled(tensor: torch.Tensor, *place: int, value: float = math.nan) -> torch.Tensor:
+    """A tensor with one number that is none."""
+    new = tensor.clone()
+    new[place] = value
+    return new
+
+
+@pytest.mark.parametrize(
+    ("train", "where"),
+    [
+        ((spoiled(X, 7, 0), Y), "training inputs have nan in row 7, column 0 "),
+        ((X, spoiled(Y, 3, 0, value=math.inf)), "training targets have inf in row 3, column 0 "),
+        (
+            DataLoader(TensorDataset(X, spoiled(Y, 13, 0)), 5),
+            "training targets have nan in row 3, column 0 of batch 2 ",
+        ),
+    ],
+    ids=["inputs", "targets", "loader"],
+)
+def test_data_that_are_not_finite_are_blamed_by_row_and_column(train: Any, where: str) -> None:
+    with pytest.raises(TrainingError, match=f"The {where}") as problem:
+        fit(quick(), train, epochs=1)
+    assert "learning_rate" not in str(problem.value)
+
+
+def test_parameters_that_are_not_finite_are_blamed_by_name() -> None:
+    learner = quick()
+    with torch.no_grad():
+        learner.model[2].bias.fill_(math.nan)  # type: ignore[index, operator]
+    with pytest.raises(TrainingError, match=r"parameter '2\.bias' was not finite when training"):
+        fit(learner, (X, Y), epochs=1)
+
+
+def test_weights_that_a_step_spoils_are_named() -> None:
+    likelihood = GaussianLikelihood(noise=1e-4)
+    learner = bayesrule.sgd(net(), likelihood, num_data=20, learning_rate=1e38)
+    with pytest.raises(TrainingError, match=r"The first is '0\.weight'; a smaller learning_rate"):
+        fit(learner, (X, Y), epochs=1, batch_size=20)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [(X[:15], Y[:15]), TensorDataset(X[:15], Y[:15]), DataLoader(TensorDataset(X[:15], Y[:15]), 4)],
+    ids=["tensors", "dataset", "loader"],
+)
+def test_num_data_is_the_number_of_examples(train: Any) -> None:
+    with pytest.raises(ValueError, match=r"num_data=20, but there are 15 examples.*num_data=15"):
+        fit(quick(), train, epochs=1)
+    part = torch.utils.data.SubsetRandomSampler(range(20))
+    fit(quick(), DataLoader(TensorDataset(X.repeat(2, 1), Y.repeat(2, 1)), sampler=part), epochs=1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,10 @@ from bayesrule import likelihoods
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
-from bayesrule.methods.smooth import smooth
+from bayesrule.methods.variational import smooth
 from bayesrule.schedules import cosine
 from bayesrule.training.models import mlp
-from bayesrule.training.train import Epoch, Run, fit
-from bayesrule.types import State
+from bayesrule.training.train import Run, fit
 
 Method = Callable[..., Learner]
 
@@ -30,17 +28,12 @@ def _by_name() -> dict[str, type[Likelihood]]:
     table = {}
     for name in likelihoods.__all__:
         stem, likelihood = name.removesuffix("Likelihood"), getattr(likelihoods, name)
-        if stem and stem != name and not any(map(_required, _parameters(likelihood))):
+        if stem in ("", name):
+            continue
+        parameters = inspect.signature(likelihood).parameters.values()
+        if all(parameter.default is not parameter.empty for parameter in parameters):
             table[re.sub("(?<!^)(?=[A-Z])", "_", stem).lower()] = likelihood
     return table
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function).parameters.values())
-
-
-def _required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is inspect.Parameter.empty
 
 
 _LIKELIHOODS = _by_name()
@@ -97,12 +90,15 @@ class Recipe:
 
     def for_data(self, num_data: int) -> Recipe:
         """The same recipe with epochs and batch size worked out for so many examples."""
+        epochs, size = self._epochs_and_size(num_data)
+        return replace(self, epochs=epochs, batch_size=size)
+
+    def _epochs_and_size(self, num_data: int) -> tuple[int, int]:
         if num_data < 1:
             raise ValueError("There are no examples to learn from.")
         course = self.course
         size = self.batch_size or (num_data if course.whole else min(course.batch, num_data))
-        epochs = self.epochs or course.epochs(-(-num_data // size), self.steps)
-        return replace(self, epochs=epochs, batch_size=size)
+        return self.epochs or course.epochs(-(-num_data // size), self.steps), size
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
@@ -121,63 +117,36 @@ class Recipe:
         """The learner; `targets` is the number of target columns or classes."""
         method = find(self.method)
         refuse_unknown(method, self.options)
-        chosen = record(self.method).training_options(num_data, self._num_steps(num_data))
-        options = {**chosen, **self.options}
-        options |= self._learning_rate(method, options, num_data)
+        epochs, size = self._epochs_and_size(num_data)
+        steps = epochs * -(-num_data // size)
+        options = {**record(self.method).training_options(num_data, steps), **self.options}
+        parameter = inspect.signature(method).parameters.get("learning_rate")
+        if parameter is not None and not self.linear:
+            rate = options.get("learning_rate", parameter.default)
+            options["learning_rate"] = rate if callable(rate) else cosine(rate, steps=steps)
         module = self.network(inputs, targets)
         return method(module, self._likelihood(), num_data=num_data, **options)
-
-    def _learning_rate(
-        self, method: Method, options: Mapping[str, Any], num_data: int
-    ) -> dict[str, Any]:
-        """The learning rate by its name; nothing for methods that have none."""
-        parameter = inspect.signature(method).parameters.get("learning_rate")
-        if parameter is None:
-            return {}
-        rate = options.get("learning_rate", parameter.default)
-        if not self.linear and not callable(rate):
-            rate = cosine(rate, steps=self._num_steps(num_data))
-        return {"learning_rate": rate}
-
-    def _num_steps(self, num_data: int) -> int:
-        recipe = self.for_data(num_data)
-        assert recipe.epochs is not None
-        assert recipe.batch_size is not None
-        return recipe.epochs * -(-num_data // recipe.batch_size)
 
     def _likelihood(self) -> Likelihood:
         if self.likelihood == "gaussian":
             return GaussianLikelihood(**self.course.noise)
         return _LIKELIHOODS[self.likelihood]()
 
-    def fit(
-        self,
-        x: Tensor,
-        y: Tensor,
-        targets: int,
-        *,
-        validation: tuple[Tensor, Tensor] | None = None,
-        out: str | os.PathLike[str] | None = None,
-        progress: bool | None = None,
-        resume: bool = True,
-        callback: Callable[[Learner, State, Epoch], None] | None = None,
-    ) -> Run:
-        """Trains on tensors: x (n, d) standardised, y (n, D) standardised or (n,) class numbers."""
-        recipe = self.for_data(len(y))
-        assert recipe.epochs is not None
-        assert recipe.batch_size is not None
+    def fit(self, x: Tensor, y: Tensor, targets: int, **more: Any) -> Run:
+        """Trains on tensors: x (n, d) standardised, y (n, D) standardised or (n,) class numbers.
+
+        `more` goes to `training.fit`: `validation`, `out`, `progress`, `resume`, `callback`.
+        """
+        epochs, size = self._epochs_and_size(len(y))
+        learner = self.learner(x.shape[1], targets, len(y))
         return fit(
-            self.learner(x.shape[1], targets, len(y)),
+            learner,
             (x, y),
-            epochs=recipe.epochs,
-            batch_size=recipe.batch_size,
-            validation=validation,
+            epochs=epochs,
+            batch_size=size,
             patience=self.patience,
             seed=self.seed,
-            out=out,
-            progress=progress,
-            resume=resume,
-            callback=callback,
+            **more,
         )
 
     def to_json(self) -> str:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
 from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.recipe import Recipe
+from bayesrule.app.typed import check_types
 from bayesrule.predicting.predict import How
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.training.checkpoint import CheckpointError, facts, write_atomically
+from bayesrule.training.checkpoint import CheckpointError, facts
+from bayesrule.training.files import NAME as LIST
+from bayesrule.training.files import Files
+from bayesrule.training.folder import CHECKPOINT, FINAL
 from bayesrule.training.train import Run, load_run
 
 FORMAT = 1
+_WEIGHTS = ("checkpoint.safetensors", "best-*.safetensors", "final.safetensors")
+_DESCRIPTIONS = ("model.json", "run.json", LIST)
 
 
 @dataclass(frozen=True)
@@ -66,22 +72,50 @@ def claim_folder(
         "num_data": num_data,
         "data": data,
     }
-    if not start_over and _run_files(folder):
+    _refuse_name(folder)
+    files = run_files(folder)
+    for own in ("model.json", "run.json", None):
+        files.refuse_foreign(own)
+    if files.weights() and not start_over:
         _refuse_another(folder, document)
-        return _epochs_done(folder)
-    staged = folder / "model.json.next"
-    write_atomically(staged, json.dumps(document, indent=2).encode())
+        return epochs_done(folder)
     # Old weights next to a new model.json would be read as weights of the new model.
-    for old in (*_run_files(folder), folder / "run.json"):
-        old.unlink(missing_ok=True)
-    os.replace(staged, folder / "model.json")
+    old = [*files.weights(), *(name for name in ("run.json",) if name in files)]
+    files.write("model.json", json.dumps(document, indent=2).encode(), instead_of=old)
     return 0
 
 
-def _run_files(folder: Path) -> list[Path]:
-    """The files of weights that a run writes; other files in the folder are left alone."""
-    names = ("checkpoint", "best-*", "final")
-    return [file for name in names for file in folder.glob(f"{name}.safetensors")]
+def run_files(folder: Path) -> Files:
+    """What a run wrote into a folder; former versions kept no list of it."""
+    files = Files(folder)
+    for name, word in (("model.json", "recipe"), ("run.json", "versions")):
+        with contextlib.suppress(OSError, ValueError):
+            if name not in files and word in json.loads((folder / name).read_text()):
+                files.adopt(name)
+    return files
+
+
+def epochs_done(folder: Path) -> int:
+    """How many epochs the last checkpoint in a folder has, 0 where there is none."""
+    checkpoint = folder / CHECKPOINT
+    return len(facts(checkpoint).get("history", ())) if checkpoint.is_file() else 0
+
+
+def belongs_to_a_run(file: Path) -> bool:
+    """Whether a path is that of a file which a run writes, in a folder that holds a run."""
+    real = file.resolve()
+    own = (*_DESCRIPTIONS, *_WEIGHTS, ".*")
+    return (real.parent / "model.json").is_file() and any(real.match(name) for name in own)
+
+
+def _refuse_name(folder: Path) -> None:
+    """Raises where weights could be written and never read: safetensors takes names in UTF-8."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as problem:
+        raise CheckpointError(
+            f"The name of the folder {folder} is not text in UTF-8. Use another name."
+        ) from problem
 
 
 def _refuse_another(folder: Path, document: dict[str, Any]) -> None:
@@ -102,27 +136,35 @@ def _refuse_another(folder: Path, document: dict[str, Any]) -> None:
         )
 
 
-def _epochs_done(folder: Path) -> int:
-    file = folder / "checkpoint.safetensors"
-    return len(facts(file).get("history", ())) if file.is_file() else 0
-
-
 def read_model(folder: Path) -> SavedModel:
     """A trained model from its folder."""
+    _refuse_name(folder)
     document = _document(folder)
     try:
         recipe = Recipe.from_json(json.dumps(document["recipe"]))
         encoder = Encoder.from_json(json.dumps(document["encoder"]))
         num_data = int(document["num_data"])
+        _check_values(recipe, encoder)
         learner = recipe.learner(len(encoder.feature_names), encoder.num_outputs, num_data)
-    except (KeyError, TypeError, ValueError) as problem:
+    except Exception as problem:  # whatever a document may hold that nobody wrote
         raise _damaged(folder / "model.json", problem) from problem
-    if not (folder / "final.safetensors").is_file():
+    # Versions before this one kept no list of files.
+    if "model.json" in (files := Files(folder)):
+        files.check("model.json")
+    if not (folder / FINAL).is_file():
         raise CheckpointError(
             f"{folder} holds no finished run. If training was interrupted, the same fit command "
             "continues where it stopped."
         )
     return SavedModel(encoder, load_run(learner, folder))
+
+
+def _check_values(recipe: Recipe, encoder: Encoder) -> None:
+    """Raises where a recipe or an encoder holds what none would be made with."""
+    for part in (recipe, encoder):
+        check_types(part)
+    if not min(encoder.target_std, *(getattr(one, "std", 1.0) for one in encoder.columns)) > 0:
+        raise ValueError("a standard deviation in it is not above zero")
 
 
 def _document(folder: Path) -> dict[str, Any]:
@@ -133,11 +175,11 @@ def _document(folder: Path) -> dict[str, Any]:
             "Make one with: bayesrule fit DATA --target COLUMN --out FOLDER"
         )
     try:
-        document = json.loads(file.read_text())
+        document = json.loads(file.read_bytes(), parse_constant=_no_number)
         version = document["format"]
         if not isinstance(document["recipe"], dict):
             raise TypeError("its recipe is not a table of names and values")
-    except (ValueError, TypeError, KeyError) as problem:
+    except (ValueError, TypeError, KeyError, RecursionError) as problem:
         raise _damaged(file, problem) from problem
     if version != FORMAT:
         raise CheckpointError(
@@ -145,6 +187,10 @@ def _document(folder: Path) -> dict[str, Any]:
             "Use the version that wrote it, or fit again."
         )
     return document
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"it holds {constant}, which is no number")
 
 
 def _damaged(file: Path, problem: Exception) -> CheckpointError:

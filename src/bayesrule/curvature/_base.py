@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
@@ -19,9 +19,10 @@ from bayesrule.matrices import Structure
 from bayesrule.moments import Activations, Propagation
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
-from bayesrule.tensors.network import Inputs, Network
+from bayesrule.tensors.network import Inputs, Network, as_leaves, copies, num_examples
 from bayesrule.tensors.stand_in import named_gradients
-from bayesrule.types import Derivatives, Local, Params
+from bayesrule.tensors.unfit import check_outputs
+from bayesrule.types import Derivatives, Local, Params, Part, State
 
 Streams = tuple[Any, Any, Callable[[], AbstractContextManager[None]]]
 """Where targets and weights are drawn from, and the context in which the module itself draws."""
@@ -76,18 +77,44 @@ class Problem:
 
     def forward(self, params: Params) -> Tensor:
         """The outputs at the given weights."""
-        return self.network(params, self.buffers, self.x, training=self.training)
+        outputs = self.network(params, self.buffers, self.x, training=self.training)
+        return check_outputs(outputs, num_examples(self.x))
 
     def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood of the batch, and the gradient of it, scaled, in outputs."""
+        loss, slope = self.slope(outputs, self.y)
+        return loss, slope * self.scale
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The negative log-likelihood of targets, and its gradient in the outputs."""
         leaf = outputs.detach().requires_grad_()
-        loss = self.nll(leaf, self.y)
-        (slope,) = torch.autograd.grad(loss, leaf)
-        return loss.detach(), slope * self.scale
+        loss = self.nll(leaf, targets)
+        (slope,) = torch.autograd.grad(loss, leaf, torch.ones_like(loss))
+        return loss.detach(), slope
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)`."""
         return -self.likelihood.log_prob(outputs, targets, self.likelihood_state).sum()
+
+    @torch.no_grad()
+    def nll_at(self, expectation: Expectation, posterior: Posterior) -> Tensor:
+        """`−Σ log p(y | f)`, summed over the points of an expectation as well."""
+        tracked = posterior.must_track
+        points = expectation.points(posterior, self.draws, tracked=tracked)  # type: ignore[arg-type]
+        each = [self.nll(self.forward(point.params), self.y) for point in points]
+        return torch.stack(each).sum(0)
+
+    def again(self, state: State, streams: Streams) -> Self:
+        """The same batch, looked at from another state."""
+        targets, draws, module = streams
+        return replace(
+            self,
+            likelihood_state=state.likelihood,
+            buffers=copies(state.buffers),
+            targets=targets,
+            draws=draws,
+            module_randomness=module,
+        )
 
     def sample(self, outputs: Tensor) -> Tensor:
         """Targets drawn from the model."""
@@ -176,46 +203,30 @@ class Here(NamedTuple):
     posterior: Posterior
 
 
-class Curvature(ABC):
-    """Which second-order information of the loss is estimated, and how.
+class Curvature(Part, ABC):
+    """Which second-order information of the loss is estimated: what it needs, what it gives."""
 
-    - `look`: what it must be shown: the loss at weights, draws within the layers, or moments.
-    - `needs_draws`: it cannot be taken at the mean; `at_mean`: nowhere else.
-    - `gives_curvature`: False where there are gradients only.
-    - `may_be_negative`: an estimate may be negative.
-    - `additive`: `local` alone gives it, summed over examples, so batches can be added up.
-    - `needs_rows`: it looks at the gradients of single examples.
-    - `takes_coordinates`: it works where weights are made from other coordinates or bases.
-    - `from_gradient`: the gradient of a batch is all that it needs of the loss.
-    - `diagonal_only`: it gives one number for each weight, whatever structure is asked for.
-    - `slopes_only`: what it gives are slopes in standard deviations, for rules that move those.
-    - `whole_data`: it is scaled to the whole data set; False where a batch stands for itself.
-    - `asks`: the abilities of a likelihood that it needs.
-    - `of_weights`: it looks at weights and outputs alone, not at the way from the mean to a draw.
-    - `draws_together`: several draws at once give what one after another gives.
-    - `draws_targets`: it draws targets from the model.
-    """
-
-    look: Look = Look.WEIGHTS
-    needs_draws: bool = False
-    at_mean: bool = False
-    gives_curvature: bool = True
+    look: Look = Look.WEIGHTS  # What it must be shown: the loss at weights, in layers, or moments.
+    needs_draws: bool = False  # It cannot be taken at the mean.
+    at_mean: bool = False  # It can be taken nowhere else.
+    gives_curvature: bool = True  # False where there are gradients only.
     may_be_negative: bool = False
-    additive: bool = True
-    needs_rows: bool = False
-    takes_coordinates: bool = False
-    from_gradient: bool = False
-    diagonal_only: bool = False
-    slopes_only: bool = False
-    whole_data: bool = True
-    of_weights: bool = False
-    draws_targets: bool = False
-    draws_together: bool = True
-    asks: tuple[str, ...] = ()
+    additive: bool = True  # `local` alone gives it, summed over examples: batches can be added up.
+    needs_rows: bool = False  # It looks at the gradients of single examples.
+    takes_coordinates: bool = False  # It works where weights are made from other coordinates.
+    from_gradient: bool = False  # The gradient of a batch is all that it needs of the loss.
+    diagonal_only: bool = False  # One number for each weight, whatever structure is asked for.
+    slopes_only: bool = False  # It gives slopes in standard deviations, for rules that move those.
+    whole_data: bool = True  # It is scaled to the whole data; False: a batch stands for itself.
+    of_weights: bool = False  # It looks at weights and outputs alone, not at how draws were made.
+    twice: bool = False  # It differentiates gradients, which torch cannot do for every layer.
+    draws_together: bool = True  # Several draws at once give what one after another gives.
+    asks: tuple[str, ...] = ()  # The abilities of a likelihood that it needs.
 
-    def words(self) -> str:
-        """The choice, in a word or two."""
-        return type(self).__name__
+    @property
+    def draws_targets(self) -> bool:
+        """Whether targets are drawn from the model."""
+        return "sample" in self.asks
 
     @abstractmethod
     def local(self, problem: Problem, here: Here) -> Local:
@@ -233,7 +244,7 @@ class Curvature(ABC):
 
 def plain_gradient(problem: Problem, point: Point) -> tuple[Tensor, Params, Tensor]:
     """Loss, gradient in the point's coordinates, and outputs: one forward and one backward pass."""
-    leaves = {name: value.detach().requires_grad_() for name, value in point.coordinates.items()}
+    leaves = as_leaves(point.coordinates)
     weights = point.weights(leaves)
     outputs = problem.forward(weights)
     loss = problem.nll(outputs, problem.y)

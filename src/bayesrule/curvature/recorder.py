@@ -9,19 +9,52 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from bayesrule.curvature.held import Statistics, Way, hold, takes_statistics
-from bayesrule.curvature.layers import LAYERS, Call, ChannelNormLayer, LinearLayer
-from bayesrule.curvature.recurrent import Side, unrolled
+from bayesrule.curvature.layers import LAYERS, ChannelNormLayer, Layer
+from bayesrule.curvature.recurrent import unrolled
+from bayesrule.tensors.unfit import wide
 from bayesrule.types import Params
+
+Statistics = tuple[Tensor, Tensor]
+"""The mean and the inverse standard deviation of each channel."""
+
+
+@dataclass
+class Way:
+    """Which way back a recording takes through its batch norms."""
+
+    held: bool = False
+
+
+class TwoWays(torch.autograd.Function):
+    """The outputs of a batch norm, with a second way back on which they are linear in the inputs.
+
+    On the first way examples see each other through the batch's mean and variance. On the second
+    these are constants, so that the gradient of an input is `g · weight / std`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, x: Tensor, slope: Tensor, way: Way) -> Tensor:
+        ctx.slope, ctx.way = slope, way
+        # Nothing is changed, but an output of its own would be a copy.
+        ctx.mark_dirty(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.way.held:
+            return g, None, None, None
+        slope = ctx.slope.view(-1, *[1] * (g.ndim - 2))
+        return None, g * slope, None, None
 
 
 @dataclass(frozen=True)
 class Use:
     """One recorded call: which parameters it had and where the gradient of its output arrives."""
 
-    call: Call
+    layer: Layer
     weight: str | None
     bias: str | None
     edge: GradientEdge | None
@@ -52,53 +85,52 @@ class Recorder(TorchFunctionMode):
         touched = self._touched((*args, *kwargs.values()))
         steps = unrolled(func, args) if touched and not kwargs else None
         if steps is not None:
-            self._note(touched, [(_linear_call(side), side.slot) for side in steps[1]])
+            self._note(touched, steps[1])
             return steps[0]
         out = func(*args, **kwargs)
         mixes = takes_statistics(func, args, kwargs)
         if not mixes and not (touched and _is_computation(out)):
             return out
-        call = LAYERS[func](out, *args, **kwargs) if func in LAYERS else None
-        if mixes and call is not None:
-            out = self._hold(out, args[0] if args else kwargs["input"], call)
+        layer = LAYERS[func](out, *wide(args), **kwargs) if func in LAYERS else None
+        if mixes and layer is not None:
+            out = self._hold(out, args[0] if args else kwargs["input"], layer)
         if touched:
-            self._note(touched, [] if call is None else [(call, out)])
+            self._note(touched, [] if layer is None else [(layer, out)])
         return out
 
-    def _hold(self, out: Tensor, x: Tensor, call: Call) -> Tensor:
+    def _hold(self, out: Tensor, x: Tensor, layer: Layer) -> Tensor:
         """A batch norm's outputs, which can go back as if its statistics were known."""
-        assert isinstance(call.layer, ChannelNormLayer)
-        mean, inverse = (part.detach() for part in call.layer.statistics(call.layer.input))
+        assert isinstance(layer, ChannelNormLayer)
+        mean, inverse = (part.detach() for part in layer.statistics(layer.input))
         self.statistics.append((mean, inverse))
-        return hold(out, x, call.weight, (mean, inverse), self.way)
+        if not out.requires_grad:
+            return out
+        slope = inverse if layer.weight is None else inverse * layer.weight.detach()
+        return TwoWays.apply(out, x, slope, self.way)
 
-    def _note(self, touched: set[str], calls: list[tuple[Call, Tensor]]) -> None:
+    def _note(self, touched: set[str], calls: Iterable[tuple[Layer, Tensor]]) -> None:
         """Keeps the calls with their outputs; parameters that are in none of them are loose."""
         known: set[str | None] = set()
-        for call, out in calls:
-            names = self._name(call.weight), self._name(call.bias)
-            sizes = len(call.layer.input), len(out)
-            self.uses.append(Use(call, *names, _edge(out), sizes, out.shape))
+        for layer, out in calls:
+            names = self._names.get(id(layer.weight)), self._names.get(id(layer.bias))
+            sizes = len(layer.input), len(out)
+            self.uses.append(Use(layer, *names, _edge(out), sizes, out.shape))
             known.update(names)
         self.loose.update(touched - known)
-
-    def _name(self, value: Tensor | None) -> str | None:
-        return None if value is None else self._names.get(id(value))
 
     def _touched(self, args: Iterable[Any]) -> set[str]:
         found = set()
         for arg in args:
-            if isinstance(arg, Tensor):
-                name = self._names.get(id(arg))
-                if name is not None:
-                    found.add(name)
+            if id(arg) in self._names:
+                found.add(self._names[id(arg)])
             elif isinstance(arg, list | tuple):
                 found |= self._touched(arg)
         return found
 
 
-def _linear_call(side: Side) -> Call:
-    return Call(LinearLayer(side.input, side.weight), side.weight, side.bias)
+def takes_statistics(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether a call is a batch norm that looks at the whole batch."""
+    return func is functional.batch_norm and bool(kwargs.get("training") or any(args[5:6]))
 
 
 def _edge(out: Tensor) -> GradientEdge | None:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+
+from bayesrule.curvature.layers import LinearLayer
 
 States = tuple[Tensor, ...]
 Step = Callable[[Tensor, Tensor, States], States]
+Maps = list[tuple[LinearLayer, Tensor]]
+"""The linear maps of recurrent layers, from the inputs or from the states before, at all steps.
 
-
-@dataclass(frozen=True)
-class Side:
-    """One linear map of a recurrent layer, from the inputs or from the states before, at all steps.
-
-    - `input` (n, T, in): what it was applied to.
-    - `slot` (n, T, out): where the gradients of its outputs arrive.
-    """
-
-    input: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    slot: Tensor
+Each with the tensor (n, T, out) where the gradients of its outputs arrive.
+"""
 
 
 def _lstm(x: Tensor, h: Tensor, states: States) -> States:
@@ -41,19 +32,11 @@ def _gru(x: Tensor, h: Tensor, states: States) -> States:
     return (torch.lerp(new, states[0], torch.sigmoid(xz + hz)),)
 
 
-def _tanh(x: Tensor, h: Tensor, states: States) -> States:
-    return (torch.tanh(x + h),)
-
-
-def _relu(x: Tensor, h: Tensor, states: States) -> States:
-    return (torch.relu(x + h),)
-
-
 _STEPS: dict[Callable[..., Any], Step] = {
     torch.lstm: _lstm,
     torch.gru: _gru,
-    torch.rnn_tanh: _tanh,
-    torch.rnn_relu: _relu,
+    torch.rnn_tanh: lambda x, h, states: (torch.tanh(x + h),),
+    torch.rnn_relu: lambda x, h, states: (torch.relu(x + h),),
 }
 
 
@@ -66,7 +49,7 @@ def _slot(weight: Tensor, bias: Tensor | None, size: tuple[int, int]) -> Tensor:
 
 def _layer(
     step: Step, x: Tensor, states: States, weights: Sequence[Tensor], *, backwards: bool
-) -> tuple[Tensor, States, list[Side]]:
+) -> tuple[Tensor, States, Maps]:
     """One direction of one layer: hidden states (n, T, h), the last states, its two maps."""
     from_x, from_h, *biases = weights
     bias_x, bias_h = biases or (None, None)
@@ -80,26 +63,17 @@ def _layer(
         states = step(drives[t], torch.addmm(slots[t], states[0], right), states)
         after[t] = states[0]
     former = torch.stack([h.detach() for h in before], 1)
-    sides = [Side(x.detach(), from_x, bias_x, drive), Side(former, from_h, bias_h, slot)]
-    return torch.stack(after, 1), states, sides
+    from_inputs = LinearLayer(x.detach(), from_x, bias_x)
+    from_states = LinearLayer(former, from_h, bias_h)
+    return torch.stack(after, 1), states, [(from_inputs, drive), (from_states, slot)]
 
 
-def _run(
-    step: Step,
-    input: Tensor,
-    first: States,
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[States, list[Side]]:
+def _run(step: Step, input: Tensor, first: States, options: Sequence[Any]) -> tuple[States, Maps]:
     """All layers: outputs and last states as torch has them, and every map."""
+    params, has_biases, num_layers, dropout, train, bidirectional, batch_first = options
     x = input if batch_first else input.transpose(0, 1)
     each, directions = (4 if has_biases else 2), (2 if bidirectional else 1)
-    sides: list[Side] = []
+    maps: Maps = []
     ends: list[States] = []
     for layer in range(num_layers):
         if layer and train and dropout:
@@ -112,15 +86,15 @@ def _run(
             out, last, found = _layer(step, x, states, weights, backwards=backwards)
             hidden.append(out)
             ends.append(last)
-            sides += found
+            maps += found
         x = torch.cat(hidden, -1) if bidirectional else hidden[0]
     last_states = (torch.stack(state) for state in zip(*ends, strict=True))
-    return (x if batch_first else x.transpose(0, 1), *last_states), sides
+    return (x if batch_first else x.transpose(0, 1), *last_states), maps
 
 
 def unrolled(
     func: Callable[..., Any], args: Sequence[Any]
-) -> tuple[tuple[Tensor, ...], list[Side]] | None:
+) -> tuple[tuple[Tensor, ...], Maps] | None:
     """What a call of `torch.lstm` and its like returns, and its linear maps at every step.
 
     None for any other function, for packed sequences and for an LSTM with `proj_size`. Dropout
@@ -133,14 +107,4 @@ def unrolled(
     first = (args[1],) if isinstance(args[1], Tensor) else tuple(args[1])
     if first[0].shape != first[-1].shape:
         return None
-    return _run(step, args[0], first, *args[2:])
-
-
-class Unrolled(TorchFunctionMode):
-    """Recurrent layers are run as loops, of which torch.func.vmap knows every operation."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        found = None if kwargs else unrolled(func, args)
-        return func(*args, **(kwargs or {})) if found is None else found[0]
+    return _run(step, args[0], first, args[2:])

@@ -10,27 +10,34 @@ and arithmetic on weights included.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from bayesrule.curvature.example_rows import ExampleRows
-from bayesrule.curvature.held import HeldNorms
-from bayesrule.curvature.recorder import Recorder
-from bayesrule.curvature.recurrent import Unrolled
+from bayesrule.curvature.recorder import Recorder, Statistics, Use, takes_statistics
+from bayesrule.curvature.recurrent import unrolled
 from bayesrule.posteriors import Point
 from bayesrule.tensors.network import (
-    Inputs,
     Network,
     Understood,
+    as_leaves,
+    copies,
     forked_randomness,
     num_examples,
     take,
 )
 from bayesrule.tensors.stand_in import named_gradients
+from bayesrule.tensors.unfit import wide
 from bayesrule.types import Params
+
+if TYPE_CHECKING:
+    from bayesrule.curvature._base import Problem
 
 
 def refuse_recurrent(network: Network, whose: object) -> None:
@@ -46,23 +53,15 @@ def refuse_recurrent(network: Network, whose: object) -> None:
             )
 
 
-class Forward(Protocol):
-    """What a recording needs to know of a forward pass."""
-
-    @property
-    def network(self) -> Network: ...
-
-    @property
-    def buffers(self) -> Params: ...
-
-    @property
-    def x(self) -> Inputs: ...
-
-    @property
-    def training(self) -> bool: ...
-
-    def forward(self, params: Params) -> Tensor:
-        """The outputs at the given weights."""
+def refuse_embedding_bags(network: Network, whose: object) -> None:
+    """A ValueError for a layer whose gradient torch cannot differentiate."""
+    for name, module in network.model.named_modules():
+        if isinstance(module, nn.EmbeddingBag) and module.weight.requires_grad:
+            raise ValueError(
+                f"{type(whose).__name__}() differentiates gradients, which torch cannot do for "
+                f"{name!r} (EmbeddingBag). Use an Embedding and sum or average over its rows, "
+                "freeze it, or use vogn, ivon or mean_field, which do without."
+            )
 
 
 class Recording:
@@ -72,16 +71,14 @@ class Recording:
     gradient is that in the point's coordinates; rows are those of the weights.
     """
 
-    def __init__(self, forward: Forward, point: Point) -> None:
-        coordinates = point.coordinates.items()
-        self._leaves = {name: value.detach().requires_grad_() for name, value in coordinates}
+    def __init__(self, problem: Problem, point: Point) -> None:
+        self._leaves = as_leaves(point.coordinates)
         self.params = point.weights(self._leaves)
-        self._network, self._training, self._x = forward.network, forward.training, forward.x
+        self._network, self._training, self._x = problem.network, problem.training, problem.x
         # The module may move its statistics in place; single examples see those from before.
-        self._before = {name: value.clone() for name, value in forward.buffers.items()}
-        recorder = Recorder(self.params)
-        with recorder:
-            self.outputs = forward.forward(self.params)
+        self._before = copies(problem.buffers)
+        with Recorder(self.params) as recorder:
+            self.outputs = problem.forward(self.params)
         self.size = num_examples(self._x)
         self._uses, self._way, self._known = recorder.uses, recorder.way, recorder.statistics
         self.loose = recorder.loose | self._not_understood()
@@ -109,23 +106,17 @@ class Recording:
         with forked_randomness(device, 0), torch.enable_grad():
             for size in (2, 3):
                 # Away from the start, where a last layer of zeros would hide all gradients.
-                params = {k: _moved(v).requires_grad_() for k, v in self.params.items()}
-                recorder, outputs = self._small_pass(params, size)
+                moved = {k: v.detach() + 0.1 * torch.randn_like(v) for k, v in self.params.items()}
+                params, buffers = as_leaves(moved), copies(self._before)
+                x = take(self._x, torch.arange(size) % self.size)
+                with Recorder(params) as recorder:
+                    outputs = self._network(params, buffers, x, training=self._training)
                 if len(recorder.uses) != len(good):
                     return Understood((False,) * len(good), frozenset(self.params))
                 sizes = [use.batch_sizes == (size, size) for use in recorder.uses]
                 good = [a and b for a, b in zip(good, sizes, strict=True)]
                 missed |= _missed(params, recorder, outputs, size)
         return Understood(tuple(good), frozenset(missed))
-
-    def _small_pass(self, params: Params, size: int) -> tuple[Recorder, Tensor]:
-        rows = torch.arange(size) % self.size
-        buffers = {name: value.clone() for name, value in self._before.items()}
-        recorder = Recorder(params)
-        with recorder:
-            x = take(self._x, rows)
-            outputs = self._network(params, buffers, x, training=self._training)
-        return recorder, outputs
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradient for one vector (n, *) backpropagated from the outputs."""
@@ -143,36 +134,23 @@ class Recording:
         itself, with the batch's mean and variance held as known numbers.
         """
         self._way.held = not gradient
-        edges = {i: use.edge for i, use in enumerate(self._uses) if use.edge is not None}
         later = self._from_rows() if len(vectors) == 1 else set()
         now = {k: v for k, v in self.params.items() if gradient and k not in later}
-        wanted: list[Any] = list(now.values())
+        total: Params = {}
         grads: list[dict[int, Tensor]] = []
-        total: list[Tensor | None] = [None] * len(wanted)
         for vector in vectors:
-            found = self._pulled([*wanted, *edges.values()], vector)
-            total = [_plus(t, f) for t, f in zip(total, found, strict=False)]
-            late = zip(edges, found[len(wanted) :], strict=True)
-            shaped = ((i, g, self._uses[i].shape) for i, g in late)
-            grads.append({i: g.reshape(shape) for i, g, shape in shaped if g is not None})
-        each = zip(now.items(), total, strict=True)
-        named = {k: torch.zeros_like(value) if t is None else t for (k, value), t in each}
+            found, slopes = _slopes(self.outputs, vector, now, self._uses, retain_graph=True)
+            total |= {k: total[k] + g if k in total else g for k, g in found.items()}
+            grads.append(slopes)
+        named = {k: total[k] if k in total else torch.zeros_like(v) for k, v in now.items()}
         loose = self._vmap_rows(vectors, held=not gradient)
         end = self.outputs.grad_fn
         return ExampleRows(self.params, self._uses, grads, loose, self.size, end), named
 
-    def _pulled(self, wanted: list[Any], vector: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of some tensors or edges; where all weights are loose there are none."""
-        if not wanted:
-            return ()
-        return torch.autograd.grad(
-            self.outputs, wanted, vector, retain_graph=True, allow_unused=True
-        )
-
     def _from_rows(self) -> set[str]:
         """Weights of a single call whose squares take rows anyway: their sum is the gradient."""
         names = [name for use in self._uses for name in (use.weight, use.bias)]
-        once = {use.weight for use in self._uses if use.call.layer.forms_rows and use.edge}
+        once = {use.weight for use in self._uses if use.layer.forms_rows and use.edge}
         return {k for k in once if k is not None and names.count(k) == 1 and k not in self.loose}
 
     def _vmap_rows(self, vectors: Tensor, *, held: bool) -> Params:
@@ -187,7 +165,7 @@ class Recording:
         def pull(chosen: Params, x: Any, vector: Tensor) -> Tensor:
             one = x.unsqueeze(0) if isinstance(x, Tensor) else tuple(p.unsqueeze(0) for p in x)
             # Made here, so that torch.func lets a module count its batches in place.
-            buffers = {name: value.clone() for name, value in self._before.items()}
+            buffers = copies(self._before)
             out = self._network({**fixed, **chosen}, buffers, one, training=self._training)
             return (out.squeeze(0) * vector).sum()
 
@@ -198,7 +176,7 @@ class Recording:
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 rows = []
                 for vector in vectors:
-                    with Unrolled(), HeldNorms(self._known):
+                    with SingleExamples(self._known):
                         rows.append(each(loose, self._x, vector))
         except (RuntimeError, ValueError) as problem:
             raise self._no_rows(str(problem)) from problem
@@ -207,33 +185,69 @@ class Recording:
     def _no_rows(self, reason: str) -> ValueError:
         return ValueError(
             f"No gradient of single examples for {', '.join(sorted(self.loose))}: {reason} "
-            "Batch norm in training mode and packed sequences mix or hide examples; group or layer "
-            "norm, sequences that are padded, or a curvature that needs no single examples "
-            "(SquaredGradient(), Price()), work."
+            "Batch norm in training mode and packed sequences mix or hide examples: use group or "
+            "layer norm, padded sequences, SquaredGradient() or Price()."
         )
-
-
-def _plus(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    if total is None or part is None:
-        return part if total is None else total
-    return total + part
-
-
-def _moved(value: Tensor) -> Tensor:
-    value = value.detach()
-    return value + 0.1 * torch.randn_like(value)
 
 
 def _missed(params: Params, recorder: Recorder, outputs: Tensor, size: int) -> set[str]:
     """Parameters whose recorded calls do not explain their gradient (scripted functions)."""
     tracked = {k: v for k, v in params.items() if k not in recorder.loose}
-    edges = {i: use.edge for i, use in enumerate(recorder.uses) if use.edge is not None}
     if not tracked or not outputs.requires_grad:
         return set()
-    wanted: list[Any] = [*tracked.values(), *edges.values()]
-    found = torch.autograd.grad(outputs, wanted, torch.randn_like(outputs), allow_unused=True)
-    late = zip(edges, found[len(tracked) :], strict=True)
-    grads = {i: g.reshape(recorder.uses[i].shape) for i, g in late if g is not None}
-    rows = ExampleRows(tracked, recorder.uses, [grads], {}, size)
-    total = zip(tracked, found, strict=False)
-    return {k for k, g in total if g is not None and not rows.explain(k, g)}
+    found, slopes = _slopes(outputs, torch.randn_like(outputs), tracked, recorder.uses)
+    rows = ExampleRows(tracked, recorder.uses, [slopes], {}, size)
+    return {name for name, gradient in found.items() if not rows.explain(name, gradient)}
+
+
+def _slopes(
+    outputs: Tensor, vector: Tensor, params: Params, uses: list[Use], *, retain_graph: bool = False
+) -> tuple[Params, dict[int, Tensor]]:
+    """The gradients of parameters, and those of the outputs of recorded calls by their number.
+
+    What has no part in the outputs is left out.
+    """
+    edges = {i: use.edge for i, use in enumerate(uses) if use.edge is not None}
+    wanted: list[Any] = [*params.values(), *edges.values()]
+    if not wanted:
+        return {}, {}
+    options = {"retain_graph": retain_graph, "allow_unused": True}
+    found = torch.autograd.grad(outputs, wanted, vector, **options)
+    first, last = zip(params, found, strict=False), zip(edges, found[len(params) :], strict=True)
+    slopes = {i: wide(g).reshape(uses[i].shape) for i, g in last if g is not None}
+    return {name: g for name, g in first if g is not None}, slopes
+
+
+class SingleExamples(TorchFunctionMode):
+    """Runs a module as `vmap` can map it over examples.
+
+    Recurrent layers are loops, of which `vmap` knows every operation; batch norms in training mode
+    use given statistics, in the order of their calls.
+    """
+
+    def __init__(self, known: Iterable[Statistics] = ()) -> None:
+        super().__init__()
+        self._known = iter(known)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if takes_statistics(func, args, kwargs):
+            return _normalised(next(self._known), *args, **kwargs)
+        found = None if kwargs else unrolled(func, args)
+        return func(*args, **kwargs) if found is None else found[0]
+
+
+def _normalised(
+    known: Statistics,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *options: Any,
+    **named: Any,
+) -> Tensor:
+    mean, inverse = known
+    return functional.batch_norm(input, mean, inverse.pow(-2), weight, bias, eps=0.0)

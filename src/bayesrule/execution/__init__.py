@@ -5,9 +5,4 @@ from bayesrule.execution.memory import keep_memory
 from bayesrule.execution.replayed import Replayed
 from bayesrule.execution.stacked.stack import Stacked
 
-__all__ = [
-    "Compiled",
-    "Replayed",
-    "Stacked",
-    "keep_memory",
-]
+__all__ = ["Compiled", "Replayed", "Stacked", "keep_memory"]

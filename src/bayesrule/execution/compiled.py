@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from bayesrule.execution.graphs import captured
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
 from bayesrule.tensors import tree
+from bayesrule.tensors.unfit import check_finite
 from bayesrule.types import Batch, Info, Params, State
 
 Tensors = list[Tensor]
@@ -25,19 +27,16 @@ Tensors = list[Tensor]
 _CPU_OPTIONS: dict[str, Any] = {"realize_opcount_threshold": 4, "realize_reads_threshold": 2}
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """A compiled step for batches of one shape; `learned` names what the likelihood learns from.
 
-    On a GPU the step is a graph that is replayed on tensors that stay where they are.
+    From the batch and the state's tensors `run` makes the loss with what the likelihood learns
+    from, and the state's tensors after the step.
     """
 
-    run: Callable[..., Tensors]
+    run: Callable[[Tensors], tuple[Tensors, Tensors]]
     key: object
     learned: list[str]
-    graph: torch.cuda.CUDAGraph | None = None
-    static: Tensors | None = None
-    results: Tensors | None = None
 
 
 class Compiled:
@@ -75,36 +74,36 @@ class Compiled:
         x, y = batch
         if type(x) is not Tensor:
             raise TypeError("Compiled steps take one plain tensor as inputs; use learner.step.")
-        key = _key(x), _key(y)
+        key = [(part.shape, part.dtype, part.device) for part in batch]
         # The first step may find that each output has a noise of its own.
         if state.step == 0 or (self._plan is not None and self._plan.key != key):
             return self._stepper.step(state, batch, donate=donate)
+        state.check()
         if not donate:
             state = tree.map_tensors(state, torch.clone)
+        if not x.is_cuda:
+            check_finite("The inputs", x)
         flat = self._tensors(state)
+        state.given_up()
         if self._plan is None:
             self._plan = self._planned(state, [x, y, *flat], key)
-        found = _run(self._plan, [x, y, *flat])
-        return self._next(state, batch, self._plan, found)
-
-    def _tensors(self, state: State) -> Tensors:
-        """What a compiled step reads and changes; those of the last step's state are known."""
-        if self._last is not None and self._last[0] is state:
-            return self._last[1]
-        return [v for _, v in tree.leaves(_parts(state)) if isinstance(v, Tensor)]
-
-    def _next(self, state: State, batch: Batch, plan: _Plan, found: Tensors) -> tuple[State, Info]:
-        """The state after a compiled step; what the likelihood learns is no part of the step."""
-        tensors = self._tensors(state) if plan.static is None else plan.static[2:]
+        found, moved = self._plan.run([x, y, *flat])
         # New objects: what the old ones worked out from these tensors is no longer so.
-        parts = _rebuilt(_parts(state), tensors)
-        statistics = dict(zip(plan.learned, found[1:], strict=True))
+        parts = _rebuilt(_parts(state), moved)
+        statistics = dict(zip(self._plan.learned, found[1:], strict=True))
         if statistics or self.learner.likelihood.scheduled:
             parts["likelihood"] = self._problem(state, batch).learned(statistics)
         new = replace(state, **parts, step=state.step + 1)
         self._last = new, self._tensors(new)
         kl = getattr(self._stepper, "kl", None)
-        return new, self.learner.info(found[0], new, divergence=kl)
+        again = partial(self._stepper.problem, batch=batch)
+        return new, self.learner.info(found[0], new, again, divergence=kl)
+
+    def _tensors(self, state: State) -> Tensors:
+        """What a compiled step reads and changes; those of the last step's state are known."""
+        if self._last is not None and self._last[0] is state:
+            return self._last[1]
+        return list(tree.tensors(_parts(state)).values())
 
     def _problem(self, state: State, batch: Batch) -> Problem:
         """A problem in which nothing is drawn."""
@@ -119,15 +118,16 @@ class Compiled:
         traced = make_fx(function)(*(t.clone() for t in tensors))
         _refuse_randomness(traced)
         own = self.backend == "inductor" and not tensors[0].is_cuda
-        run = torch.compile(
+        work = torch.compile(
             traced,
             fullgraph=True,
             dynamic=False,
             backend=self.backend,
             options=_CPU_OPTIONS if own else None,
         )
-        plan = _Plan(run, key, learned)
-        return _on_gpu(plan, tensors) if tensors[0].is_cuda else plan
+        if tensors[0].is_cuda:
+            return _Plan(_as_graph(work, tensors), key, learned)
+        return _Plan(lambda given: (work(*given), given[2:]), key, learned)
 
     def _function(self, state: State, learned: list[str]) -> Callable[..., Tensors]:
         """One step as a function of tensors, which it changes."""
@@ -135,15 +135,14 @@ class Compiled:
         def function(x: Tensor, y: Tensor, *flat: Tensor) -> Tensors:
             parts = _rebuilt(_parts(state), list(flat))
             begin = replace(state, **parts)
-            problem = _Deferred.of(self._problem(begin, (x, y)))
+            problem, statistics = _deferred(self._problem(begin, (x, y)))
             new, info = self.learner.advance(begin, problem, donate=True)
-            after = dict(tree.leaves(_parts(new)))
-            for name, old in tree.leaves(parts):
-                value = after[name]
-                if isinstance(old, Tensor) and value is not old:
-                    old.copy_(value)  # type: ignore[arg-type]
-            learned[:] = problem.statistics_seen
-            return [info.loss, *problem.statistics_seen.values()]
+            after = tree.tensors(_parts(new))
+            for name, old in tree.tensors(parts).items():
+                if after[name] is not old:
+                    old.copy_(after[name])
+            learned[:] = statistics
+            return [info.loss, *statistics.values()]
 
         return function
 
@@ -159,25 +158,20 @@ def _rebuilt(parts: dict[str, Any], flat: Tensors) -> dict[str, Any]:
     return tree.map_tensors(parts, lambda _: next(tensors))
 
 
-class _Deferred:
-    """Problems whose likelihood learns later, outside of what is compiled."""
+def _deferred(problem: Any) -> tuple[Any, Params]:
+    """The same problem, whose likelihood learns later, and the statistics that it notes for that.
 
-    @staticmethod
-    def of(problem: Any) -> Any:
-        """The same problem, which notes statistics instead of learning from them."""
-        seen: Params = {}
+    The likelihood's own step is no part of what is compiled.
+    """
+    seen: Params = {}
 
-        def note(statistics: Params) -> Params:
-            seen.update(statistics)
-            return problem.likelihood_state
+    def note(statistics: Params) -> Params:
+        seen.update(statistics)
+        return problem.likelihood_state
 
-        made = replace(problem, checked=False)
-        vars(made)["learned"], vars(made)["statistics_seen"] = note, seen
-        return made
-
-
-def _key(x: Tensor) -> object:
-    return x.shape, x.dtype, x.device
+    made = replace(problem, checked=False)
+    vars(made)["learned"] = note
+    return made, seen
 
 
 def _refuse_randomness(traced: GraphModule) -> None:
@@ -190,22 +184,18 @@ def _refuse_randomness(traced: GraphModule) -> None:
             )
 
 
-def _on_gpu(plan: _Plan, tensors: Tensors) -> _Plan:
-    """The step as a CUDA graph on tensors of its own."""
+def _as_graph(
+    work: Callable[..., Tensors], tensors: Tensors
+) -> Callable[[Tensors], tuple[Tensors, Tensors]]:
+    """The step as a CUDA graph, replayed on tensors of its own that stay where they are."""
     static = [t.clone() for t in tensors]
-    graph, results = captured(
-        lambda: plan.run(*static), lambda: plan.run(*(t.clone() for t in static))
-    )
-    return replace(plan, graph=graph, static=static, results=results)
+    graph, results = captured(lambda: work(*static), lambda: work(*(t.clone() for t in static)))
 
+    def run(given: Tensors) -> tuple[Tensors, Tensors]:
+        for own, value in zip(static, given, strict=True):
+            if own.data_ptr() != value.data_ptr():
+                own.copy_(value)
+        graph.replay()
+        return [result.clone() for result in results], static[2:]
 
-def _run(plan: _Plan, tensors: Tensors) -> Tensors:
-    if plan.graph is None:
-        return plan.run(*tensors)
-    assert plan.static is not None
-    assert plan.results is not None
-    for own, given in zip(plan.static, tensors, strict=True):
-        if own.data_ptr() != given.data_ptr():
-            own.copy_(given)
-    plan.graph.replay()
-    return [result.clone() for result in plan.results]
+    return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -16,9 +15,7 @@ _REHEARSALS = 3
 
 
 def captured(
-    work: Callable[[], T],
-    rehearse: Callable[[], object],
-    generators: Sequence[Generator] = (),
+    work: Callable[[], T], rehearse: Callable[[], object], generators: Sequence[Generator] = ()
 ) -> tuple[torch.cuda.CUDAGraph, T]:
     """A graph that does the work anew at each `replay`, and what the work returned.
 
@@ -42,25 +39,14 @@ def captured(
 
 def copy_into(target: object, source: object) -> None:
     """Copies every tensor of one tree into the same place of another."""
-    values, places, tensors = dict(_tensors(source)), [], []
-    for name, place in _tensors(target):
-        value = values.get(name)
-        if value is None:
-            # One of them is in a row and the other is not.
-            return _copy_each(target, source)
-        if value is not place:
-            places.append(place)
-            tensors.append(value)
-    if places:
-        torch._foreach_copy_(places, _apart(tensors, places))
-
-
-def _copy_each(target: object, source: object) -> None:
-    values = dict(tree.leaves(source))
-    for name, place in tree.leaves(target):
-        value = values.get(name)
-        if isinstance(place, Tensor) and isinstance(value, Tensor) and value is not place:
-            place.copy_(value)
+    places, values = dict(_tensors(target)), dict(_tensors(source))
+    if not places.keys() <= values.keys():
+        # One of them is in a row and the other is not.
+        places, values = tree.tensors(target), tree.tensors(source)
+    moved = {k: v for k, v in values.items() if k in places and v is not places[k]}
+    if moved:
+        targets = [places[name] for name in moved]
+        torch._foreach_copy_(targets, _apart(list(moved.values()), targets))
 
 
 def _tensors(nested: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -74,21 +60,17 @@ def _tensors(nested: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _tensors(child, f"{prefix}/{name}")
 
 
-def in_rows(nested: T) -> T:
-    """A copy of a nested object in which groups of tensors by name are each in one row."""
-    if isinstance(nested, dict):
-        tensors = list(nested.values())
-        alike = len({(v.dtype, v.device) for v in tensors if isinstance(v, Tensor)}) == 1
-        if alike and all(isinstance(v, Tensor) and v.is_floating_point() for v in tensors):
-            return vectors.Flat.of(nested)  # type: ignore[return-value]
-        return {name: in_rows(child) for name, child in nested.items()}  # type: ignore[return-value]
-    if is_dataclass(nested) and not isinstance(nested, type):
-        new = {name: in_rows(child) for name, child in tree.children(nested)}
-        return replace(nested, **new)
-    return nested
-
-
 def _apart(tensors: list[Tensor], places: list[Tensor]) -> list[Tensor]:
     """The tensors, with copies of those that are in the memory of a place to be written to."""
     written = {place.untyped_storage().data_ptr() for place in places}
     return [t.clone() if t.untyped_storage().data_ptr() in written else t for t in tensors]
+
+
+def in_rows(nested: T) -> T:
+    """A copy of a nested object in which groups of tensors by name are each in one row."""
+    if isinstance(nested, dict):
+        floats = [v for v in nested.values() if isinstance(v, Tensor) and v.is_floating_point()]
+        if len(floats) == len(nested) and len({(v.dtype, v.device) for v in floats}) == 1:
+            return vectors.Flat.of(nested)  # type: ignore[return-value]
+    new = {name: in_rows(child) for name, child in tree.children(nested)}
+    return tree.with_children(nested, new)

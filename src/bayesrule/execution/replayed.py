@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from bayesrule.curvature import Problem
 from bayesrule.execution.graphs import captured, copy_into, in_rows
-from bayesrule.execution.stacked.stack import Stacked
-from bayesrule.execution.stacked.states import seeds_of
+from bayesrule.execution.stacked.stack import Stacked, seeds_of
 from bayesrule.learner import Learner
 from bayesrule.matrices import Matrix
 from bayesrule.tensors import distributed, seeds, tree
@@ -51,8 +52,7 @@ class _Plan:
     """A captured step: where its batch lies, its rates, and its loss."""
 
     graph: torch.cuda.CUDAGraph
-    x: dict[str, Tensor]
-    y: Tensor
+    batch: Params
     rates: Any
     loss: Tensor
 
@@ -83,7 +83,8 @@ class Replayed:
                 f"The steps of this learner cannot be replayed: there is {obstacle}. Use its own "
                 "step."
             )
-        self._stepper, self._plans = stepper, dict[object, _Plan]()
+        self._stepper: Any = stepper
+        self._plans: dict[object, _Plan] = {}
         self._state: State | None = None
         self._derived: dict[str, Params] = {}
         self._generators: list[Generator] = []
@@ -99,24 +100,23 @@ class Replayed:
         sizes: Sequence[int] | None = None,
     ) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step."""
-        x, y = batch
+        options: dict[str, Any] = {} if sizes is None else {"sizes": tuple(sizes)}
         # The first step may find that each output has a noise of its own.
-        if not on_gpu(y) or state.step == 0:
-            return self._plain(state, batch, donate, sizes)
+        if not on_gpu(batch[1]) or state.step == 0:
+            return self._stepper.step(state, batch, donate=donate, **options)
         if not donate:
             state = tree.map_tensors(state, torch.clone)
+        state.check()
         if state is not self._last:
             self._load(state)
-        key = _shapes(x), _shape(y), self.learner.rule.kind(state.step), _sizes(sizes)
+        state.given_up()
+        tensors = _tensors(batch)
+        shapes = tuple((part.shape, part.dtype, part.stride()) for part in tensors.values())
+        key = shapes, options.get("sizes"), self.learner.rule.kind(state.step)
         if key not in self._plans:
-            self._plans[key] = self._captured(state, x, y, sizes)
-        return self._replay(self._plans[key], state, x, y)
-
-    def _plain(
-        self, state: State, batch: Any, donate: bool, sizes: Sequence[int] | None
-    ) -> tuple[State, Info]:
-        options: dict[str, Any] = {} if sizes is None else {"sizes": sizes}
-        return self._stepper.step(state, batch, donate=donate, **options)
+            self._plans[key] = self._captured(state, batch, options)
+        again = partial(self._stepper.problem, batch=batch, **options)
+        return self._replay(self._plans[key], state, tensors, again)
 
     def _load(self, state: State) -> None:
         """Takes a state's numbers over into the tensors that all graphs work on."""
@@ -130,8 +130,10 @@ class Replayed:
         copy_into(self._state, state)
         copy_into(self._derived, derived(state))
 
-    def _replay(self, plan: _Plan, state: State, x: Inputs, y: Tensor) -> tuple[State, Info]:
-        copy_into({"x": plan.x, "y": plan.y}, {"x": _parts(x), "y": y})
+    def _replay(
+        self, plan: _Plan, state: State, batch: Params, again: Callable[[State], Problem]
+    ) -> tuple[State, Info]:
+        copy_into(plan.batch, batch)
         self.learner.rule.refill(plan.rates, state.step)
         plan.graph.replay()
         self._count += 1
@@ -140,6 +142,7 @@ class Replayed:
         return new, self.learner.info(
             plan.loss.clone(),
             new,
+            again,
             is_current=lambda: count == self._count,
             divergence=getattr(self._stepper, "kl", None),
         )
@@ -149,18 +152,19 @@ class Replayed:
         assert self._state is not None
         return anew(self._state, self._derived)
 
-    def _captured(self, state: State, x: Inputs, y: Tensor, sizes: Sequence[int] | None) -> _Plan:
-        kept = self._state
+    def _captured(
+        self, state: State, batch: tuple[Inputs, Tensor], options: dict[str, Any]
+    ) -> _Plan:
+        (x, y), kept, step = batch, self._state, state.step
         assert kept is not None
-        rates = self.learner.rule.rate_tensors(state.step, y.device)
+        rates = self.learner.rule.rate_tensors(step, y.device)
         held: Any = tuple(part.clone() for part in x) if isinstance(x, tuple) else x.clone()
-        y, step = y.clone(), state.step
+        own = held, y.clone()
 
         def advance(begin: State) -> tuple[State, Tensor]:
             """One step on tensors that nobody has to ask for."""
-            options: dict[str, Any] = {} if sizes is None else {"sizes": sizes}
             streams = (*self._streams(), nullcontext)
-            problem = self._stepper.problem(begin, (held, y), streams=streams, **options)
+            problem = self._stepper.problem(begin, own, streams=streams, **options)
             new, info = self.learner.advance(begin, replace(problem, rates=rates), donate=True)
             return new, info.loss
 
@@ -176,7 +180,7 @@ class Replayed:
             return loss
 
         graph, loss = captured(work, rehearse, self._generators)
-        return _Plan(graph, _parts(held), y, rates, loss)
+        return _Plan(graph, _tensors(own), rates, loss)
 
     def _own(self, state: State) -> State:
         """A copy of a state, whose belief and memory are in rows where the rule likes that."""
@@ -196,45 +200,34 @@ def _matrices(nested: Any, prefix: str = "") -> Iterator[tuple[str, Matrix]]:
     """The matrices of a nested object, by their paths."""
     if isinstance(nested, Matrix):
         yield prefix, nested
-    elif isinstance(nested, dict):
-        for name, child in nested.items():
+    else:
+        for name, child in tree.children(nested):
             yield from _matrices(child, f"{prefix}/{name}")
-    elif is_dataclass(nested) and not isinstance(nested, type):
-        for name, child in vars(nested).items():
-            if not name.startswith("_"):
-                yield from _matrices(child, f"{prefix}/{name}")
+
+
+def _drawn_by(state: State) -> Iterator[tuple[str, Matrix]]:
+    """The matrices by which weights are drawn and the mean's steps are divided."""
+    preconditioner = state.rule.get("preconditioner")
+    return _matrices({"posterior": state.posterior, "preconditioner": preconditioner})
 
 
 def derived(state: State) -> dict[str, Params]:
     """What the matrices of a state have worked out and steps go on with, such as roots."""
-    drawn = {"posterior": state.posterior, "preconditioner": state.rule.get("preconditioner")}
-    each = ((path, matrix.derived()) for path, matrix in _matrices(drawn))
-    return {path: tensors for path, tensors in each if tensors}
+    each = {path: matrix.derived() for path, matrix in _drawn_by(state)}
+    return {path: tensors for path, tensors in each.items() if tensors}
 
 
 def anew(state: State, known: dict[str, Params]) -> State:
     """The same tensors in new objects that know what is `derived` from them and nothing else."""
     rule = {k: v.anew() if hasattr(v, "anew") else v for k, v in state.rule.items()}
     found = replace(state, posterior=state.posterior.anew(), rule=rule)
-    drawn = {"posterior": found.posterior, "preconditioner": rule.get("preconditioner")}
-    for path, matrix in _matrices(drawn):
+    for path, matrix in _drawn_by(found):
         if path in known:
             matrix.restore(known[path])
     return found
 
 
-def _shape(tensor: Tensor) -> object:
-    return tensor.shape, tensor.dtype, tensor.stride()
-
-
-def _shapes(x: Inputs) -> object:
-    return tuple(_shape(part) for part in (x if isinstance(x, tuple) else (x,)))
-
-
-def _sizes(sizes: Sequence[int] | None) -> object:
-    return None if sizes is None else tuple(sizes)
-
-
-def _parts(x: Any) -> dict[str, Tensor]:
-    """The inputs by number, a tree of tensors."""
-    return {str(i): part for i, part in enumerate(x if isinstance(x, tuple) else (x,))}
+def _tensors(batch: tuple[Inputs, Tensor]) -> Params:
+    """The targets and the inputs, by number."""
+    x, y = batch
+    return {str(i): part for i, part in enumerate((y, *(x if isinstance(x, tuple) else (x,))))}

@@ -1,10 +1,8 @@
 """Where the loss is looked at."""
 
 from bayesrule.expectations._base import Expectation, Look
-from bayesrule.expectations.at_mean import AtMean
-from bayesrule.expectations.draws import Draws
 from bayesrule.expectations.layerwise import Flipout, Layerwise, LocalDraws
-from bayesrule.expectations.moments import Moments
+from bayesrule.expectations.points import AtMean, Draws, Moments
 
 __all__ = [
     "AtMean",

@@ -9,6 +9,7 @@ from enum import Enum
 from torch import Generator
 
 from bayesrule.posteriors import Family, Point, Posterior
+from bayesrule.types import Part
 
 
 class Look(Enum):
@@ -22,7 +23,7 @@ class Look(Enum):
     """Gaussians that are carried through the network."""
 
 
-class Expectation(ABC):
+class Expectation(Part, ABC):
     """`E_q[·]` as an average over a few points."""
 
     random: bool
@@ -31,10 +32,6 @@ class Expectation(ABC):
     """Whether predictions by it tell of the spread of the belief."""
     plain_draws: bool = False
     """Whether its points are independent draws of the weights and nothing else."""
-
-    def words(self) -> str:
-        """The choice, in a word or two."""
-        return type(self).__name__
 
     @property
     @abstractmethod

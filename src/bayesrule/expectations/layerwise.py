@@ -6,9 +6,9 @@ import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -83,14 +83,17 @@ class Layerwise(Expectation):
 
     random = True
     look = Look.LAYERS
+    shares_steps: ClassVar[bool] = False
+    """Whether the steps of a sequence (n, steps, features) can share the draw of their example."""
 
     def __post_init__(self) -> None:
         if self.num < 1:
             raise ValueError(f"{type(self).__name__} takes at least one draw, got {self.num}.")
 
-    @abstractmethod
     def takes(self, function: Any, x: Tensor) -> bool:
         """Whether the layer can draw for each of the examples along the first axis of x."""
+        dims = _CONVOLUTIONS.get(function, 0)
+        return x.ndim == dims + 2 or (self.shares_steps and not dims and x.ndim > 2)
 
     @abstractmethod
     def outputs(self, call: LayerCall) -> Tensor:
@@ -129,10 +132,6 @@ class LocalDraws(Layerwise):
     bound is that of a belief with one kernel per position. `Flipout()` keeps them correlated.
     """
 
-    def takes(self, function: Any, x: Tensor) -> bool:
-        # The steps of a sequence (n, steps, features) share a weight, too; a shared draw is exact.
-        return x.ndim == _CONVOLUTIONS.get(function, 0) + 2
-
     def outputs(self, call: LayerCall) -> Tensor:
         mean = call.apply(call.x, *call.mean)
         weight_std, bias_std = call.spread
@@ -153,9 +152,7 @@ class Flipout(Layerwise):
     uncorrelated.
     """
 
-    def takes(self, function: Any, x: Tensor) -> bool:
-        dims = _CONVOLUTIONS.get(function)
-        return x.ndim >= 2 if dims is None else x.ndim == dims + 2
+    shares_steps = True
 
     def outputs(self, call: LayerCall) -> Tensor:
         mean = call.apply(call.x, *call.mean)
@@ -167,6 +164,7 @@ class Flipout(Layerwise):
         return torch.addcmul(mean, offset, _signs(mean, call))
 
 
+@dataclass(eq=False)
 class WeightSampler:
     """Draws the weights of one forward pass when its layers use them, and keeps what it drew.
 
@@ -175,16 +173,12 @@ class WeightSampler:
     the weights are their means, and `uses` counts how often each was used.
     """
 
-    def __init__(
-        self,
-        how: Layerwise,
-        generator: Generator | None,
-        examples: int | None = None,
-        shared: Collection[str] = (),
-    ) -> None:
-        self.how, self.generator, self.examples, self.shared = how, generator, examples, shared
-        self.uses: Counter[str] = Counter()
-        self._drawn: Params = {}
+    how: Layerwise
+    generator: Generator | None
+    examples: int | None = None
+    shared: Collection[str] = ()
+    uses: Counter[str] = field(default_factory=Counter, init=False)
+    _drawn: Params = field(default_factory=dict, init=False)
 
     def weights(self, mean: Params, std: Params) -> Params:
         """The weights to run the network with; those without a standard deviation stay plain."""
@@ -283,10 +277,8 @@ def _linear_layer(
     if sampler is None or not sampler.draws_per_example(function, x, weight):
         return apply(x, plain(weight), plain(bias))
     assert sampler.generator is not None
-    weight_mean, weight_std = sampler.mean_and_spread(weight)
-    bias_mean, bias_std = sampler.mean_and_spread(bias)
-    assert weight_std is not None
-    means, stds = (weight_mean, bias_mean), (weight_std, bias_std)
+    pairs = (sampler.mean_and_spread(part) for part in (weight, bias))
+    means, stds = zip(*pairs, strict=True)
     channels = -1 if function is F.linear else 1
     return sampler.how.outputs(LayerCall(apply, x, means, stds, channels, sampler.generator))
 

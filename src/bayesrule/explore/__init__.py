@@ -3,11 +3,8 @@
 from bayesrule.explore.acquisitions import BALD, EPIG, Criterion, LargestVariance, Random
 from bayesrule.explore.active import ActiveRun, active_learning
 from bayesrule.explore.adversarial import Attack, attack
-from bayesrule.explore.hidden import infer_hidden
-from bayesrule.explore.inference import Inferred
-from bayesrule.explore.inputs import InferredInputs, infer_inputs
-from bayesrule.explore.optimise import Optimised, optimise_inputs
-from bayesrule.explore.search import Search, minimise
+from bayesrule.explore.inference import Inferred, InferredInputs, infer_hidden, infer_inputs
+from bayesrule.explore.optimise import Optimised, Search, minimise, optimise_inputs
 
 __all__ = [
     "BALD",

@@ -12,10 +12,10 @@ from torch import Generator, Tensor
 from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import per_example
-from bayesrule.predicting.predict import How, as_inputs, outputs_at, predict
+from bayesrule.predicting.predict import How, as_inputs, outputs_at, pieces, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, num_examples, take
+from bayesrule.tensors.network import Inputs, as_leaves, num_examples, take
 from bayesrule.types import State
 
 # Numbers that are held at once for pairs of pool and target inputs.
@@ -62,8 +62,7 @@ class BALD(Criterion):
     """The information that y would give about the weights, in nats; Houlsby et al. (2011).
 
     Classes: `H[E p] − E H[p]`. Numbers: `½ Σ log(1 + epistemic / aleatoric)` over the outputs,
-    which is exact for one Gaussian output under Gaussian noise. `how` is that of `br.predict`;
-    where it is closed-form (`Linearised`, `Moments`), classes are to second order.
+    which is exact for one Gaussian output under Gaussian noise. `how` is that of `br.predict`.
     """
 
     how: How | None = None
@@ -94,22 +93,24 @@ class EPIG(Criterion):
 
     def __post_init__(self) -> None:
         if self.num_targets < 1 or self.draws < 2:
-            raise ValueError(
-                "EPIG takes at least 1 target and 2 draws, got "
-                f"num_targets={self.num_targets} and draws={self.draws}."
-            )
+            got = f"num_targets={self.num_targets} and draws={self.draws}"
+            raise ValueError(f"EPIG takes at least 1 target and 2 draws, got {got}.")
         if not isinstance(self.targets, Tensor | tuple | None):
-            raise TypeError(
-                "targets of EPIG are inputs as a tensor, or a tuple of them, got "
-                f"{type(self.targets).__name__}; use torch.as_tensor."
-            )
+            got = type(self.targets).__name__
+            raise TypeError(f"EPIG takes tensors as targets, got {got}; use torch.as_tensor.")
 
     def standardised(self, standardise: Callable[[Inputs], Inputs]) -> EPIG:
         return self if self.targets is None else replace(self, targets=standardise(self.targets))
 
     def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
-        targets, seed = self._drawn_targets(x, generator), _seed(generator)
-        linear = self._linearised(learner)
+        targets = x if self.targets is None else self.targets
+        order = torch.randperm(num_examples(targets), generator=generator, device=generator.device)
+        like = targets if isinstance(targets, Tensor) else targets[0]
+        targets, seed = take(targets, order[: self.num_targets].to(like.device)), _seed(generator)
+        linear = self.linearised
+        if linear is None:
+            _refuse_mean_only(learner.predictive, "linearised=False")
+            linear = getattr(learner.predictive, "linearised", False)
 
         def conditional(x: Inputs) -> tuple[Tensor, Tensor]:
             outputs = joint_outputs(learner, state, x, self.draws, linearised=linear, seed=seed)
@@ -119,18 +120,6 @@ class EPIG(Criterion):
         if learner.likelihood.classification:
             return class_information(means, target_means)
         return gaussian_information(means, noise, target_means, target_noise)
-
-    def _linearised(self, learner: Learner) -> bool:
-        if self.linearised is not None:
-            return self.linearised
-        _refuse_mean_only(learner.predictive, "linearised=False")
-        return getattr(learner.predictive, "linearised", False)
-
-    def _drawn_targets(self, x: Inputs, generator: Generator) -> Inputs:
-        targets = x if self.targets is None else self.targets
-        order = torch.randperm(num_examples(targets), generator=generator, device=generator.device)
-        like = targets if isinstance(targets, Tensor) else targets[0]
-        return take(targets, order[: self.num_targets].to(like.device))
 
 
 def class_information(p: Tensor, q: Tensor) -> Tensor:
@@ -171,14 +160,14 @@ def joint_outputs(
     x = as_inputs(x, state)
     if not linearised:
         return outputs_at(learner, state, x, Draws(num), seed=seed)
-    parts = [take(x, slice(i, i + _BATCH)) for i in range(0, num_examples(x), _BATCH)]
-    return torch.cat([_linearised_draws(learner, state, part, num, seed) for part in parts], 1)
+    parts = [_linearised_draws(learner, state, part, num, seed) for part in pieces(x, _BATCH)]
+    return torch.cat(parts, 1)
 
 
 @torch.enable_grad()
 def _linearised_draws(learner: Learner, state: State, x: Inputs, num: int, seed: int) -> Tensor:
     """`f(m) + J (θ − m)`, (K, n, *), with `J δ = ∂(δᵀ Jᵀ u)/∂u`: one graph for all draws."""
-    mean = {name: value.detach().requires_grad_() for name, value in state.posterior.mean.items()}
+    mean = as_leaves(state.posterior.mean)
     outputs = learner.network(mean, dict(state.buffers), x, training=False)
     dual = torch.zeros_like(outputs, requires_grad=True)
     weights = list(mean.values())
@@ -198,17 +187,15 @@ def _conditional(learner: Learner, state: State, outputs: Tensor) -> tuple[Tenso
 
     For classes the means are their probabilities, in two columns for a yes-or-no target.
     """
-    likelihood, (draws, num) = learner.likelihood, outputs.shape[:2]
-    moments = [likelihood.moments(f, state.likelihood) for f in outputs]
-    means, variances = (torch.stack(part) for part in zip(*moments, strict=True))
-    means, variance = means.reshape(draws, num, -1), variances.mean(0).reshape(num, -1)
-    if not likelihood.classification or likelihood.distribution_class.class_numbers:
+    targets = learner.likelihood.distribution(outputs, state.likelihood)
+    draws, num = outputs.shape[:2]
+    means = targets.mean.reshape(draws, num, -1)
+    variance = targets.variance.mean(0).reshape(num, -1)
+    if not targets.classification or targets.class_numbers:
         return means, variance
     if means.shape[-1] > 1:
-        raise TypeError(
-            "EPIG is for one choice for each input, got "
-            f"{means.shape[-1]} yes-or-no targets; LargestVariance() takes them together."
-        )
+        got = f"{means.shape[-1]} yes-or-no targets"
+        raise TypeError(f"EPIG is for one choice for each input, got {got}; use LargestVariance().")
     return torch.cat([1.0 - means, means], dim=-1), variance
 
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from bayesrule.explore.acquisitions import Criterion, LargestVariance
 from bayesrule.learner import Learner
 from bayesrule.predicting.evaluate import scores
-from bayesrule.predicting.predict import How
+from bayesrule.predicting.predict import How, as_tensor
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.network import Inputs, num_examples, take
@@ -40,19 +39,10 @@ class Standard:
         moments = (_moments(part) if part.is_floating_point() else None for part in _parts(x))
         return cls(tuple(moments), None if y is None else _moments(y))
 
-    @classmethod
-    def none(cls, x: Inputs) -> Standard:
-        """Nothing is standardised."""
-        return cls((None,) * len(_parts(x)))
-
     def standardise(self, x: Inputs) -> Inputs:
         """Inputs as the network takes them."""
         parts = tuple(map(_scaled, _parts(x), self.inputs))
         return parts[0] if isinstance(x, Tensor) else parts
-
-    def standardise_targets(self, y: Tensor) -> Tensor:
-        """Targets as the network takes them."""
-        return _scaled(y, self.targets)
 
     def restore(self, prediction: Prediction) -> Prediction:
         """A prediction in the units of the targets."""
@@ -146,11 +136,18 @@ def active_learning(
     >>> run.chosen, run.rmse.shape
     (tensor([4]), torch.Size([2]))
     """
-    criterion = _checked_criterion(criterion)
-    _check_options(options)
+    criterion = LargestVariance() if criterion is None else _checked(criterion)
+    if unknown := [name for name in options if name not in _FIT_OPTIONS]:
+        takes = ", ".join(_FIT_OPTIONS)
+        raise TypeError(f"active_learning has no option {unknown[0]}; of br.fit it takes {takes}.")
     (x, y), (x_test, y_test) = _pair(pool, "pool"), _pair(test, "test")
     first = _first(start, len(y), seed)
-    _check_steps(steps, len(first), len(y))
+    most = len(y) - len(first)
+    if not (isinstance(steps, int) and 0 <= steps <= most):
+        raise ValueError(
+            f"steps is how many labels are asked for, 0 to {most}, as the pool has {len(y)} rows "
+            f"and {len(first)} are labelled at first; got {steps}."
+        )
     labelled, history = first, []
     while True:
         num = len(labelled) - len(first)
@@ -159,7 +156,9 @@ def active_learning(
         history.append(scores(predicted, y_test.to(predicted.mean.device)))
         if num == steps:
             return ActiveRun(first, labelled[len(first) :], history, run, standard)
-        unlabelled = _others(labelled, len(y))
+        free = torch.ones(len(y), dtype=torch.bool)
+        free[labelled] = False
+        unlabelled = free.nonzero().squeeze(1)
         generator = seeds.generator("cpu", seed, num, _CRITERION)
         inputs = standard.standardise(take(x, unlabelled))
         scored = criterion.standardised(standard.standardise)
@@ -184,8 +183,9 @@ def _fit(
             f"build(num_data) makes a learner, such as br.vogn(...), got {type(learner).__name__}."
         )
     real = learner.likelihood.lacks("rescaled") is None
-    standard = Standard.of(x, y if real else None) if standardise else Standard.none(x)
-    train = standard.standardise(x), standard.standardise_targets(y)
+    nothing = Standard((None,) * len(_parts(x)))
+    standard = Standard.of(x, y if real else None) if standardise else nothing
+    train = standard.standardise(x), _scaled(y, standard.targets)
     return fit(learner, train, seed=seed, **{"progress": False, **options}), standard
 
 
@@ -199,13 +199,6 @@ def _best(values: Tensor, num: int, criterion: Criterion, generator: Generator) 
         )
     best = (values == values.max()).nonzero().squeeze(1)
     return int(best[torch.randint(len(best), (), generator=generator)])
-
-
-def _others(rows: Tensor, num: int) -> Tensor:
-    """All other rows of 0..num−1, in order."""
-    free = torch.ones(num, dtype=torch.bool)
-    free[rows] = False
-    return free.nonzero().squeeze(1)
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,18 +217,13 @@ def _parts(x: Inputs) -> tuple[Tensor, ...]:
 
 
 def _tensors(x: Any) -> Inputs:
-    return tuple(_tensor(part) for part in x) if isinstance(x, tuple) else _tensor(x)
-
-
-def _tensor(values: Any) -> Tensor:
-    # A copy: torch warns of arrays that it must not write to.
-    return torch.tensor(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
+    return tuple(as_tensor(part) for part in x) if isinstance(x, tuple) else as_tensor(x)
 
 
 def _pair(data: Any, name: str) -> tuple[Inputs, Tensor]:
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise TypeError(f"{name} is a pair (x, y), got {type(data).__name__}.")
-    x, y = _tensors(data[0]), _tensor(data[1])
+    x, y = _tensors(data[0]), as_tensor(data[1])
     if num_examples(x) != len(y) or len(y) == 0:
         raise ValueError(
             f"{name} has as many inputs as targets, at least one, got {num_examples(x)} and "
@@ -252,8 +240,7 @@ def _first(start: int | Sequence[int] | Tensor, num: int, seed: int) -> Tensor:
                 f"start is how many rows are labelled at first, 1 to {num} (the size of the pool), "
                 f"got {start}."
             )
-        order = torch.randperm(num, generator=seeds.generator("cpu", seed, 0, _START))
-        return order[:start]
+        return torch.randperm(num, generator=seeds.generator("cpu", seed, 0, _START))[:start]
     rows = torch.as_tensor(start, dtype=torch.int64)
     sound = rows.ndim == 1 and len(rows) > 0 and len(rows.unique()) == len(rows)
     if not sound or int(rows.min()) < 0 or int(rows.max()) >= num:
@@ -263,31 +250,12 @@ def _first(start: int | Sequence[int] | Tensor, num: int, seed: int) -> Tensor:
     return rows
 
 
-def _check_steps(steps: int, first: int, num: int) -> None:
-    if not (isinstance(steps, int) and 0 <= steps <= num - first):
-        raise ValueError(
-            f"steps is how many labels are asked for, 0 to {num - first}, as the pool has {num} "
-            f"rows and {first} are labelled at first; got {steps}."
-        )
-
-
-def _checked_criterion(criterion: Criterion | None) -> Criterion:
-    if criterion is None:
-        return LargestVariance()
-    if isinstance(criterion, Criterion):
-        return criterion
+def _checked(criterion: Any) -> Criterion:
     if isinstance(criterion, type) and issubclass(criterion, Criterion):
         raise TypeError(f"criterion takes an object, got the class: write {criterion.__name__}().")
-    raise TypeError(
-        "criterion takes LargestVariance(), BALD(), EPIG(), Random() or a Criterion of your own, "
-        f"got {criterion!r}."
-    )
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    for name in options:
-        if name not in _FIT_OPTIONS:
-            raise TypeError(
-                f"active_learning has no option {name}; of br.fit it takes "
-                f"{', '.join(_FIT_OPTIONS)}."
-            )
+    if not isinstance(criterion, Criterion):
+        raise TypeError(
+            "criterion takes LargestVariance(), BALD(), EPIG(), Random() or a Criterion of your "
+            f"own, got {criterion!r}."
+        )
+    return criterion

@@ -15,6 +15,8 @@ from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.types import State
 
+Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
 
 @dataclass(frozen=True, eq=False)
 class Attack:
@@ -106,7 +108,10 @@ def attack(
 
     def step(images: Tensor, variance: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         propagation, outputs = network.forward(GaussianTensor(images, variance))
-        caused = _caused_variance(network, outputs, images) if only_inputs else None
+        caused = outputs.variance
+        if only_inputs:
+            _, sure = network.forward(images)
+            caused = (caused - sure.variance).clamp_min(1e-6 * caused)
         network.back(outputs, wanted, caused, times=times)
         # Overshooting does no harm here, so the step is not shortened as in infer_inputs.
         mean, posterior = posterior_moments(propagation.inputs[0], reach=reach)
@@ -122,31 +127,16 @@ def attack(
 
 
 def _attack_batch(
-    network: FixedNetwork,
-    x: Tensor,
-    variance: Tensor,
-    target: Tensor,
-    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-    steps: int,
+    network: FixedNetwork, x: Tensor, variance: Tensor, target: Tensor, step: Step, steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Images, labels and iterations of one batch; x and variance are changed in place."""
-    labels, iterations = _labels(network, x), torch.zeros_like(target)
+    labels = predict(network.learner, network.state, x).labels
+    iterations = torch.zeros_like(target)
     for _ in range(steps):
         left = (labels != target).nonzero().squeeze(1)
         if not len(left):
             break
         x[left], variance[left] = step(x[left], variance[left], target[left])
-        labels[left] = _labels(network, x[left])
+        labels[left] = predict(network.learner, network.state, x[left]).labels
         iterations[left] += 1
     return x, labels, iterations
-
-
-def _caused_variance(network: FixedNetwork, outputs: GaussianTensor, x: Tensor) -> Tensor:
-    """That part of the outputs' variance that uncertain inputs cause: all but that at sure x."""
-    _, sure = network.forward(x)
-    return (outputs.variance - sure.variance).clamp_min(1e-6 * outputs.variance)
-
-
-def _labels(network: FixedNetwork, x: Tensor) -> Tensor:
-    """The predicted classes of images that are known for sure."""
-    return predict(network.learner, network.state, x).labels

@@ -1,19 +1,26 @@
-"""Gaussian inference of inputs and hidden units through a network whose weights stay fixed."""
+"""Gaussian inference of inputs and hidden units through a network whose weights stay fixed.
+
+Goulet, Nguyen & Amiri (2021). `infer_inputs` asks which inputs would give a wanted output, and
+`infer_hidden` what targets say of hidden units.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule.expectations import Look, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import Marginal, per_example
 from bayesrule.moments import GaussianTensor, Propagation, uncertain
 from bayesrule.predicting.predict import as_inputs, independent_variances
-from bayesrule.tensors.network import Inputs
+from bayesrule.tensors.network import Inputs, num_examples, take
 from bayesrule.types import Params, State
 
 Bounds: TypeAlias = tuple[Any, Any]
@@ -68,12 +75,7 @@ class FixedNetwork:
 
     @torch.no_grad()
     def back(
-        self,
-        outputs: GaussianTensor,
-        y: Tensor,
-        variance: Tensor | None = None,
-        *,
-        times: int = 1,
+        self, outputs: GaussianTensor, y: Tensor, variance: Tensor | None = None, *, times: int = 1
     ) -> Tensor:
         """Carries the innovations by targets y back from the outputs of a pass; `log p(y)`, (n,).
 
@@ -102,14 +104,25 @@ class FixedNetwork:
         return log_probs[0]
 
 
-def posterior_moments(x: GaussianTensor, *, reach: float = 10.0) -> tuple[Tensor, Tensor]:
+def posterior_moments(
+    x: GaussianTensor, *, reach: float = 10.0, most: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Mean `m + s δ` and variance `s + s² η` of a quantity, after `back`.
 
     Outputs are taken as independent, so together they may move a quantity too far: the step of an
     example is shortened where it is longer than `reach` standard deviations of some element, and
-    a millionth of the variance stays.
+    scaled by `most` (n,) at most; a millionth of the variance stays.
     """
-    return _moved(x, reach, None)
+    mean, variance = x.centre, x.variance
+    if x.node is None or x.node.delta is None or x.node.eta is None:
+        return mean, variance
+    std = variance.sqrt()
+    step = std * x.node.delta
+    longest = step.abs().flatten(1).amax(1) if step.ndim > 1 else step.abs()
+    share = reach / longest.clamp_min(reach)
+    share = share if most is None else torch.minimum(share, most)
+    wide = share.reshape(-1, *[1] * (step.ndim - 1))
+    return mean + std * step * wide, variance * (1.0 + variance * x.node.eta).clamp_min(1e-6)
 
 
 def input_posterior_moments(x: GaussianTensor, outputs: GaussianTensor) -> tuple[Tensor, Tensor]:
@@ -127,21 +140,7 @@ def input_posterior_moments(x: GaussianTensor, outputs: GaussianTensor) -> tuple
     wanted = per_example(outputs.variance * outputs.node.delta.square())
     implied = per_example(x.variance * x.node.delta.square())
     tiny = torch.finfo(implied.dtype).tiny
-    return _moved(x, 10.0, (wanted / implied.clamp_min(tiny)).clamp_max(1.0))
-
-
-def _moved(x: GaussianTensor, reach: float, most: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance after a step of each example that is scaled by `most` (n,) at most."""
-    mean, variance = x.centre, x.variance
-    if x.node is None or x.node.delta is None or x.node.eta is None:
-        return mean, variance
-    std = variance.sqrt()
-    step = std * x.node.delta
-    longest = step.abs().flatten(1).amax(1) if step.ndim > 1 else step.abs()
-    share = reach / longest.clamp_min(reach)
-    share = share if most is None else torch.minimum(share, most)
-    wide = share.reshape(-1, *[1] * (step.ndim - 1))
-    return mean + std * step * wide, variance * (1.0 + variance * x.node.eta).clamp_min(1e-6)
+    return posterior_moments(x, most=(wanted / implied.clamp_min(tiny)).clamp_max(1.0))
 
 
 def input_prior(
@@ -176,3 +175,141 @@ def clamp(x: Tensor, bounds: Bounds | None) -> Tensor:
     if not (low < high).all():
         raise ValueError(f"bounds are (least, largest), got {bounds}.")
     return torch.minimum(torch.maximum(x, low), high)
+
+
+@dataclass(frozen=True, eq=False)
+class InferredInputs(Inferred):
+    """Inputs before and after inference, and the outputs at each step.
+
+    `output_mean` and `output_variance` (steps, n, *) are its outputs and `log_prob` (steps, n) is
+    `log p(y)` of the wanted outputs, before each step.
+    """
+
+    output_mean: Tensor
+    output_variance: Tensor
+    log_prob: Tensor
+
+
+@torch.no_grad()
+def infer_inputs(
+    learner: Learner,
+    state: State,
+    x: Any,
+    y: Any,
+    *,
+    variance: Any = None,
+    steps: int = 1,
+    carry: bool = True,
+    bounds: Bounds | None = None,
+    how: Moments | None = None,
+    batch_size: int = 1024,
+) -> InferredInputs:
+    """Infers the inputs (n, *) that would give a wanted output y: `x̄ + s δ` and `s + s² η`.
+
+    The prior of the inputs is `N(x, variance)`, or x is made by `uncertain`; of several inputs,
+    given as a tuple, the uncertain one is inferred. With more `steps` each posterior is the next
+    prior; without `carry` only its mean is, and the variance starts again, so that the inputs may
+    move further. `bounds` hold after each step. No step moves the outputs further than to y.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, tagi
+    >>> model = nn.Linear(1, 1)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.fill_(2.0), model.bias.zero_()
+    >>> learner = tagi(model, GaussianLikelihood(noise=0.1), num_data=1, gain=1e-3)
+    >>> found = infer_inputs(learner, learner.init(), torch.zeros(1, 1), torch.ones(1), variance=1)
+    >>> found.mean, found.variance
+    (tensor([[0.4988]]), tensor([[0.0025]]))
+    """
+    if steps < 1:
+        raise ValueError(f"steps is at least 1, got {steps}.")
+    network = FixedNetwork(learner, state, how)
+    inputs, index, prior = input_prior(x, variance, state)
+    targets, size = torch.as_tensor(y, device=prior.centre.device), num_examples(inputs)
+    if len(targets) != size:
+        raise ValueError(f"There are {size} inputs but {len(targets)} wanted outputs.")
+
+    def infer(rows: slice) -> tuple[Tensor, ...]:
+        mean, variance = prior.centre[rows], prior.variance[rows]
+        batch, outputs_by_step = take(inputs, rows), []
+        for _ in range(steps):
+            uncertain = GaussianTensor(mean, variance)
+            given = (*batch[:index], uncertain, *batch[index + 1 :])
+            propagation, outputs = network.forward(given)
+            log_prob = network.back(outputs, targets[rows])
+            moved, posterior = input_posterior_moments(propagation.inputs[index], outputs)
+            mean, variance = clamp(moved, bounds), posterior if carry else variance
+            outputs_by_step.append((outputs.centre, outputs.variance, log_prob))
+        return mean, posterior, *(torch.stack(kind) for kind in zip(*outputs_by_step, strict=True))
+
+    batches = [infer(slice(i, i + batch_size)) for i in range(0, size, batch_size)]
+    columns = list(zip(*batches, strict=True))
+    mean, spread = (torch.cat(column) for column in columns[:2])
+    by_step = (torch.cat(column, dim=1) for column in columns[2:])
+    return InferredInputs(prior.centre, prior.variance, mean, spread, *by_step)
+
+
+@torch.no_grad()
+def infer_hidden(
+    learner: Learner,
+    state: State,
+    x: Any,
+    y: Any,
+    names: Sequence[str] | None = None,
+    *,
+    how: Moments | None = None,
+) -> dict[str, Inferred]:
+    """What targets y say of the outputs of submodules, by their names, for inputs x (n, *).
+
+    `names` are those of `model.named_modules()`; without them, all submodules whose output is one
+    Gaussian tensor. The prior is what the network predicts for a hidden unit, the posterior is that
+    given y. The weights stay as they are; inputs may be plain or `uncertain`.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, tagi
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> learner = tagi(model, GaussianLikelihood(noise=0.1), num_data=1)
+    >>> found = infer_hidden(learner, learner.init(), torch.ones(5, 2), torch.ones(5, 1))
+    >>> {name: tuple(h.mean.shape) for name, h in found.items()}
+    {'0': (5, 3), '1': (5, 3), '2': (5, 1)}
+    """
+    network = FixedNetwork(learner, state, how)
+    inputs: tuple[Any, ...] = tuple(
+        input_prior(one, None, state)[2]
+        if isinstance(one, GaussianTensor)
+        else as_inputs(one, state)
+        for one in (x if isinstance(x, tuple) else (x,))
+    )
+    modules = _submodules(learner.model, names)
+    recorded: dict[str, list[Any]] = {name: [] for name in modules}
+    with ExitStack() as hooks:
+        for name, module in modules.items():
+            keep = partial(_keep, recorded[name])
+            hooks.enter_context(module.register_forward_hook(keep))
+        _, outputs = network.forward(inputs)
+    network.back(outputs, torch.as_tensor(y, device=outputs.device))
+    inferred = {}
+    for name, units in recorded.items():
+        if len(units) == 1 and isinstance(units[0], GaussianTensor):
+            unit = units[0]
+            inferred[name] = Inferred(unit.centre, unit.variance, *posterior_moments(unit))
+        elif names is not None:
+            kinds = ", ".join(type(unit).__name__ for unit in units) or "nothing"
+            raise ValueError(
+                f"Hidden units are those of a submodule that is called once and returns one "
+                f"Gaussian tensor; {name!r} ({type(modules[name]).__name__}) returned {kinds}."
+            )
+    return inferred
+
+
+def _submodules(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
+    modules = {name: module for name, module in model.named_modules() if name}
+    wanted = [names] if isinstance(names, str) else modules if names is None else names
+    for name in wanted:
+        if name not in modules:
+            raise ValueError(f"The model has no submodule {name!r}; it has {', '.join(modules)}.")
+    return {name: modules[name] for name in wanted}
+
+
+def _keep(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
+    outputs.append(output)

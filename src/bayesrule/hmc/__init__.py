@@ -2,7 +2,6 @@
 
 from bayesrule.hmc.density import LogDensity
 from bayesrule.hmc.mixing import ess, rhat
-from bayesrule.hmc.nuts import hmc
-from bayesrule.hmc.samples import Samples
+from bayesrule.hmc.nuts import Samples, hmc
 
 __all__ = ["LogDensity", "Samples", "ess", "hmc", "rhat"]

@@ -1,19 +1,32 @@
-"""The log density of the weights of an unmodified module."""
+"""The log density of the weights of an unmodified module, and its gradient.
+
+A sampler needs hundreds of gradients for each draw, and for small networks most of their time is
+overhead between torch's operations: a traced graph saves some of it, compiled code most.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import GaussianTensor
+from bayesrule.predicting.predict import stacked_outputs
 from bayesrule.tensors.network import Inputs, Network, check_batch
 from bayesrule.types import Params
+
+Floats = NDArray[np.float64]
+Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From θ (P,) to the gradient (P,) of the log density and its value."""
 
 
 class LogDensity:
@@ -50,17 +63,36 @@ class LogDensity:
         self.num = sum(value.numel() for value in self.params.values())
         self.prior_noise = likelihood.init(next(iter(self.params.values())))
         self.learned = likelihood.learns
-        _refuse(model, likelihood, bool(self.prior_noise) and not self.learned)
+        self._refuse_changes()
         self.x, self.y = as_inputs(data[0]), _plain(data[1], "targets")
         self.count = check_batch(self.x, self.y)
         with torch.no_grad():
             likelihood.check(self.outputs(self.params, self.x), self.y)
 
+    def _refuse_changes(self) -> None:
+        """Refuses likelihoods and modules that have no log density of fixed data."""
+        if self.prior_noise and not self.learned:
+            raise ValueError(
+                f"{type(self.likelihood).__name__} changes from step to step (a schedule of noise),"
+                " but a posterior has no steps. Give a number, as GaussianLikelihood(noise=0.1), "
+                "or learn it: GaussianLikelihood()."
+            )
+        for name, module in self.network.model.named_modules():
+            if isinstance(module, _BatchNorm) and module.running_mean is None:
+                raise ValueError(
+                    f"Layer {name!r} ({type(module).__name__}) has no running averages, so its "
+                    "outputs depend on which inputs come together. Build it with "
+                    "track_running_stats=True."
+                )
+
     def __call__(self, theta: Tensor) -> Tensor:
         """The log density at one θ (P,)."""
         outputs = self.outputs(self.named(theta), self.x)
         if self.learned:
-            fit = self._integrated(self.conjugate(outputs))
+            noise, prior = self.conjugate(outputs), self.prior_noise
+            a, b, a0, b0 = noise["a"], noise["b"], prior["a"], prior["b"]
+            start = a.lgamma() - a0.lgamma() + a0 * b0.log() - (a - a0) * math.log(2.0 * math.pi)
+            fit = (start - a * b.log()).sum()
         else:
             fit = self.likelihood.log_prob(outputs, self.y, {}).sum() / self.temperature
         width = math.log(self.prior_precision / (2.0 * math.pi))
@@ -76,18 +108,19 @@ class LogDensity:
         """The network's outputs (n, *)."""
         return self.network(params, dict(self.buffers), x, training=False)
 
+    @torch.no_grad()
+    def outputs_at(self, draws: Params, x: Inputs, batch_size: int = 4096) -> Tensor:
+        """The network's outputs (S, n, *) at each of S draws of the weights."""
+        each = zip(*draws.values(), strict=True)
+        weights = (dict(zip(draws, values, strict=True)) for values in each)
+        return stacked_outputs(self.network, weights, self.buffers, x, batch_size)
+
     def conjugate(self, outputs: Tensor) -> Params:
         """The belief Gamma(a, b) over the noise precision, given the outputs at all data."""
         statistics = self.likelihood.statistics(outputs, self.y)
         scaled = {name: value / self.temperature for name, value in statistics.items()}
         # From its prior, a likelihood makes the whole conjugate step at once.
         return self.likelihood.update(self.prior_noise, scaled, self.count / self.temperature)
-
-    def _integrated(self, noise: Params) -> Tensor:
-        a, b = noise["a"], noise["b"]
-        a0, b0 = self.prior_noise["a"], self.prior_noise["b"]
-        start = a.lgamma() - a0.lgamma() + a0 * b0.log() - (a - a0) * math.log(2.0 * math.pi)
-        return (start - a * b.log()).sum()
 
 
 def as_inputs(x: Any, what: str = "inputs") -> Inputs:
@@ -117,17 +150,90 @@ def _double(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def _refuse(model: nn.Module, likelihood: Likelihood, moving: bool) -> None:
-    """Refuses likelihoods and modules that have no log density of fixed data."""
-    if moving:
+def value_and_gradient(
+    density: LogDensity, *, compile: bool = True
+) -> Callable[[Floats], tuple[float, Floats]]:
+    """A function from θ (P,) to the log density and its gradient (P,).
+
+    Traced once and, with `compile`, compiled by torch's inductor, which takes seconds and a C++
+    compiler. The result is checked against the module; a module that cannot be traced is called as
+    it is.
+    """
+    theta = _probe(density, 1)
+    with torch.no_grad():
+        once, twice = density(theta), density(theta)
+    if not torch.equal(once, twice) and once.isfinite():
         raise ValueError(
-            f"{type(likelihood).__name__} changes from step to step (a schedule of noise), but a "
-            "posterior has no steps. Give a number, as GaussianLikelihood(noise=0.1), or learn it: "
-            "GaussianLikelihood()."
+            "The module gives different outputs for the same weights and inputs in evaluation "
+            "mode, but a log density has no randomness. Take it out of the module."
         )
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.running_mean is None:
-            raise ValueError(
-                f"Layer {name!r} ({type(module).__name__}) has no running averages, so its outputs "
-                "depend on which inputs come together. Build it with track_running_stats=True."
-            )
+    gradient, graph = _plainly(density), _traced(density)
+    if graph is not None and _agrees(density, graph.forward):
+        gradient = graph.forward
+        compiled = _compiled(graph, _probe(density, 0)) if compile else None
+        if compiled is not None and _agrees(density, compiled):
+            gradient = compiled
+
+    def function(theta: Floats) -> tuple[float, Floats]:
+        # Inference mode belongs to a thread, and the sampler calls from its own.
+        with torch.inference_mode():
+            slope, value = gradient(torch.from_numpy(theta))
+            return value.item(), slope.numpy()
+
+    return function
+
+
+def _plainly(density: LogDensity) -> Gradient:
+    """The module called as it is, with one backward pass."""
+
+    def gradient(theta: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            point = theta.clone().requires_grad_()
+            value = density(point)
+            (slope,) = torch.autograd.grad(value, point)
+            return slope, value.detach()
+
+    return gradient
+
+
+def _traced(density: LogDensity) -> GraphModule | None:
+    # Loading the tracer takes as long as loading the rest of the library.
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return make_fx(torch.func.grad_and_value(density))(_probe(density, 0))
+    except Exception:  # modules fail to be traced in many ways
+        return None
+
+
+def _compiled(graph: GraphModule, theta: Tensor) -> Gradient | None:
+    import torch._inductor as inductor
+
+    try:
+        with warnings.catch_warnings():
+            # The compiler warns of parts of torch that it still uses itself.
+            warnings.simplefilter("ignore")
+            return inductor.compile(graph, [theta], options={"cpp_wrapper": True})
+    except Exception as problem:  # the compiler's own faults, and that there is none for C++
+        warnings.warn(
+            "The log density could not be compiled, so sampling takes several times as long: "
+            f"{str(problem).strip().splitlines()[0]} Is there a C++ compiler? compile=False does "
+            "without one.",
+            stacklevel=4,
+        )
+        return None
+
+
+def _agrees(density: LogDensity, gradient: Gradient) -> bool:
+    """Whether a traced gradient is that of the module, at weights other than the traced ones."""
+    theta = _probe(density, 1)
+    pairs = zip(_plainly(density)(theta), gradient(theta), strict=True)
+    return all(torch.allclose(a, b, rtol=1e-8, atol=1e-8, equal_nan=True) for a, b in pairs)
+
+
+def _probe(density: LogDensity, seed: int) -> Tensor:
+    """Weights of an ordinary size at which the density is evaluated."""
+    generator = torch.Generator().manual_seed(seed)
+    return 0.3 * torch.randn(density.num, dtype=torch.float64, generator=generator)

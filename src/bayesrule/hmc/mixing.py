@@ -23,7 +23,10 @@ def rhat(draws: Tensor) -> Tensor:
     (1.0, True)
     """
     halves = _halves(draws)
-    folded = (halves - _median(halves)).abs()
+    # torch's own median is the lower of the two middle values, and quantile refuses large tensors.
+    ordered = halves.flatten(0, 1).sort(0).values
+    num = len(ordered)
+    folded = (halves - 0.5 * (ordered[(num - 1) // 2] + ordered[num // 2])).abs()
     return torch.maximum(_plain_rhat(_normal_scores(halves)), _plain_rhat(_normal_scores(folded)))
 
 
@@ -61,13 +64,6 @@ def _halves(draws: Tensor) -> Tensor:
         )
     half = draws.shape[1] // 2
     return torch.cat([draws[:, :half], draws[:, -half:]]).double()
-
-
-def _median(draws: Tensor) -> Tensor:
-    # torch's own median is the lower of the two middle values, and quantile refuses large tensors.
-    ordered = draws.flatten(0, 1).sort(0).values
-    num = len(ordered)
-    return 0.5 * (ordered[(num - 1) // 2] + ordered[num // 2])
 
 
 def _normal_scores(draws: Tensor) -> Tensor:

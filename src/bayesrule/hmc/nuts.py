@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -15,17 +16,85 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bayesrule.hmc.density import LogDensity
-from bayesrule.hmc.gradient import Floats, value_and_gradient
+from bayesrule.hmc.density import Floats, LogDensity, as_inputs, value_and_gradient
 from bayesrule.hmc.mixing import ess, rhat
-from bayesrule.hmc.samples import Samples, outputs_at
 from bayesrule.likelihoods import Likelihood
+from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
+from bayesrule.tensors.network import num_examples
 from bayesrule.training.progress import Progress
 from bayesrule.types import Params
 
-# With fewer, the sampler cannot adapt its step and scales, or mixing cannot be measured.
-_FEWEST_WARMUP, _FEWEST_DRAWS = 10, 4
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Samples:
+    """Draws of several chains, one chain after the other: S = chains · draws, in float64.
+
+    - `draws`: the weights, `{name: (S, *shape)}` as `model.named_parameters()` names them.
+    - `precision`: the learned noise precision, (S, *) with one for each output; else None.
+    - `log_density`: (S,), with all its constants, the learned precision integrated out.
+    - `rhat`, `ess`: rank-normalised split R-hat and bulk effective sample size of each weight, by
+      name, of the `"log density"`, of the `"outputs"` at the inputs given (n, *), and of the
+      `"noise precision"`. Hidden units can change places, so weights of a network mix badly where
+      its outputs mix well: look at the outputs first.
+    - `divergences`: draws after warm-up whose trajectory diverged; there should be none.
+    - `cut_off`: draws after warm-up whose trajectory reached the greatest length allowed.
+    - `acceptance`: the mean acceptance probability after warm-up, near `target_acceptance`.
+    - `gradients`: how many gradients were computed, `seconds`: how long all of it took.
+    - `density`: the `LogDensity` that was sampled.
+    """
+
+    draws: Params
+    precision: Tensor | None
+    log_density: Tensor
+    rhat: Params
+    ess: Params
+    chains: int
+    divergences: int
+    cut_off: int
+    acceptance: float
+    gradients: int
+    seconds: float
+    density: LogDensity
+
+    def __len__(self) -> int:
+        return len(self.log_density)
+
+    def __repr__(self) -> str:
+        return f"Samples({self.summary()})"
+
+    def predict(self, x: Any, *, num: int | None = None, batch_size: int = 4096) -> Prediction:
+        """The prediction for new inputs `x` (n, *), a tensor or an array.
+
+        A mixture over all draws or, to save memory, over `num` evenly spaced ones.
+        """
+        inputs = as_inputs(x)
+        if num_examples(inputs) == 0:
+            raise ValueError("There are no inputs to predict.")
+        num = len(self) if num is None else num
+        if not 1 <= num <= len(self):
+            raise ValueError(f"num takes from 1 to all {len(self)} draws, got {num}.")
+        # Half a step from both ends, so that all chains have the same share.
+        chosen = ((torch.arange(num) + 0.5) * (len(self) / num)).long()
+        draws = {name: value[chosen] for name, value in self.draws.items()}
+        outputs = self.density.outputs_at(draws, inputs, batch_size)
+        noise: Params = {}
+        if self.precision is not None:
+            # A belief Gamma(a, b) whose mean a / b is the drawn precision, for all examples.
+            drawn = self.precision[chosen].unsqueeze(1)
+            noise = {"a": torch.ones_like(drawn), "b": 1.0 / drawn}
+        return Prediction.mixture(self.density.likelihood.distribution(outputs, noise))
+
+    def summary(self) -> str:
+        """One line: how many draws, how well they mixed, how long it took."""
+        weights = [float(self.rhat[name].max()) for name in self.draws]
+        return (
+            f"{self.chains} × {len(self) // self.chains} draws in {self.seconds:.0f} s; "
+            f"R-hat of outputs {float(self.rhat['outputs'].max()):.3f}, of the log density "
+            f"{float(self.rhat['log density']):.3f}, of weights {max(weights):.3f}; effective "
+            f"draws of outputs {float(self.ess['outputs'].min()):.0f}, of the log density "
+            f"{float(self.ess['log density']):.0f}; {self.divergences} divergences"
+        )
 
 
 def hmc(
@@ -38,6 +107,7 @@ def hmc(
     chains: int = 4,
     prior_precision: float = 1.0,
     temperature: float = 1.0,
+    target_acceptance: float = 0.95,
     seed: int = 0,
     progress: bool | None = None,
     compile: bool = True,
@@ -51,6 +121,8 @@ def hmc(
 
     - `draws`, `warmup`: how many draws are kept and how many discarded before them, for each of the
       `chains`, which run one after another.
+    - `target_acceptance`: how many proposals the sampler aims to accept, below 1. The more, the
+      shorter its steps: draws take longer and diverge less. Divergences are counted and warned of.
     - `progress`: True, False, or None for a bar on a terminal only.
     - `compile`: the gradient is compiled, which takes seconds once and a C++ compiler, and then
       is five to ten times as fast. Compiled and plain gradients differ by rounding, and so the
@@ -65,16 +137,28 @@ def hmc(
     """
     start = time.perf_counter()
     _check(draws, warmup, chains, seed, prior_precision, temperature)
+    if not 0.0 < target_acceptance < 1.0:
+        raise ValueError(
+            f"target_acceptance lies strictly between 0 and 1, got {target_acceptance}."
+        )
     nutpie = _nutpie()
     density = LogDensity(
         model, likelihood, data, prior_precision=prior_precision, temperature=temperature
     )
     called = _Called(value_and_gradient(density, compile=compile))
+    sizes = {"draws": draws, "tune": warmup, "chains": chains, "seed": int(seed)}
+    options = {**sizes, "target_accept": float(target_acceptance)}
     with Progress(chains * (warmup + draws), 0, "hmc", progress) as bar:
-        sampled = _model(nutpie, density, called, bar)
-        sizes = {"draws": draws, "tune": warmup, "chains": chains, "seed": int(seed)}
-        trace = _run(nutpie, sampled, sizes)
-    return _samples(density, trace, seed, called.num, start)
+        trace = _run(nutpie, _model(nutpie, density, called, bar), options)
+    samples = _samples(density, trace, seed, called.num, start)
+    if samples.divergences:
+        warnings.warn(
+            f"{samples.divergences} of {len(samples)} draws come from trajectories that diverged, "
+            "so parts of the posterior may be missing. Aim at a higher target_acceptance than "
+            f"{target_acceptance:g}.",
+            stacklevel=2,
+        )
+    return samples
 
 
 class _Called:
@@ -86,16 +170,13 @@ class _Called:
 
     def __call__(self, theta: Floats) -> tuple[float, Floats]:
         if not hasattr(self._thread, "kept"):
-            self._keep_thread_state()
+            # Python drops its state of a foreign thread after each call and makes it again at the
+            # next, which takes longer than the gradient of a small network. One claim that is never
+            # released keeps it; this leaks a few kilobytes for each call of hmc.
+            ctypes.pythonapi.PyGILState_Ensure()
+            self._thread.kept = True
         self.num += 1
         return self.function(theta)
-
-    def _keep_thread_state(self) -> None:
-        # Python drops its state of a foreign thread after each call and makes it again at the next,
-        # which takes longer than the gradient of a small network. One claim that is never released
-        # keeps it; this leaks a few kilobytes for each call of hmc.
-        ctypes.pythonapi.PyGILState_Ensure()
-        self._thread.kept = True
 
 
 def _model(nutpie: Any, density: LogDensity, function: _Called, bar: Progress) -> Any:
@@ -111,26 +192,19 @@ def _model(nutpie: Any, density: LogDensity, function: _Called, bar: Progress) -
 
         return record
 
-    kinds, shapes = [np.dtype("float64")], [(density.num,)]
-    return nutpie.compiled_pyfunc.from_pyfunc(
-        density.num,
-        lambda: function,
-        expand,
-        kinds,
-        shapes,
-        ["theta"],
-        make_initial_point_fn=first,
-    )
+    recorded = [np.dtype("float64")], [(density.num,)], ["theta"]
+    build = nutpie.compiled_pyfunc.from_pyfunc
+    return build(density.num, lambda: function, expand, *recorded, make_initial_point_fn=first)
 
 
-def _run(nutpie: Any, model: Any, sizes: dict[str, int]) -> Params:
+def _run(nutpie: Any, model: Any, options: dict[str, Any]) -> Params:
     """The draws `theta` (chains, draws, P) and nutpie's statistics of them (chains, draws)."""
     with warnings.catch_warnings():
         # nutpie warns about the number of draws and chains.
         warnings.simplefilter("ignore")
         # One core: the chains would only wait for each other's turn in Python.
         sampler = nutpie.sample(
-            model, **sizes, cores=1, progress_bar=False, save_warmup=False, blocking=False
+            model, **options, cores=1, progress_bar=False, save_warmup=False, blocking=False
         )
         try:
             trace = sampler.wait()
@@ -147,7 +221,7 @@ def _samples(
     density: LogDensity, trace: Params, seed: int, gradients: int, start: float
 ) -> Samples:
     draws = density.named(trace["theta"].flatten(0, 1))
-    outputs = outputs_at(density, draws, density.x)
+    outputs = density.outputs_at(draws, density.x)
     measured: Params = {"log density": trace["logp"].flatten(), "outputs": outputs}
     precision = _precision(density, outputs, seed) if density.learned else None
     if precision is not None:
@@ -194,13 +268,9 @@ def _nutpie() -> Any:
 def _check(
     draws: int, warmup: int, chains: int, seed: int, prior_precision: float, temperature: float
 ) -> None:
-    least = {
-        "draws": (draws, _FEWEST_DRAWS),
-        "warmup": (warmup, _FEWEST_WARMUP),
-        "chains": (chains, 1),
-        "seed": (seed, 0),
-    }
-    for name, (value, fewest) in least.items():
+    # With fewer, the sampler cannot adapt its step and scales, or mixing cannot be measured.
+    given = {"draws": draws, "warmup": warmup, "chains": chains, "seed": seed}
+    for (name, value), fewest in zip(given.items(), (4, 10, 1, 0), strict=True):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < fewest:
             raise ValueError(f"{name} is a whole number from {fewest} up, got {value!r}.")
     for name, number in {"prior_precision": prior_precision, "temperature": temperature}.items():

@@ -48,15 +48,11 @@ def sentence(name: str, ability: str, others: Iterable[str] = ()) -> str:
     return " ".join([f"{name} {missing}.", *([f"These have it: {have}."] if have else []), way_out])
 
 
-def refuse_unknown(ability: str) -> None:
-    """A ValueError for what is no ability."""
+def gives(part: type, contract: type, ability: str) -> bool:
+    """Whether a class has a method of its own in place of the contract's, which only refuses."""
     if ability not in SENTENCES:
         raise ValueError(
             f"{ability!r} is not an ability that may be lacking; these are: {', '.join(SENTENCES)}."
         )
-
-
-def gives(part: type, contract: type, ability: str) -> bool:
-    """Whether a class has a method of its own in place of the contract's, which only refuses."""
     default = getattr(contract, ability, None)
     return default is not None and getattr(part, ability) is not default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrule.likelihoods import _abilities
-from bayesrule.likelihoods._targets import TargetDistribution
+from bayesrule.likelihoods._targets import TargetDistribution, match
 from bayesrule.types import Params
 
 
@@ -33,12 +34,17 @@ class Conditioned:
 
 @dataclass(frozen=True)
 class Marginal:
-    """p(y) with Gaussian outputs integrated out, and the two parts of its variance."""
+    """p(y) with Gaussian outputs integrated out, and the two parts of its variance.
+
+    `information` is what the outputs say of a class or an answer in nats, (n, *): the mutual
+    information of f and y.
+    """
 
     distribution: TargetDistribution
     mean: Tensor
     epistemic: Tensor
     aleatoric: Tensor
+    information: Tensor | None = None
 
 
 class Likelihood(ABC):
@@ -81,7 +87,6 @@ class Likelihood(ABC):
         `ability` is the name of a method: one of those above, or `sample`, `cdf` or `rescaled` of
         the targets' distribution. The sentence says who needs it and the way out.
         """
-        _abilities.refuse_unknown(ability)
         if _has(type(self), ability):
             return None
         library = _library(Likelihood.__subclasses__())
@@ -106,6 +111,10 @@ class Likelihood(ABC):
         `statistics` are scaled to the whole data over the temperature, `weight` is that scale.
         """
         return state
+
+    def kl(self, state: Params) -> Tensor | float:
+        """The divergence of what the likelihood itself believes from its prior, in nats."""
+        return 0.0
 
     @abstractmethod
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -165,9 +174,8 @@ class Likelihood(ABC):
 
 def _has(kind: type[Likelihood], ability: str) -> bool:
     """Whether a likelihood or the distribution of its targets writes this method."""
-    return _abilities.gives(kind, Likelihood, ability) or _abilities.gives(
-        kind.distribution_class, TargetDistribution, ability
-    )
+    parts = (kind, Likelihood), (kind.distribution_class, TargetDistribution)
+    return any(_abilities.gives(part, contract, ability) for part, contract in parts)
 
 
 def _library(kinds: Iterable[type[Likelihood]]) -> Iterator[type[Likelihood]]:
@@ -188,3 +196,28 @@ def one_vector_per_output(root: Tensor) -> Tensor:
     flat = root.reshape(len(root), -1)
     vectors = torch.diag_embed(flat).transpose(0, 1)
     return vectors.reshape(-1, *root.shape)
+
+
+class ElementwiseLikelihood(Likelihood):
+    """One output for each target: (n,), (n, 1) or (n, D)."""
+
+    allowed: ClassVar[str]
+    """In words, which targets there can be."""
+
+    @staticmethod
+    @abstractmethod
+    def is_allowed(targets: Tensor) -> Tensor:
+        """Which targets can be, elementwise."""
+
+    def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        matched = match(outputs, targets, type(self).__name__)
+        if not self.is_allowed(matched).all():
+            raise ValueError(f"{type(self).__name__} needs {self.allowed}.")
+        return matched
+
+    def _checked(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """As `check` on the CPU; on a GPU, which would have to wait, NaN for impossible targets."""
+        if targets.device.type == "cpu":
+            return self.check(outputs, targets)
+        matched = match(outputs, targets, type(self).__name__)
+        return matched.masked_fill(self.is_allowed(matched).logical_not(), math.nan)

@@ -1,4 +1,4 @@
-"""Class numbers: which there are, which are missing, and likelihoods whose targets they are."""
+"""Likelihoods whose targets are class numbers, and what they share with yes-or-no answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import torch
 from torch import Tensor
 
 from bayesrule.likelihoods._base import Likelihood, Marginal
+from bayesrule.likelihoods._spread import (
+    Weighted,
+    independent_draws,
+    joint_draws,
+    root,
+    spread,
+)
 from bayesrule.likelihoods._targets import ClassTargets, TargetDistribution
 from bayesrule.types import Params
 
@@ -23,6 +30,22 @@ class ClassLikelihood(Likelihood):
     @abstractmethod
     def log_probs(self, outputs: Tensor) -> Tensor:
         """`log p(f)` of each class, (..., n, C)."""
+
+    @abstractmethod
+    def averaged(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """`log E[p(f)]` of each class where the outputs are independent, f ~ N(mean, variance)."""
+
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
+        return self._marginal(mean, variance, independent_draws(mean, variance))
+
+    def joint_marginal(self, mean: Tensor, covariance: Tensor, state: Params) -> Marginal:
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        return self._marginal(mean, variance, joint_draws(mean, root(covariance)))
+
+    def _marginal(self, mean: Tensor, variance: Tensor, draws: Weighted) -> Marginal:
+        distribution = ClassTargets(self.averaged(mean, variance))
+        found = spread(self.log_probs, mean, draws)
+        return choice_marginal(distribution, *found.within(distribution.mean))
 
     def _classes(self, outputs: Tensor) -> tuple[int, str]:
         """How many classes there are, and that in words; outputs of a wrong shape are refused."""
@@ -88,8 +111,9 @@ def one_hot(labels: Tensor, like: Tensor) -> Tensor:
     return (labels.unsqueeze(-1) == classes).to(like.dtype)
 
 
-def choice_marginal(distribution: TargetDistribution, mean: Tensor, epistemic: Tensor) -> Marginal:
+def choice_marginal(
+    distribution: TargetDistribution, epistemic: Tensor, information: Tensor
+) -> Marginal:
     """p(y) of classes and yes-or-no answers, whose whole variance is `p (1 − p)`."""
-    total = mean * (1.0 - mean)
-    epistemic = torch.minimum(epistemic, total)
-    return Marginal(distribution, mean, epistemic, total - epistemic)
+    rest = distribution.variance - epistemic
+    return Marginal(distribution, distribution.mean, epistemic, rest, information)

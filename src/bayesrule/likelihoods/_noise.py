@@ -1,8 +1,4 @@
-"""The standard deviation of Gaussian noise on what is observed: one number, or one for each step.
-
-A number needs no state. A schedule is asked once for each step, outside of all arithmetic; its
-state holds the number of the step and the standard deviation that is then in force.
-"""
+"""Gaussian noise on what is observed: one standard deviation, or one for each step."""
 
 from __future__ import annotations
 
@@ -19,32 +15,37 @@ Noise = float | Schedule
 """A standard deviation, or a callable from the step (0, 1, 2, ...) to one."""
 
 
-def checked(noise: Noise) -> None:
-    """Refuses what is no standard deviation and no schedule that starts with one."""
-    if isinstance(noise, Real):
-        _positive(float(noise), "")
-    elif callable(noise) and not isinstance(noise, type):
-        _positive(noise(0), " at step 0")
-    else:
-        raise TypeError(
-            f"noise is a standard deviation or a schedule of them, got {noise!r}; for example 0.1 "
-            "or schedules.exponential(1.0, rate=0.999)."
-        )
+class Noisy:
+    """What likelihoods with such a `noise` have in common.
 
+    A number needs no state. A schedule is asked once for each step, outside of all arithmetic; its
+    state holds the number of the step and the standard deviation that is then in force.
+    """
 
-def init(noise: Noise, like: Tensor) -> Params:
-    """The state before the first step: nothing for a number."""
-    return _at(noise, 0, like) if callable(noise) else {}
+    noise: Noise
 
+    def __post_init__(self) -> None:
+        if isinstance(self.noise, Real):
+            _positive(float(self.noise), "")
+        elif callable(self.noise) and not isinstance(self.noise, type):
+            _positive(self.noise(0), " at step 0")
+        else:
+            raise TypeError(
+                f"noise is a standard deviation or a schedule of them, got {self.noise!r}; for "
+                "example 0.1 or schedules.exponential(1.0, rate=0.999)."
+            )
 
-def update(noise: Noise, state: Params) -> Params:
-    """The state after a step."""
-    return _at(noise, int(state["step"]) + 1, state["std"]) if callable(noise) else state
+    def init(self, like: Tensor) -> Params:
+        return _at(self.noise, 0, like) if callable(self.noise) else {}
 
+    def update(self, state: Params, statistics: Params, weight: float) -> Params:
+        if not callable(self.noise):
+            return state
+        return _at(self.noise, int(state["step"]) + 1, state["std"])
 
-def variance(noise: Noise, state: Params) -> Tensor | float:
-    """The noise variance now in force."""
-    return state["std"].square() if callable(noise) else float(noise) ** 2
+    def noise_variance(self, state: Params) -> Tensor | float:
+        """The noise variance now in force."""
+        return state["std"].square() if callable(self.noise) else float(self.noise) ** 2
 
 
 def _at(schedule: Schedule, step: int, like: Tensor) -> Params:

@@ -71,7 +71,6 @@ class TargetDistribution(ABC):
     @classmethod
     def lacks(cls, ability: str) -> str | None:
         """None where the method `ability` is there, else a sentence that says what is missing."""
-        _abilities.refuse_unknown(ability)
         if _abilities.gives(cls, TargetDistribution, ability):
             return None
         return _abilities.sentence(cls.__name__, ability)
@@ -199,22 +198,13 @@ def quantile(
     reach = (std * max(10.0, min(level, 1.0 - level) ** -0.5)).clamp_min(1e-30)
     low, high = mean - reach, mean + reach
     if whole_numbers:
-        return _whole_quantile(cdf, low.floor(), high.ceil(), level)
+        low, high = low.floor(), high.ceil()
     for _ in range(100):
         middle = 0.5 * (low + high)
+        if whole_numbers:
+            if not (high - low > 1.0).any():
+                break
+            middle = middle.floor()
         below = cdf(middle) < level
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return 0.5 * (low + high)
-
-
-def _whole_quantile(
-    cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, level: float
-) -> Tensor:
-    """The smallest whole number with `cdf ≥ level`, which is above `low` and at most `high`."""
-    for _ in range(100):
-        if not (high - low > 1.0).any():
-            break
-        middle = (0.5 * (low + high)).floor()
-        below = cdf(middle) < level
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return high
+    return high if whole_numbers else 0.5 * (low + high)

@@ -1,4 +1,4 @@
-"""Real-valued targets whose noise is the same everywhere: known, scheduled or learned."""
+"""Real-valued targets: their noise is the same everywhere, or depends on the input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.likelihoods import _noise
 from bayesrule.likelihoods._base import (
     Conditioned,
     Likelihood,
@@ -16,6 +15,7 @@ from bayesrule.likelihoods._base import (
     one_vector_per_output,
     per_example,
 )
+from bayesrule.likelihoods._noise import Noise, Noisy
 from bayesrule.likelihoods._targets import NormalTargets, match
 from bayesrule.types import Params
 
@@ -32,7 +32,7 @@ def normal_marginal(mean: Tensor, epistemic: Tensor, aleatoric: Tensor) -> Margi
 
 
 @dataclass(frozen=True)
-class GaussianLikelihood(Likelihood):
+class GaussianLikelihood(Noisy, Likelihood):
     """`y ~ N(f, noise²)`; without `noise`, its precision τ ~ Gamma(shape, rate) is learned.
 
     `noise` is a standard deviation, or a schedule from the step to one:
@@ -52,7 +52,7 @@ class GaussianLikelihood(Likelihood):
     GaussianLikelihood(noise=0.1, shape=6.0, rate=6.0, averaging=0.01)
     """
 
-    noise: _noise.Noise | None = None
+    noise: Noise | None = None  # type: ignore[assignment]
     shape: float = 6.0
     rate: float = 6.0
     averaging: float = 0.01
@@ -62,7 +62,7 @@ class GaussianLikelihood(Likelihood):
 
     def __post_init__(self) -> None:
         if self.noise is not None:
-            _noise.checked(self.noise)
+            super().__post_init__()
         if not (self.shape > 0 and self.rate > 0):
             raise ValueError(f"Gamma({self.shape}, {self.rate}) needs positive parameters.")
 
@@ -72,7 +72,7 @@ class GaussianLikelihood(Likelihood):
 
     def init(self, like: Tensor) -> Params:
         if self.noise is not None:
-            return _noise.init(self.noise, like)
+            return super().init(like)
         return {"a": like.new_tensor(self.shape), "b": like.new_tensor(self.rate)}
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Params:
@@ -82,7 +82,7 @@ class GaussianLikelihood(Likelihood):
 
     def update(self, state: Params, statistics: Params, weight: float) -> Params:
         if self.noise is not None:
-            return _noise.update(self.noise, state)
+            return super().update(state, statistics, weight)
         if "again" in statistics:
             return self._counted(state, statistics)
         b = self.rate + 0.5 * statistics["squares"]
@@ -91,6 +91,15 @@ class GaussianLikelihood(Likelihood):
         # At the prior there is nothing to average yet, so the conjugate answer is taken at once.
         rate = torch.full_like(old, self.averaging).masked_fill(old == self.shape, 1.0)
         return {"a": old.lerp(a, rate), "b": state["b"].expand_as(b).lerp(b, rate)}
+
+    def kl(self, state: Params) -> Tensor | float:
+        if self.noise is not None:
+            return 0.0
+        # KL(Gamma(a, b) ‖ Gamma(a₀, b₀)), summed over the outputs.
+        a, b = torch.broadcast_tensors(state["a"], state["b"])
+        shapes = (a - self.shape) * torch.digamma(a) - torch.lgamma(a) + math.lgamma(self.shape)
+        rates = self.shape * torch.log(b / self.rate) + a * (self.rate - b) / b
+        return (shapes + rates).sum()
 
     def _counted(self, state: Params, statistics: Params) -> Params:
         """After a batch whose targets were counted: each output has its own number."""
@@ -115,7 +124,7 @@ class GaussianLikelihood(Likelihood):
     def _precision(self, outputs: Tensor, state: Params) -> tuple[Tensor, Tensor]:
         """`E[τ]` and `E[log τ]`."""
         if self.noise is not None:
-            precision = 1.0 / _noise.variance(self.noise, state)
+            precision = 1.0 / self.noise_variance(state)
             if not isinstance(precision, Tensor):
                 # Written on the device itself: a copy to it cannot be part of a CUDA graph.
                 precision = torch.full((), precision, dtype=outputs.dtype, device=outputs.device)
@@ -123,11 +132,8 @@ class GaussianLikelihood(Likelihood):
         a, b = state["a"], state["b"]
         return a / b, torch.digamma(a) - b.log()
 
-    def _variance(self, state: Params) -> Tensor | float:
-        """The noise variance of predictions."""
-        if self.noise is not None:
-            return _noise.variance(self.noise, state)
-        return state["b"] / state["a"]
+    def noise_variance(self, state: Params) -> Tensor | float:
+        return state["b"] / state["a"] if self.noise is None else super().noise_variance(state)
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return match(outputs, targets, "GaussianLikelihood")
@@ -147,7 +153,7 @@ class GaussianLikelihood(Likelihood):
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        targets, around = self.check(mean, targets), self._variance(state)
+        targets, around = self.check(mean, targets), self.noise_variance(state)
         seen = ~targets.isnan()
         error, weight = torch.where(seen, targets - mean, 0.0), seen / (variance + around)
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
@@ -184,3 +190,93 @@ def _squares(error: Tensor, variance: Tensor, around: Tensor | float, seen: Tens
         "count": count,
         "batches": count.clamp_max(1.0),
     }
+
+
+@dataclass(frozen=True)
+class HeteroscedasticLikelihood(Likelihood):
+    """`y ~ N(f₁, exp f₂)`: the network has two outputs for each target, mean and log-variance.
+
+    Outputs (n, 2D): the first D are means, the last D log-variances. Where outputs are looked at
+    one by one (draws, gradients), log-variances are kept within ±`limit`. Where they are Gaussian
+    (`condition`, `marginal`, `expected_log_prob`), all of the exponential is averaged over, without
+    a limit: a noise variance beyond the largest float number is infinite there.
+    """
+
+    limit: float = 20.0
+
+    distribution_class = NormalTargets
+    normal_sampling = True
+
+    def num_outputs(self, targets: int) -> int:
+        """A mean and a log-variance for each target."""
+        return 2 * targets
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = outputs.chunk(2, dim=-1)
+        return mean, log_variance.clamp(-self.limit, self.limit)
+
+    def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.ndim != 2 or outputs.shape[1] % 2:
+            raise ValueError(
+                "HeteroscedasticLikelihood needs two outputs for each target, a mean and a "
+                f"log-variance: (n, 2D). The network gives {tuple(outputs.shape)}."
+            )
+        return match(outputs.chunk(2, dim=-1)[0], targets, "HeteroscedasticLikelihood")
+
+    def distribution(self, outputs: Tensor, state: Params) -> NormalTargets:
+        mean, log_variance = self._split(outputs)
+        return NormalTargets(mean, torch.exp(0.5 * log_variance))
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
+        mean, log_variance = self._split(outputs)
+        error = self.check(outputs, targets) - mean
+        return per_example(log_normal(error, torch.exp(-log_variance), -log_variance))
+
+    def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
+        _, log_variance = self._split(outputs)
+        # Fisher of (mean, log-variance): diag(1/σ², ½).
+        inner = torch.exp(-0.5 * log_variance)
+        return one_vector_per_output(torch.cat([inner, torch.full_like(inner, 0.5**0.5)], dim=-1))
+
+    def condition(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
+    ) -> Conditioned:
+        """Approximate Gaussian variance inference; Deka, Nguyen & Goulet (2024).
+
+        The noise `V ~ N(0, exp f₂)` given y has the mean `m_V = w (y − f₁)` and the variance
+        `μ̃ (1 − w)`, where `μ̃ = E[exp f₂]` and `w = μ̃ / (s₁ + μ̃)`; what its square says of exp f₂ is
+        carried on to f₂. Everything is in units of μ̃, so that nothing overflows:
+
+        `q = m_V² / μ̃`, `c = Var[V²] / μ̃² = 3 (exp s₂ − 1) + 2`,
+        `δ₂ = (q − w) / c`, `η₂ = (2 (1 − w)² + 4 (1 − w) q) / c² − 1 / c`.
+        """
+        targets = self.check(mean, targets)
+        (centre, log_noise), (spread, s2) = mean.chunk(2, -1), variance.chunk(2, -1)
+        seen = ~targets.isnan()
+        around = torch.exp(log_noise + 0.5 * s2)
+        weight = seen / (spread + around)
+        error = torch.where(seen, targets - centre, 0.0)
+        share = seen / (1.0 + spread / around)
+        left, square, scale = 1.0 - share, share * weight * error.square(), 3.0 * s2.expm1() + 2.0
+        eta2 = (2.0 * left.square() + 4.0 * left * square) / scale.square() - 1.0 / scale
+        log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
+        return Conditioned(
+            torch.cat([error * weight, (square - share) / scale], dim=-1),
+            torch.cat([-weight, torch.where(seen, eta2, 0.0)], dim=-1),
+            per_example(log_prob),
+        )
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
+    ) -> Tensor:
+        """`−½ [log 2π + m₂ + ((y − m₁)² + s₁) exp(s₂/2 − m₂)]`."""
+        targets = self.check(mean, targets)
+        (centre, log_noise), (spread, s2) = mean.chunk(2, -1), variance.chunk(2, -1)
+        squares = (targets - centre).square() + spread
+        shrunk = squares * torch.exp(0.5 * s2 - log_noise)
+        return -0.5 * per_example(math.log(2.0 * math.pi) + log_noise + shrunk)
+
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
+        # E[exp f₂] of the Gaussian log-variance is that of a log-normal.
+        (centre, log_noise), (spread, s2) = mean.chunk(2, -1), variance.chunk(2, -1)
+        return normal_marginal(centre, spread, torch.exp(log_noise + 0.5 * s2))

@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from bayesrule.likelihoods._base import one_vector_per_output, per_example
-from bayesrule.likelihoods._elementwise import CountLikelihood
 from bayesrule.likelihoods._expectations import expected_softplus
 from bayesrule.likelihoods._targets import TargetDistribution
+from bayesrule.likelihoods.poisson import CountLikelihood
 from bayesrule.types import Params
 
 

@@ -1,4 +1,4 @@
-"""Counts whose variance is their mean."""
+"""Counts, and those among them whose variance is their mean."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.likelihoods._base import one_vector_per_output, per_example
-from bayesrule.likelihoods._elementwise import CountLikelihood
+from bayesrule.likelihoods._base import ElementwiseLikelihood, one_vector_per_output, per_example
 from bayesrule.likelihoods._targets import TargetDistribution
 from bayesrule.types import Params
 
@@ -25,9 +24,7 @@ class PoissonTargets(TargetDistribution):
     def mean(self) -> Tensor:
         return self.rate
 
-    @property
-    def variance(self) -> Tensor:
-        return self.rate
+    variance = mean
 
     def log_prob(self, y: Tensor) -> Tensor:
         return torch.xlogy(y, self.rate) - self.rate - torch.lgamma(y + 1.0)
@@ -40,6 +37,16 @@ class PoissonTargets(TargetDistribution):
         count, rate = torch.broadcast_tensors(y.floor(), self.rate)
         inside = torch.special.gammaincc((count + 1.0).clamp_min(1e-30), rate)
         return torch.where(count < 0, 0.0, inside)
+
+
+class CountLikelihood(ElementwiseLikelihood):
+    """Targets are counts: 0, 1, 2, ..."""
+
+    allowed = "counts: whole numbers that are not negative"
+
+    @staticmethod
+    def is_allowed(targets: Tensor) -> Tensor:
+        return (targets >= 0) & (targets == targets.round())
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
 """Structures of precisions and curvatures."""
 
 from bayesrule.matrices._base import Matrix, Structure
-from bayesrule.matrices.blocks import BlockMatrix, Blocks
+from bayesrule.matrices.blocks import BlockMatrix, Blocks, Known, KnownMatrix
 from bayesrule.matrices.dense import Dense, DenseMatrix
 from bayesrule.matrices.diagonal import Diagonal, DiagonalMatrix, Isotropic, IsotropicMatrix
-from bayesrule.matrices.known import Known, KnownMatrix
 from bayesrule.matrices.kronecker import Kronecker, KroneckerMatrix
 from bayesrule.matrices.low_rank import LowRank, LowRankMatrix
-from bayesrule.matrices.tridiagonal import BlockTridiagonal
-from bayesrule.matrices.tridiagonal_matrix import BlockTridiagonalMatrix
+from bayesrule.matrices.tridiagonal import BlockTridiagonal, BlockTridiagonalMatrix
 
 __all__ = [
     "BlockMatrix",

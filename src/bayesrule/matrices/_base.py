@@ -9,14 +9,15 @@ from typing import Self
 from torch import Tensor, nn
 
 from bayesrule.tensors import vectors
-from bayesrule.types import Params, Rows
+from bayesrule.types import Number, Params, Part, Rows
 
 
 class Matrix(ABC):
     """A symmetric matrix over all parameters, kept in one structure.
 
     Curvatures `F` (positive semi-definite or an estimate that may be negative) and precisions
-    `S = F + δI` are both such matrices. Operations return new matrices; nothing changes in place.
+    `S = F + δI` are both such matrices. Operations return new matrices and leave others as they
+    are, except where their names end in an underscore.
     """
 
     independent: bool = False
@@ -59,7 +60,7 @@ class Matrix(ABC):
         """`S + P`."""
 
     @abstractmethod
-    def times(self, factor: float | Tensor) -> Self:
+    def times(self, factor: Number) -> Self:
         """`factor S`."""
 
     @abstractmethod
@@ -67,20 +68,23 @@ class Matrix(ABC):
         """`S + damping I`."""
 
     @abstractmethod
-    def lerp(self, target: Self, rate: float | Tensor) -> Self:
-        """`(1 − rate) F + rate T`: the natural-gradient step of a precision."""
+    def lerp_(self, target: Self, rate: Number) -> Self:
+        """`(1 − rate) F + rate T`: the natural-gradient step of a precision; may use up F."""
 
     @abstractmethod
-    def retract(self, target: Self, rate: float | Tensor, precision: Self) -> Self:
+    def retract_(self, target: Self, rate: Number, precision: Self) -> Self:
         """A step towards a target that may be negative, after which the precision is positive.
 
         `F + ρG + ½ρ² G S⁻¹ G` with `G = T − F` and the precision S, which is F with the prior:
-        Lin, Schmidt & Khan (2020), eq. 17.
+        Lin, Schmidt & Khan (2020), eq. 17. May use up F and T.
         """
 
-    @abstractmethod
-    def price(self, offset: Params, gradient: Params) -> Self:
-        """Price's curvature from one draw: `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`, symmetric part."""
+    def price_(self, offset: Params, gradient: Params) -> Self:
+        """Price's curvature from one draw, `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`; may use up the offset."""
+        raise TypeError(
+            f"Price's estimate may be negative, and the factors of {type(self).__name__} are not; "
+            "use Fisher(), PerExample() or GGN(), or Diagonal() for Price()."
+        )
 
     def second_moment(self, mean: Params) -> Params | Tensor:
         """`E[θθᵀ]` of the Gaussian with this precision, as far as the structure knows it."""
@@ -111,7 +115,7 @@ class Matrix(ABC):
     several_draws: bool = False
     """Whether `inv_sqrt` takes noise with an axis of draws after that of the nets of a stack."""
 
-    def anew(self) -> Matrix:
+    def anew(self) -> Self:
         """The same tensors in a new object, which has worked out nothing yet."""
         return replace(self)  # type: ignore[type-var]
 
@@ -126,75 +130,67 @@ class Matrix(ABC):
         """The same matrix, with all that was kept of an earlier one found anew."""
         return self
 
-    # The same, for matrices and vectors that nobody else has: their memory may be used again.
+    # For matrices and vectors that nobody else has: their memory may be used again.
 
-    def times_(self, factor: float | Tensor) -> Self:
+    def times_(self, factor: Number) -> Self:
         """`factor S`; may use up S."""
         return self.times(factor)
 
-    def descend_(self, point: Params, gradient: Params, rate: float | Tensor) -> Params:
+    def descend_(self, point: Params, gradient: Params, rate: Number) -> Params:
         """`x − rate S⁻¹ g`; may use up x."""
         return vectors.add_(point, self.solve(gradient), alpha=-rate)
 
-    def lerp_(self, target: Self, rate: float | Tensor) -> Self:
-        """`(1 − rate) F + rate T`; may use up F."""
-        return self.lerp(target, rate)
+    # The same, for those that others still need.
 
-    def price_(self, offset: Params, gradient: Params) -> Self:
-        """As `price`; may use up the offset."""
-        return self.price(offset, gradient)
+    def lerp(self, target: Self, rate: Number) -> Self:
+        """As `lerp_`; uses up nothing."""
+        return self.times(1.0).lerp_(target, rate)
 
-    def retract_(self, target: Self, rate: float | Tensor, precision: Self) -> Self:
-        """As `retract`; may use up F and T."""
-        return self.retract(target, rate, precision)
+    def retract(self, target: Self, rate: Number, precision: Self) -> Self:
+        """As `retract_`; uses up nothing."""
+        return self.times(1.0).retract_(target.times(1.0), rate, precision)
+
+    def price(self, offset: Params, gradient: Params) -> Self:
+        """As `price_`; uses up nothing."""
+        return self.price_(vectors.scale(offset, 1.0), gradient)
 
 
-class Structure(ABC):
-    """A choice of structure: makes matrices of it, from the identity or from rows.
+class Structure(Part, ABC):
+    """A choice of structure, and what its matrices can do: makes them from rows, for example."""
 
-    What its matrices can do:
-
-    - `moves`: data change it; False where it stays as it is.
-    - `independent`: its matrices are diagonal, with one number for each parameter or for all.
-    - `elementwise`: each parameter has a number of its own, so roots can be taken one by one.
-    - `only_positive`: it is kept by factors that are never negative, so it has no estimate by
-      Price's theorem and no differences (heavy ball).
-    - `positive_part`: of a negative curvature it keeps what is positive, so it needs no retraction.
-    - `needs_layers`: it can only be made from single examples, layer by layer.
-    - `says_if_negative`: it can be negative and says so itself when it is used as a precision.
-    - `mixes_entropy`: estimates hold the entropy's own curvature, which may be negative.
-    - `has_eigenbases`: its matrices are diagonal in bases that they can be turned to.
-    - `layered`: it is made layer by layer from inputs and output gradients.
-    - `stacks`: its matrices can have the nets of a stack along their first axis.
-    - `draws_together`: curvatures at several draws of a net can be summed at once.
-    - `replays`: working with it waits for no number, so that a GPU can replay it.
-    """
-
-    moves: bool = True
-    independent: bool = False
-    elementwise: bool = False
+    moves: bool = True  # Data change it; False where it stays as it is.
+    independent: bool = False  # Matrices are diagonal: a number for each parameter or for all.
+    elementwise: bool = False  # Each parameter has a number of its own, so roots can be taken.
+    # It is kept by factors that are never negative, so it has no estimate by Price's theorem and
+    # no differences (heavy ball).
     only_positive: bool = False
-    positive_part: bool = False
-    needs_layers: bool = False
-    says_if_negative: bool = False
-    mixes_entropy: bool = False
-    has_eigenbases: bool = False
-    layered: bool = False
-    stacks: bool = False
-    draws_together: bool = True
-    replays: bool = False
+    positive_part: bool = False  # It keeps what is positive of a curvature: no retraction needed.
+    needs_layers: bool = False  # It can only be made from single examples, layer by layer.
+    says_if_negative: bool = False  # It says so when it is used as a precision and is negative.
+    mixes_entropy: bool = False  # Estimates hold the entropy's own curvature: perhaps negative.
+    has_eigenbases: bool = False  # Matrices are diagonal in bases that they can be turned to.
+    layered: bool = False  # It is made layer by layer from inputs and output gradients.
+    stacks: bool = False  # Matrices can have the nets of a stack along their first axis.
+    draws_together: bool = True  # Curvatures at several draws of a net can be summed at once.
+    replays: bool = False  # Working with it waits for no number, so that a GPU can replay it.
+    rank_obstacle: str | None = None  # Why it cannot be summed over several machines, in words.
 
-    def words(self) -> str:
-        """The choice, in a word or two."""
-        return type(self).__name__
-
-    @property
-    def rank_obstacle(self) -> str | None:
-        """Why curvatures cannot be summed over several machines, in words; None if they can."""
-        return None
+    @classmethod
+    def check(cls, given: object, taker: str) -> None:
+        """Refuses what is no structure."""
+        if not isinstance(given, cls):
+            raise TypeError(f"{taker} takes a structure such as Diagonal(), got {given!r}.")
 
     def for_model(self, model: nn.Module) -> Structure:
         """The structure with what it has to know of a module; most know enough."""
+        return self
+
+    def own_form(self, matrix: Matrix) -> Matrix:
+        """A matrix of earlier data in the form of this structure, where there are several."""
+        return matrix
+
+    def exactly_damped(self) -> Structure:
+        """The structure whose matrices are damped by `d I` exactly; for most it is the same."""
         return self
 
     def in_bases_of(self, matrix: Matrix) -> Structure:

@@ -1,23 +1,22 @@
-"""Block-diagonal matrices: groups of parameters, each with a structure of its own."""
+"""Block-diagonal matrices: groups of parameters, each with a structure of its own, or known."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
-from bayesrule.matrices.known import KnownMatrix
-from bayesrule.tensors.abilities import every, some
+from bayesrule.matrices.layer_rows import numbered
+from bayesrule.tensors import vectors
+from bayesrule.tensors.abilities import derived, every, first, some
 from bayesrule.types import Params, Rows
 
 Names = tuple[str, ...]
-Groups = Mapping[str, Names]
-"""The parameters of each group, by the group's name."""
 
 
 def grouped(patterns: Iterable[str], names: Collection[str]) -> dict[str, Names]:
@@ -48,6 +47,103 @@ def pick(params: Params, names: Iterable[str]) -> Params:
 
 
 @dataclass(frozen=True)
+class KnownMatrix(Matrix):
+    """A precision without end: every product with it or its inverse is taken as zero."""
+
+    independent = True
+
+    def matmul(self, vector: Params) -> Params:
+        return vectors.zeros_like(vector)
+
+    solve = matmul
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        return vectors.zeros_like(noise)
+
+    def diagonal(self) -> Params:
+        return {}
+
+    inverse_diagonal = diagonal
+
+    def logdet(self) -> Tensor:
+        return torch.zeros(())
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        return torch.zeros(())
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        return torch.zeros(())
+
+    def unchanged(self, *given: Any, **named: Any) -> Self:
+        """The same, whatever is added or averaged with it."""
+        return self
+
+    plus = times = damped = lerp_ = retract_ = price_ = only = unchanged
+
+
+@dataclass(frozen=True)
+class Known(Structure):
+    """The structure of parameters that have no variance."""
+
+    moves = False
+    independent = True
+    says_if_negative = True
+    matrix: ClassVar[KnownMatrix] = KnownMatrix()
+
+    def identity(self, params: Params, scale: float) -> KnownMatrix:
+        return self.matrix
+
+    def contract(self, rows: Rows) -> KnownMatrix:
+        return self.matrix
+
+    def project(self, matrix: Tensor, params: Params) -> KnownMatrix:
+        return self.matrix
+
+
+@dataclass(frozen=True)
+class UnitMatrix(KnownMatrix):
+    """The identity, which no data change: natural parameters are moved by plain gradients."""
+
+    def matmul(self, vector: Params) -> Params:
+        return vector
+
+    solve = matmul
+
+
+class Unit(Known):
+    """The structure of natural parameters that are moved by plain gradients."""
+
+    matrix = UnitMatrix()
+
+
+def _in_blocks(operation: str) -> Any:
+    """An operation of matrices, block by block; other block matrices give a block each."""
+
+    def whole(self: BlockMatrix, *given: Any) -> BlockMatrix:
+        blocks = {}
+        for group, block in self.blocks.items():
+            each = (one.blocks[group] if isinstance(one, BlockMatrix) else one for one in given)
+            blocks[group] = getattr(block, operation)(*each)
+        return replace(self, blocks=blocks)
+
+    return whole
+
+
+def _of_vectors(operation: str) -> Any:
+    """An operation of a matrix on a vector, each block on its own part of it."""
+
+    def whole(self: BlockMatrix, vector: Params) -> Params:
+        parts: Params = {}
+        for group, block in self.blocks.items():
+            # A vector need not have those parameters that are known.
+            if part := {name: vector[name] for name in self.groups[group] if name in vector}:
+                parts |= getattr(block, operation)(part)
+        return {name: parts[name] for name in vector}
+
+    return whole
+
+
+@dataclass(frozen=True)
 class BlockMatrix(Matrix):
     """A matrix for each group of parameters, and nothing between groups."""
 
@@ -56,43 +152,32 @@ class BlockMatrix(Matrix):
 
     independent = every("blocks", "independent")
 
-    def _vector(self, function: Callable[[Matrix, Params], Params], vector: Params) -> Params:
-        parts: Params = {}
-        for group, block in self.blocks.items():
-            # A vector need not have those parameters that are known.
-            if part := {name: vector[name] for name in self.groups[group] if name in vector}:
-                parts |= function(block, part)
-        return {name: parts[name] for name in vector}
-
-    def _gather(self, function: Callable[[Matrix], Params]) -> Params:
-        return {name: v for block in self.blocks.values() for name, v in function(block).items()}
+    matmul = _of_vectors("matmul")
+    solve = _of_vectors("solve")
+    inv_sqrt = _of_vectors("inv_sqrt")
+    slope = _of_vectors("slope")
+    plus = _in_blocks("plus")
+    times = _in_blocks("times")
+    times_ = _in_blocks("times_")
+    damped = _in_blocks("damped")
+    lerp_ = _in_blocks("lerp_")
+    retract_ = _in_blocks("retract_")
+    summed_over_draws = _in_blocks("summed_over_draws")
+    anew = _in_blocks("anew")
+    refreshed = _in_blocks("refreshed")
 
     def _sum(self, function: Callable[[str, Matrix], Tensor]) -> Tensor:
         parts = [function(group, block) for group, block in self.blocks.items()]
         return sum(parts[1:], parts[0])
 
-    def _map(self, function: Callable[[Any, Any], Any], other: BlockMatrix) -> BlockMatrix:
-        """A new matrix, block by block from two."""
-        pairs = self.blocks.items()
-        return replace(self, blocks={k: function(block, other.blocks[k]) for k, block in pairs})
-
-    def matmul(self, vector: Params) -> Params:
-        return self._vector(lambda block, part: block.matmul(part), vector)
-
-    def solve(self, vector: Params) -> Params:
-        return self._vector(lambda block, part: block.solve(part), vector)
-
-    def inv_sqrt(self, noise: Params) -> Params:
-        return self._vector(lambda block, part: block.inv_sqrt(part), noise)
-
     def logdet(self) -> Tensor:
         return self._sum(lambda _, block: block.logdet())
 
     def diagonal(self) -> Params:
-        return self._gather(lambda block: block.diagonal())
+        return {k: v for block in self.blocks.values() for k, v in block.diagonal().items()}
 
     def inverse_diagonal(self) -> Params:
-        return self._gather(lambda block: block.inverse_diagonal())
+        return {k: v for block in self.blocks.values() for k, v in block.inverse_diagonal().items()}
 
     def trace_solve(self, other: Matrix) -> Tensor:
         def one(group: str, block: Matrix) -> Tensor:
@@ -107,48 +192,12 @@ class BlockMatrix(Matrix):
             lambda group, block: block.output_covariance(rows.only(self.groups[group]))
         )
 
-    def plus(self, other: BlockMatrix) -> BlockMatrix:
-        return self._map(lambda a, b: a.plus(b), other)
-
-    def times(self, factor: float | Tensor) -> BlockMatrix:
-        return self._map(lambda a, _: a.times(factor), self)
-
-    def damped(self, damping: float) -> BlockMatrix:
-        return self._map(lambda a, _: a.damped(damping), self)
-
-    def lerp(self, target: BlockMatrix, rate: float | Tensor) -> BlockMatrix:
-        return self._map(lambda a, b: a.lerp(b, rate), target)
-
-    def lerp_(self, target: BlockMatrix, rate: float | Tensor) -> BlockMatrix:
-        return self._map(lambda a, b: a.lerp_(b, rate), target)
-
-    def times_(self, factor: float | Tensor) -> BlockMatrix:
-        return self._map(lambda a, _: a.times_(factor), self)
-
-    def retract(
-        self, target: BlockMatrix, rate: float | Tensor, precision: BlockMatrix
-    ) -> BlockMatrix:
+    def price_(self, offset: Params, gradient: Params) -> BlockMatrix:
         blocks = {
-            group: block.retract(target.blocks[group], rate, precision.blocks[group])
-            for group, block in self.blocks.items()
+            k: block.price_(pick(offset, self.groups[k]), pick(gradient, self.groups[k]))
+            for k, block in self.blocks.items()
         }
         return replace(self, blocks=blocks)
-
-    def price(self, offset: Params, gradient: Params) -> BlockMatrix:
-        blocks = {
-            group: block.price(pick(offset, self.groups[group]), pick(gradient, self.groups[group]))
-            for group, block in self.blocks.items()
-        }
-        return replace(self, blocks=blocks)
-
-    def slope(self, std: Params) -> Params:
-        return self._vector(lambda block, part: block.slope(part), std)
-
-    def summed_over_draws(self, drawn: Params) -> BlockMatrix:
-        return self._map(lambda a, _: a.summed_over_draws(drawn), self)
-
-    def anew(self) -> BlockMatrix:
-        return self._map(lambda a, _: a.anew(), self)
 
     def derived(self) -> Params:
         return {
@@ -163,9 +212,6 @@ class BlockMatrix(Matrix):
             block.restore(
                 {k.removeprefix(start): v for k, v in derived.items() if k.startswith(start)}
             )
-
-    def refreshed(self) -> BlockMatrix:
-        return self._map(lambda a, _: a.refreshed(), self)
 
     def only(self, names: Names) -> Matrix:
         for group, members in self.groups.items():
@@ -191,15 +237,12 @@ class Blocks(Structure):
     moves = some("parts", "moves")
     only_positive = some("parts", "only_positive")
     layered = some("parts", "layered")
+    rank_obstacle = first("parts", "rank_obstacle")
 
-    @property
-    def says_if_negative(self) -> bool:  # type: ignore[override]
+    @derived
+    def says_if_negative(self) -> bool:
         """Whether all blocks that move say so when they are negative."""
         return all(part.says_if_negative for part in self.parts.values() if part.moves)
-
-    @property
-    def rank_obstacle(self) -> str | None:
-        return next((one for part in self.parts.values() if (one := part.rank_obstacle)), None)
 
     def in_bases_of(self, matrix: Matrix) -> Structure:
         assert isinstance(matrix, BlockMatrix)
@@ -208,6 +251,9 @@ class Blocks(Structure):
 
     def for_model(self, model: nn.Module) -> Blocks:
         return replace(self, parts={k: part.for_model(model) for k, part in self.parts.items()})
+
+    def exactly_damped(self) -> Blocks:
+        return replace(self, parts={k: part.exactly_damped() for k, part in self.parts.items()})
 
     def _matrix(
         self, names: Collection[str], block: Callable[[Structure, Names], Matrix]
@@ -224,11 +270,10 @@ class Blocks(Structure):
         return self._matrix(tuple(rows.names), lambda part, names: part.contract(rows.only(names)))
 
     def project(self, matrix: Tensor, params: Params) -> BlockMatrix:
-        places = torch.arange(matrix.shape[-1], device=matrix.device)
-        at = dict(zip(params, places.split([v.numel() for v in params.values()]), strict=True))
+        index = numbered(params)
 
         def block(part: Structure, names: Names) -> Matrix:
-            keep = torch.cat([at[name] for name in names])
+            keep = torch.cat([index[name].reshape(-1) for name in names])
             return part.project(matrix[keep][:, keep], pick(params, names))
 
         return self._matrix(params, block)

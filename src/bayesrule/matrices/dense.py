@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.tensors import vectors
-from bayesrule.types import Params, Rows
+from bayesrule.types import Number, Params, Rows
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -76,13 +76,13 @@ class DenseMatrix(Matrix):
         return unflatten(draw.squeeze(-1), self.shapes)
 
     def logdet(self) -> Tensor:
-        return 2.0 * _diagonal(self.cholesky).log().sum(-1)
+        return 2.0 * torch.linalg.diagonal(self.cholesky).log().sum(-1)
 
     def diagonal(self) -> Params:
-        return unflatten(_diagonal(self.values), self.shapes)
+        return unflatten(torch.linalg.diagonal(self.values), self.shapes)
 
     def inverse_diagonal(self) -> Params:
-        return unflatten(_diagonal(torch.cholesky_inverse(self.cholesky)), self.shapes)
+        return unflatten(torch.linalg.diagonal(torch.cholesky_inverse(self.cholesky)), self.shapes)
 
     def trace_solve(self, other: Matrix) -> Tensor:
         if isinstance(other, DenseMatrix):
@@ -102,27 +102,25 @@ class DenseMatrix(Matrix):
     def plus(self, other: DenseMatrix) -> DenseMatrix:
         return self._with(self.values + other.values)
 
-    def times(self, factor: float | Tensor) -> DenseMatrix:
+    def times(self, factor: Number) -> DenseMatrix:
         return self._with(self.values * vectors.over(factor, self.values))
 
     def damped(self, damping: float) -> DenseMatrix:
         values = self.values.clone()
-        diagonal = _diagonal(values)
+        diagonal = torch.linalg.diagonal(values)
         diagonal.add_(vectors.over(damping, diagonal))
         return self._with(values)
 
-    def lerp(self, target: DenseMatrix, rate: float | Tensor) -> DenseMatrix:
+    def lerp_(self, target: DenseMatrix, rate: Number) -> DenseMatrix:
         return self._with(self.values.lerp(target.values, rate))
 
-    def retract(
-        self, target: DenseMatrix, rate: float | Tensor, precision: DenseMatrix
-    ) -> DenseMatrix:
+    def retract_(self, target: DenseMatrix, rate: Number, precision: DenseMatrix) -> DenseMatrix:
         step = target.values - self.values
         bend = step @ torch.cholesky_solve(step, precision.cholesky)
         moved = self.values + rate * step + 0.5 * rate**2 * bend
         return self._with(0.5 * (moved + moved.mT))
 
-    def price(self, offset: Params, gradient: Params) -> DenseMatrix:
+    def price_(self, offset: Params, gradient: Params) -> DenseMatrix:
         product = torch.outer(self.values @ self._flat(offset), self._flat(gradient))
         return self._with(0.5 * (product + product.mT))
 
@@ -157,7 +155,3 @@ class Dense(Structure):
 
     def project(self, matrix: Tensor, params: Params) -> DenseMatrix:
         return DenseMatrix(matrix, shapes_of(params, leading=matrix.ndim - 2))
-
-
-def _diagonal(matrix: Tensor) -> Tensor:
-    return matrix.diagonal(dim1=-2, dim2=-1)

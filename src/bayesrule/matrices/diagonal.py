@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.tensors import vectors
-from bayesrule.types import Params, Rows
+from bayesrule.types import Number, Params, Rows
 
 
 @dataclass(frozen=True)
@@ -50,36 +51,27 @@ class DiagonalMatrix(Matrix):
     def plus(self, other: DiagonalMatrix) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.add(self.values, other.values))
 
-    def times(self, factor: float | Tensor) -> DiagonalMatrix:
+    def times(self, factor: Number) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.scale(self.values, factor))
 
     def damped(self, damping: float) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.shift(self.values, damping))
 
-    def lerp(self, target: DiagonalMatrix, rate: float | Tensor) -> DiagonalMatrix:
-        return DiagonalMatrix(vectors.lerp(self.values, target.values, rate))
-
-    def retract(
-        self, target: DiagonalMatrix, rate: float | Tensor, precision: DiagonalMatrix
-    ) -> DiagonalMatrix:
-        copies = (DiagonalMatrix(vectors.scale(one.values, 1.0)) for one in (self, target))
-        return next(copies).retract_(next(copies), rate, precision)
-
-    def times_(self, factor: float | Tensor) -> DiagonalMatrix:
+    def times_(self, factor: Number) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.scale_(self.values, factor))
 
-    def descend_(self, point: Params, gradient: Params, rate: float | Tensor) -> Params:
+    def descend_(self, point: Params, gradient: Params, rate: Number) -> Params:
         return vectors.addcdiv_(point, gradient, self.values, value=-rate)
 
-    def lerp_(self, target: DiagonalMatrix, rate: float | Tensor) -> DiagonalMatrix:
+    def lerp_(self, target: DiagonalMatrix, rate: Number) -> DiagonalMatrix:
         return DiagonalMatrix(target._mixed_into(self.values, rate))
 
-    def _mixed_into(self, values: Params, rate: float | Tensor) -> Params:
+    def _mixed_into(self, values: Params, rate: Number) -> Params:
         """`(1 − rate) values + rate diag`, in the place of the values."""
         return vectors.lerp_(values, self.values, rate)
 
     def retract_(
-        self, target: DiagonalMatrix, rate: float | Tensor, precision: DiagonalMatrix
+        self, target: DiagonalMatrix, rate: Number, precision: DiagonalMatrix
     ) -> DiagonalMatrix:
         step = vectors.add_(target.values, self.values, alpha=-1.0)
         moved = vectors.add_(self.values, step, alpha=rate)
@@ -92,7 +84,7 @@ class DiagonalMatrix(Matrix):
     def second_moment(self, mean: Params) -> Params:
         return vectors.add(vectors.mul(mean, mean), self.inverse_diagonal())
 
-    def anew(self) -> DiagonalMatrix:
+    def anew(self) -> Self:
         return self  # It works nothing out.
 
     def only(self, names: tuple[str, ...]) -> DiagonalMatrix:
@@ -100,9 +92,6 @@ class DiagonalMatrix(Matrix):
 
     def price_(self, offset: Params, gradient: Params) -> DiagonalMatrix:
         return DiagonalMatrix(vectors.mul_(vectors.mul_(offset, gradient), self.values))
-
-    def price(self, offset: Params, gradient: Params) -> DiagonalMatrix:
-        return DiagonalMatrix(vectors.mul_(vectors.mul(offset, gradient), self.values))
 
 
 class SquareMatrix(DiagonalMatrix):
@@ -112,11 +101,11 @@ class SquareMatrix(DiagonalMatrix):
     {'w': tensor([ 2., 18.])}
     """
 
-    def __init__(self, vector: Params, factor: float | Tensor) -> None:
+    def __init__(self, vector: Params, factor: Number) -> None:
         self.__dict__["_vector"], self.__dict__["_factor"] = vector, factor
         self.__dict__["_versions"] = [value._version for value in vector.values()]
 
-    def _unchanged(self) -> tuple[Params, float | Tensor]:
+    def _unchanged(self) -> tuple[Params, Number]:
         vector = self.__dict__["_vector"]
         if [value._version for value in vector.values()] != self.__dict__["_versions"]:
             raise RuntimeError("The vector has changed since its square was asked for.")
@@ -127,7 +116,7 @@ class SquareMatrix(DiagonalMatrix):
         vector, factor = self._unchanged()
         return vectors.scale_(vectors.mul(vector, vector), factor)
 
-    def _mixed_into(self, values: Params, rate: float | Tensor) -> Params:
+    def _mixed_into(self, values: Params, rate: Number) -> Params:
         vector, factor = self._unchanged()
         if isinstance(rate, Tensor) or isinstance(factor, Tensor):
             # Each net of a stack may have a factor of its own.
@@ -179,8 +168,8 @@ class IsotropicMatrix(Matrix):
             for name, shape in self.shapes.items()
         }
 
-    def _with(self, value: Tensor) -> IsotropicMatrix:
-        return IsotropicMatrix(value, self.shapes)
+    def _with(self, value: Tensor) -> Self:
+        return replace(self, value=value)
 
     def matmul(self, vector: Params) -> Params:
         return vectors.scale(vector, self.value)
@@ -207,21 +196,19 @@ class IsotropicMatrix(Matrix):
     def output_covariance(self, rows: Rows) -> Tensor:
         return rows.gram(self.inverse_diagonal())
 
-    def plus(self, other: IsotropicMatrix) -> IsotropicMatrix:
+    def plus(self, other: Self) -> Self:
         return self._with(self.value + other.value)
 
-    def times(self, factor: float | Tensor) -> IsotropicMatrix:
+    def times(self, factor: Number) -> Self:
         return self._with(self.value * factor)
 
-    def damped(self, damping: float) -> IsotropicMatrix:
+    def damped(self, damping: float) -> Self:
         return self._with(self.value + damping)
 
-    def lerp(self, target: IsotropicMatrix, rate: float | Tensor) -> IsotropicMatrix:
+    def lerp_(self, target: Self, rate: Number) -> Self:
         return self._with(self.value.lerp(target.value, rate))
 
-    def retract(
-        self, target: IsotropicMatrix, rate: float | Tensor, precision: IsotropicMatrix
-    ) -> IsotropicMatrix:
+    def retract_(self, target: Self, rate: Number, precision: IsotropicMatrix) -> Self:
         step = target.value - self.value
         bend = 0.5 * rate**2 * step**2 / precision.value
         return self._with(self.value + rate * step + bend)
@@ -229,10 +216,10 @@ class IsotropicMatrix(Matrix):
     def second_moment(self, mean: Params) -> Tensor:
         return vectors.dot(mean, mean) + self.size / self.value
 
-    def only(self, names: tuple[str, ...]) -> IsotropicMatrix:
-        return IsotropicMatrix(self.value, {name: self.shapes[name] for name in names})
+    def only(self, names: tuple[str, ...]) -> Self:
+        return replace(self, shapes={name: self.shapes[name] for name in names})
 
-    def price(self, offset: Params, gradient: Params) -> IsotropicMatrix:
+    def price_(self, offset: Params, gradient: Params) -> Self:
         return self._with(self.value * vectors.dot(offset, gradient) / self.size)
 
 

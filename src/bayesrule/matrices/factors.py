@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bayesrule.types import Number
+
 # Traces below this count as zero, and the ratio of two traces is kept within 1e±20: the damping of
 # a factor is then finite in every type.
 _TINY, _FAR = 1e-30, 1e20
@@ -68,16 +70,16 @@ class Factors:
             self.damping + other.damping,
         )
 
-    def times(self, factor: float | Tensor) -> Factors:
+    def times(self, factor: Number) -> Factors:
         """`factor (A ⊗ S + damping I)`; the factor is a number, or one for each net."""
         each = spread(factor) if isinstance(factor, Tensor) else factor
         return Factors(self.input, self.output * each, self.count, self.damping * factor)
 
-    def damped(self, damping: float | Tensor) -> Factors:
+    def damped(self, damping: Number) -> Factors:
         """With `damping` more, a number or one for each net."""
         return Factors(self.input, self.output, self.count, self.damping + damping)
 
-    def lerp(self, target: Factors, rate: float | Tensor) -> Factors:
+    def lerp(self, target: Factors, rate: Number) -> Factors:
         """`(1 − rate) A + rate A'` and the same of S; a sum over no data has no part in A."""
         count = self.count.lerp(target.count, rate)
         # In the type of the factors: a flag times a number has the default type.
@@ -95,7 +97,7 @@ class Factors:
             self.damping.lerp(target.damping, rate),
         )
 
-    def retract(self, target: Factors, rate: float | Tensor, precision: Factors) -> Factors:
+    def retract(self, target: Factors, rate: Number, precision: Factors) -> Factors:
         """As `lerp`, for the factors are never negative; only the damping can be, and bends."""
         moved, step = self.lerp(target, rate), target.damping - self.damping
         bend = 0.5 * rate**2 * step**2 / precision.damping
@@ -106,17 +108,13 @@ class Factors:
 
         Martens & Grosse (2015), sec. 6.3.
         """
-        inputs = (diagonals(self.input).mean(-1) * _inverse(self.count)).clamp_min(_TINY)
-        outputs = diagonals(self.output).mean(-1).clamp_min(_TINY)
+        inputs, outputs = (torch.linalg.diagonal(x).mean(-1) for x in (self.input, self.output))
+        inputs = (inputs * _inverse(self.count)).clamp_min(_TINY)
+        outputs = outputs.clamp_min(_TINY)
         pi = (inputs / outputs).clamp(1.0 / _FAR, _FAR).sqrt()
         # The sum of matrices with negative multiples may have less than no damping.
         root = self.damping.clamp_min(0.0).sqrt()
         return pi * root, root / pi
-
-    def damped_factors(self) -> tuple[Tensor, Tensor]:
-        """`S + √d/π I` and `A + π√d I`."""
-        right, left = self.shares()
-        return shifted(self.output, left), shifted(self.mean_input, right)
 
 
 @dataclass(frozen=True)
@@ -151,12 +149,20 @@ class Root:
         """`B ε` with `B Bᵀ = P⁻¹`."""
         if self.turns is not None:
             noise = between(self.turns[0].mT, noise, self.turns[1].mT)
-        wide = noise if self.white else _beside(self.gains.sqrt(), noise) * noise
-        return between(self.left, wide, self.right)
+        if not self.white:
+            draws = [1] * (noise.ndim - self.gains.ndim)
+            gains = self.gains.reshape(*self.gains.shape[:-2], *draws, *self.gains.shape[-2:])
+            noise = gains.sqrt() * noise
+        return between(self.left, noise, self.right)
 
     def diagonal(self) -> Tensor:
         """The diagonal of `P⁻¹`, (out, in)."""
         return self.left.square() @ self.gains @ self.right.square().mT
+
+    def trace(self, s: Tensor, a: Tensor) -> Tensor:
+        """`tr(P⁻¹ (A ⊗ S))` for factors that need not be symmetric."""
+        seen = outer(quadratic(self.left, s), quadratic(self.right, a))
+        return (self.gains * seen).sum((-2, -1))
 
     def through(self, left: Tensor, right: Tensor) -> Root:
         """That of `(right ⊗ left)ᵀ P⁻¹ (right ⊗ left)`, which P⁻¹ becomes behind a linear map."""
@@ -180,19 +186,6 @@ def between(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
     return found.unflatten(nets, x.shape[nets:-2])
 
 
-def _beside(matrix: Tensor, many: Tensor) -> Tensor:
-    """Matrices (*nets, p, q) with as many axes as (*nets, *draws, p, q) has."""
-    more = many.ndim - matrix.ndim
-    if more <= 0:
-        return matrix
-    return matrix.reshape(*matrix.shape[:-2], *[1] * more, *matrix.shape[-2:])
-
-
-def diagonals(matrix: Tensor) -> Tensor:
-    """The diagonals of matrices (*, p, p), a view (*, p)."""
-    return matrix.diagonal(dim1=-2, dim2=-1)
-
-
 def outer(a: Tensor, b: Tensor) -> Tensor:
     """`a bᵀ` for vectors (*, p) and (*, q)."""
     return a.unsqueeze(-1) * b.unsqueeze(-2)
@@ -201,7 +194,7 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 def shifted(matrix: Tensor, amount: Tensor) -> Tensor:
     """`M + amount I`."""
     moved = matrix.clone()
-    diagonals(moved).add_(amount.unsqueeze(-1))
+    torch.linalg.diagonal(moved).add_(amount.unsqueeze(-1))
     return moved
 
 
@@ -233,7 +226,7 @@ def inverse_root_unseen(matrix: Tensor) -> Tensor:
     them where that does not do.
     """
     wide = matrix.double()
-    error = torch.finfo(matrix.dtype).eps * diagonals(wide).sum(-1)
+    error = torch.finfo(matrix.dtype).eps * torch.linalg.diagonal(wide).sum(-1)
     lower, failed = torch.linalg.cholesky_ex(shifted(wide, error))
     safe = torch.linalg.cholesky_ex(shifted(wide, 1e3 * error)).L
     lower = torch.where(spread(failed != 0), safe, lower)
@@ -257,7 +250,7 @@ def inverse_roots(matrices: list[Tensor], whose: str) -> list[Tensor]:
 def eigen(matrix: Tensor, whose: str) -> tuple[Tensor, Tensor]:
     """Eigenvalues, at least zero, and eigenvectors of a factor."""
     _refuse_not_finite(matrix, whose)
-    known = diagonals(matrix)
+    known = torch.linalg.diagonal(matrix)
     plain = (matrix == torch.diag_embed(known)).flatten(-2).all(-1)
     if plain.all():
         # As every factor is to begin with.

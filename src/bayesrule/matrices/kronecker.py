@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.blocks import BlockMatrix
+from bayesrule.matrices.dense import shapes_of
 from bayesrule.matrices.diagonal import Diagonal, DiagonalMatrix
 from bayesrule.matrices.factors import Factors
 from bayesrule.matrices.kronecker_layer import (
@@ -18,16 +19,9 @@ from bayesrule.matrices.kronecker_layer import (
     FactoredLayer,
     LayerMatrix,
 )
-from bayesrule.matrices.layer_rows import (
-    LayerRows,
-    MatrixRows,
-    Place,
-    Sizes,
-    layered,
-    numbered,
-    rows_of,
-)
+from bayesrule.matrices.layer_rows import LayerRows, MatrixRows, Place, Sizes, numbered, rows_of
 from bayesrule.matrices.layout import Pair, by_module, by_shape, places
+from bayesrule.tensors.abilities import derived
 from bayesrule.types import Params, Rows
 
 # Factors up to this wide are padded to one size, where that saves time.
@@ -50,8 +44,8 @@ class KroneckerMatrix(BlockMatrix):
         """The diagonal of the parameters that belong to no layer with a matrix."""
         return self.blocks[REST].diagonal() if REST in self.blocks else {}
 
-    @property
-    def several_draws(self) -> bool:  # type: ignore[override]
+    @derived
+    def several_draws(self) -> bool:
         """Whether all parameters belong to layers, whose roots take several draws."""
         return REST not in self.blocks
 
@@ -64,7 +58,7 @@ class KroneckerMatrix(BlockMatrix):
         """All roots at once on a GPU, which needs longer to start than to find small ones."""
         layers = [layer for layer in self.layers.values() if isinstance(layer, FactoredLayer)]
         small = [layer for layer in layers if max(layer.place.size) <= _SMALL]
-        if small and small[0].factors.output.is_cuda and not small[0].is_rooted:
+        if small and small[0].factors.output.is_cuda:
             FactoredLayer.find_roots(small)
 
     def solve(self, vector: Params) -> Params:
@@ -75,20 +69,53 @@ class KroneckerMatrix(BlockMatrix):
         self._find_roots()
         return super().inv_sqrt(noise)
 
-    def output_covariance(self, rows: Rows) -> Tensor:
-        return super().output_covariance(layered(rows))
-
     def spectral(self) -> KroneckerMatrix:
         """The same matrix, with each layer diagonal in the eigenbases of its factors."""
-        return replace(
-            self, blocks=self.blocks | {k: layer.spectral() for k, layer in self.layers.items()}
-        )
+        layers = {k: layer.spectral() for k, layer in self.layers.items()}
+        return replace(self, blocks=self.blocks | layers)
 
     def factored(self) -> KroneckerMatrix:
         """The same matrix by its factors again; undoes `spectral`."""
-        return replace(
-            self, blocks=self.blocks | {k: layer.factored() for k, layer in self.layers.items()}
-        )
+        layers = {k: layer.factored() for k, layer in self.layers.items()}
+        return replace(self, blocks=self.blocks | layers)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The eigenbases of the factors of each layer: `Vᵀ x U` is a vector x seen in them.
+
+    A vector that is seen so has a matrix (out, in) for each layer, by the name of its weight and
+    with the bias as the last column of x; all other parameters stay as they are.
+    """
+
+    layers: dict[str, CorrectedLayer]
+    rest: Params
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, matrix: KroneckerMatrix) -> Rotation:
+        """The bases of a matrix that `spectral` made."""
+        layers = {k: v for k, v in matrix.layers.items() if isinstance(v, CorrectedLayer)}
+        return cls(layers, matrix.rest, matrix.names)
+
+    def values(self) -> Params:
+        """The diagonal of the matrix in these bases: its eigenvalues."""
+        return {k: layer.values for k, layer in self.layers.items()} | self.rest
+
+    def into(self, vector: Params) -> Params:
+        """A vector, seen in these bases."""
+        seen = {
+            k: layer.left.mT @ layer.place.join(vector) @ layer.right
+            for k, layer in self.layers.items()
+        }
+        return seen | {name: vector[name] for name in self.rest}
+
+    def back(self, seen: Params) -> Params:
+        """The vector that is seen so."""
+        found = {name: seen[name] for name in self.rest}
+        for k, layer in self.layers.items():
+            found |= layer.place.split(layer.left @ seen[k] @ layer.right.mT)
+        return {name: found[name] for name in self.names}
 
 
 @dataclass(frozen=True)
@@ -108,12 +135,14 @@ class Kronecker(Structure):
     - `widest`: a layer with a factor wider than this has a diagonal block.
     - `layers`: pairs of weight and bias; without them a parameter with two axes or more counts as
       the matrix of a layer. `for_model` finds them.
+    - `bases`: a corrected matrix in whose bases curvatures are taken, so that averages stay there.
     """
 
     exact: bool = False
     corrected: bool = False
     widest: int = 8192
     layers: tuple[Pair, ...] | None = None
+    bases: KroneckerMatrix | None = field(default=None, repr=False, compare=False)
 
     only_positive = True
     positive_part = True
@@ -121,17 +150,17 @@ class Kronecker(Structure):
     layered = True
     stacks = True
 
-    @property
-    def draws_together(self) -> bool:  # type: ignore[override]
+    @derived
+    def draws_together(self) -> bool:
         """The sum of corrected factors would lose what their common bases would have kept."""
-        return not self.corrected
+        return not self.corrected or self.bases is not None
 
-    @property
-    def replays(self) -> bool:  # type: ignore[override]
+    @derived
+    def replays(self) -> bool:
         """Eigenvectors are found in as many rounds as a look at the numbers says."""
         return not (self.exact or self.corrected)
 
-    @property
+    @derived
     def rank_obstacle(self) -> str | None:
         if not self.corrected:
             return None
@@ -153,6 +182,9 @@ class Kronecker(Structure):
         """
         return replace(self, layers=by_module(model))
 
+    def exactly_damped(self) -> Kronecker:
+        return self if self.corrected else replace(self, exact=True)
+
     def _places(self, shapes: Sizes) -> list[Place]:
         pairs = by_shape(shapes) if self.layers is None else self.layers
         return places(pairs, shapes)
@@ -170,6 +202,8 @@ class Kronecker(Structure):
         return KroneckerMatrix(blocks, groups)
 
     def _layer(self, place: Place, rows: LayerRows) -> LayerMatrix:
+        if self.bases is not None:
+            return self.bases.layers[place.weight].of_more(rows)
         if self.corrected:
             return CorrectedLayer.of(place, rows)
         return self._plain(place, Factors.of(rows.moments()))
@@ -178,10 +212,17 @@ class Kronecker(Structure):
         return (ExactLayer if self.exact else FactoredLayer)(place, factors)
 
     def identity(self, params: Params, scale: float) -> KroneckerMatrix:
-        shapes = {name: tuple(value.shape) for name, value in params.items()}
+        shapes = shapes_of(params)
         for place in self._places(shapes):
-            if max(place.size) > self.widest:
-                warnings.warn(_too_wide(place, self.widest), stacklevel=2)
+            width = max(place.size)
+            if width > self.widest:
+                warnings.warn(
+                    f"The layer of {place.weight!r} has a factor of {width:,} × {width:,} "
+                    f"({width**2 * 4 / 1e9:,.1f} GB), wider than {self.widest:,}: it gets a "
+                    f"diagonal block. widest={width} keeps the factor: in "
+                    f"Kronecker(widest={width}), or of noisy_kfac.",
+                    stacklevel=2,
+                )
 
         def layer(place: Place) -> LayerMatrix:
             factors = Factors.identity(place.size, scale, params[place.weight])
@@ -195,27 +236,24 @@ class Kronecker(Structure):
         return self._matrix(shapes, layer, rest)
 
     def contract(self, rows: Rows) -> KroneckerMatrix:
-        return self.contracted(rows, self._layer)
-
-    def contracted(
-        self, rows: Rows, layer: Callable[[Place, LayerRows], LayerMatrix]
-    ) -> KroneckerMatrix:
-        """As `contract`, with `layer` for the block of each layer."""
-        known = layered(rows)
         return self._matrix(
-            known.shapes,
-            lambda place: layer(place, rows_of(known, place)),
-            lambda names: known.only(names).squares(),
+            rows.shapes,
+            lambda place: self._layer(place, rows_of(rows, place)),
+            lambda names: rows.only(names).squares(),
         )
+
+    def own_form(self, matrix: Matrix) -> Matrix:
+        if not isinstance(matrix, KroneckerMatrix) or (self.exact and not self.corrected):
+            return matrix
+        return matrix.spectral() if self.corrected else matrix.factored()
 
     def in_bases_of(self, matrix: Matrix) -> Structure:
         if self.corrected and isinstance(matrix, KroneckerMatrix):
-            return KeptBases(self, matrix)
+            return replace(self, bases=matrix)
         return self
 
     def project(self, matrix: Tensor, params: Params) -> KroneckerMatrix:
         """The positive part of each layer's block by its partial traces, the diagonal elsewhere."""
-        shapes = {name: tuple(value.shape) for name, value in params.items()}
         index = numbered(params)
 
         def layer(place: Place) -> LayerMatrix:
@@ -225,35 +263,4 @@ class Kronecker(Structure):
         def rest(names: tuple[str, ...]) -> Params:
             return {name: matrix.diagonal()[index[name]] for name in names}
 
-        return self._matrix(shapes, layer, rest)
-
-
-@dataclass(frozen=True)
-class KeptBases(Structure):
-    """Corrected factors in the bases of a matrix, whose averages with it then stay there."""
-
-    inner: Kronecker
-    matrix: KroneckerMatrix
-
-    def identity(self, params: Params, scale: float) -> KroneckerMatrix:
-        return self.inner.identity(params, scale)
-
-    def contract(self, rows: Rows) -> KroneckerMatrix:
-        def layer(place: Place, rows: LayerRows) -> LayerMatrix:
-            known = self.matrix.layers[place.weight]
-            assert isinstance(known, CorrectedLayer)
-            return known.of_more(rows)
-
-        return self.inner.contracted(rows, layer)
-
-    def project(self, matrix: Tensor, params: Params) -> KroneckerMatrix:
-        return self.inner.project(matrix, params)
-
-
-def _too_wide(place: Place, widest: int) -> str:
-    width = max(place.size)
-    return (
-        f"The layer of {place.weight!r} has a factor of {width:,} × {width:,} "
-        f"({width**2 * 4 / 1e9:,.1f} GB), wider than {widest:,}: it gets a diagonal block. "
-        f"widest={width} keeps the factor: in Kronecker(widest={width}), or of noisy_kfac."
-    )
+        return self._matrix(shapes_of(params), layer, rest)

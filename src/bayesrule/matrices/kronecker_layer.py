@@ -15,18 +15,18 @@ from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.matrices.factors import (
     Factors,
     Root,
-    diagonals,
     eigen,
     floored,
     inverse_root,
     inverse_roots,
     outer,
     quadratic,
+    shifted,
     spread,
 )
-from bayesrule.matrices.layer_rows import LayerRows, Place, layered, rows_of
+from bayesrule.matrices.layer_rows import LayerRows, Place, rows_of
 from bayesrule.tensors.vectors import over
-from bayesrule.types import Params, Rows
+from bayesrule.types import Number, Params, Rows
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,26 @@ class LayerMatrix(Matrix):
         """`P x` on a matrix (out, in)."""
 
     @abstractmethod
-    def logdet(self) -> Tensor: ...
-
-    @abstractmethod
     def spectral(self) -> CorrectedLayer:
         """The same matrix, as one that is diagonal in the eigenbases of the factors."""
+
+    def of_more(self, rows: LayerRows) -> Self:
+        """A matrix from other rows of the layer, in the bases of this one where it has some."""
+        return replace(self, factors=Factors.of(rows.moments()))
 
     def factored(self) -> FactoredLayer:
         """The matrix of the factors as they are, whatever is known of them in other bases."""
         return FactoredLayer(self.place, self.factors)
 
-    @abstractmethod
-    def combined(self, factors: Factors, parts: list[tuple[Self, float | Tensor]]) -> Self:
+    @cached_property
+    def eigen(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Eigenvalues and eigenvectors of S, then those of A; damping leaves them as they are."""
+        outputs, inputs = self.factors.output, self.factors.mean_input
+        return *eigen(outputs, self.whose), *eigen(inputs, self.whose)
+
+    def combined(self, factors: Factors, parts: list[tuple[Self, Number]]) -> Self:
         """The matrix with new factors that is the sum of the given multiples."""
+        return replace(self, factors=factors)
 
     @property
     def whose(self) -> str:
@@ -90,40 +97,36 @@ class LayerMatrix(Matrix):
         return self.place.split(self.root.diagonal())
 
     def trace_solve(self, other: Matrix) -> Tensor:
-        if isinstance(other, type(self)):
+        if isinstance(other, LayerMatrix):
             seen = other.seen_from(self.root.left, self.root.right)
             return (self.root.gains * seen).sum((-2, -1))
         known = self.place.join(only_diagonal(other, type(self).__name__))
         return (self.root.diagonal() * known).sum((-2, -1))
 
     def output_covariance(self, rows: Rows) -> Tensor:
-        known = rows_of(layered(rows), self.place)
+        known = rows_of(rows, self.place)
         return known.gram(self.root.left, self.root.right, self.root.gains)
 
     def plus(self, other: Self) -> Self:
         return self.combined(self.factors.plus(other.factors), [(self, 1.0), (other, 1.0)])
 
-    def times(self, factor: float | Tensor) -> Self:
+    def times(self, factor: Number) -> Self:
         return self.combined(self.factors.times(factor), [(self, factor)])
 
-    def lerp(self, target: Self, rate: float | Tensor) -> Self:
+    def lerp_(self, target: Self, rate: Number) -> Self:
         factors = self.factors.lerp(target.factors, rate)
         return self.combined(factors, [(self, 1.0 - rate), (target, rate)])
 
-    def retract(self, target: Self, rate: float | Tensor, precision: Self) -> Self:
+    def retract_(self, target: Self, rate: Number, precision: Self) -> Self:
         factors = self.factors.retract(target.factors, rate, precision.factors)
         return self.combined(factors, [(self, 1.0 - rate), (target, rate)])
 
-    def price(self, offset: Params, gradient: Params) -> Self:
-        raise no_price("Kronecker()")
-
-
-def no_price(whose: str) -> TypeError:
-    """What a structure says that keeps positive factors only."""
-    return TypeError(
-        f"Price's estimate may be negative, and the factors of {whose} are not; use Fisher(), "
-        "PerExample() or GGN(), or Diagonal() for Price()."
-    )
+    def damped(self, damping: float) -> Self:
+        new = replace(self, factors=self.factors.damped(damping))
+        if "eigen" in vars(self):
+            # Many dampings are tried at the cost of one.
+            vars(new)["eigen"] = self.eigen
+        return new
 
 
 @dataclass(frozen=True)
@@ -132,38 +135,32 @@ class FactoredLayer(LayerMatrix):
 
     @cached_property
     def damped_factors(self) -> tuple[Tensor, Tensor]:
-        """The factors of outputs and of inputs, damped."""
-        return self.factors.damped_factors()
+        """The factors of outputs and of inputs, `S + √d/π I` and `A + π√d I`."""
+        right, left = self.factors.shares()
+        return shifted(self.factors.output, left), shifted(self.factors.mean_input, right)
 
     @cached_property
     def root(self) -> Root:
         left, right = (inverse_root(factor, self.whose) for factor in self.damped_factors)
         return Root.of(left, right)
 
-    @property
-    def is_rooted(self) -> bool:
-        """Whether the root is known already."""
-        return "root" in vars(self)
-
-    def keep_root(self, root: Root) -> None:
-        """Takes a root that was found elsewhere."""
-        vars(self)["root"] = root
-
     def derived(self) -> Params:
         return {"left": self.root.left, "right": self.root.right}
 
     def restore(self, derived: Params) -> None:
         if derived:
-            self.keep_root(Root.of(**derived))
+            vars(self)["root"] = Root.of(**derived)
 
     @staticmethod
     def find_roots(layers: list[FactoredLayer]) -> None:
-        """The roots of several layers at once."""
+        """The roots of several layers at once, where they are not known yet."""
+        if "root" in vars(layers[0]):
+            return
         factors = [factor for layer in layers for factor in layer.damped_factors]
         whose = ", ".join(layer.whose for layer in layers)
         found = iter(inverse_roots(factors, whose))
         for layer, pair in zip(layers, zip(found, found, strict=True), strict=True):
-            layer.keep_root(Root.of(*pair))
+            vars(layer)["root"] = Root.of(*pair)
 
     def apply(self, x: Tensor) -> Tensor:
         left, right = self.damped_factors
@@ -172,7 +169,7 @@ class FactoredLayer(LayerMatrix):
     def logdet(self) -> Tensor:
         # The roots are triangular and belong to the inverse.
         roots = self.root.left, self.root.right
-        left, right = (diagonals(root).abs().log().sum(-1) for root in roots)
+        left, right = (torch.linalg.diagonal(root).abs().log().sum(-1) for root in roots)
         out, wide = self.place.size
         return -2.0 * (wide * left + out * right)
 
@@ -180,38 +177,22 @@ class FactoredLayer(LayerMatrix):
         outputs, inputs = self.damped_factors
         return outer(quadratic(left, outputs), quadratic(right, inputs))
 
-    @cached_property
-    def eigen(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of S, then those of A; damping leaves them as they are."""
-        outputs, inputs = self.factors.output, self.factors.mean_input
-        return *eigen(outputs, self.whose), *eigen(inputs, self.whose)
-
     def spectral(self) -> CorrectedLayer:
         outputs, left, inputs, right = self.eigen
         more, less = self.factors.shares()
         values = outer(outputs + less.unsqueeze(-1), inputs + more.unsqueeze(-1))
         return CorrectedLayer.diagonal_in(self, left, right, values)
 
-    def damped(self, damping: float) -> FactoredLayer:
-        new = replace(self, factors=self.factors.damped(damping))
-        if "eigen" in vars(self):
-            vars(new)["eigen"] = self.eigen
-        return new
-
-    def combined(
-        self, factors: Factors, parts: list[tuple[FactoredLayer, float | Tensor]]
-    ) -> FactoredLayer:
-        return replace(self, factors=factors)
-
 
 @dataclass(frozen=True)
-class SpectralLayer(LayerMatrix):
-    """A matrix that is diagonal in the product of two bases, `(U ⊗ V) diag(s + d) (U ⊗ V)ᵀ`."""
+class ExactLayer(LayerMatrix):
+    """`A ⊗ S + d I` in the eigenbases of the two factors: `(U ⊗ V) diag(s + d) (U ⊗ V)ᵀ`."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
         """V (out, out), U (in, in) and s (out, in), without the damping."""
+        outputs, left, inputs, right = self.eigen
+        return left, right, outer(outputs, inputs)
 
     @cached_property
     def values(self) -> Tensor:
@@ -240,30 +221,7 @@ class SpectralLayer(LayerMatrix):
 
 
 @dataclass(frozen=True)
-class ExactLayer(SpectralLayer):
-    """`A ⊗ S + d I` in the eigenbases of the two factors."""
-
-    @cached_property
-    def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
-        outputs, left = eigen(self.factors.output, self.whose)
-        inputs, right = eigen(self.factors.mean_input, self.whose)
-        return left, right, outer(outputs, inputs)
-
-    def damped(self, damping: float) -> ExactLayer:
-        new = replace(self, factors=self.factors.damped(damping))
-        if "spectrum" in vars(self):
-            # The bases do not see the damping, so that many dampings are tried at the cost of one.
-            vars(new)["spectrum"] = self.spectrum
-        return new
-
-    def combined(
-        self, factors: Factors, parts: list[tuple[ExactLayer, float | Tensor]]
-    ) -> ExactLayer:
-        return replace(self, factors=factors)
-
-
-@dataclass(frozen=True)
-class CorrectedLayer(SpectralLayer):
+class CorrectedLayer(ExactLayer):
     """As `ExactLayer`, with the curvature's own diagonal in the eigenbases instead of the product.
 
     George et al. (2018), EK-FAC: `s = Σ (Vᵀ r U)²` is the closest to `Σ r rᵀ` that is diagonal
@@ -279,12 +237,11 @@ class CorrectedLayer(SpectralLayer):
     @classmethod
     def of(cls, place: Place, rows: LayerRows) -> CorrectedLayer:
         """From the rows of a layer."""
-        bare = ExactLayer(place, Factors.of(rows.moments()))
-        left, right, _ = bare.spectrum
+        bare = FactoredLayer(place, Factors.of(rows.moments()))
+        _, left, _, right = bare.eigen
         return cls(place, bare.factors, left, right, rows.squares(left, right))
 
     def of_more(self, rows: LayerRows) -> CorrectedLayer:
-        """From other rows of the layer, in the bases of this one."""
         scales = rows.squares(self.left, self.right)
         return replace(self, factors=Factors.of(rows.moments()), scales=scales)
 
@@ -310,12 +267,7 @@ class CorrectedLayer(SpectralLayer):
     def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.left, self.right, self.scales
 
-    def damped(self, damping: float) -> CorrectedLayer:
-        return replace(self, factors=self.factors.damped(damping))
-
-    def combined(
-        self, factors: Factors, parts: list[tuple[CorrectedLayer, float | Tensor]]
-    ) -> CorrectedLayer:
+    def combined(self, factors: Factors, parts: list[tuple[Self, Number]]) -> Self:
         if len(parts) == 1:
             share = parts[0][1]
             return replace(self, factors=factors, scales=self.scales * over(share, self.scales))
@@ -323,16 +275,17 @@ class CorrectedLayer(SpectralLayer):
             left, right = self.left, self.right
             seen = [part.scales * share for part, share in parts]
         else:
-            left, right, _ = ExactLayer(self.place, factors).spectrum
+            _, left, _, right = FactoredLayer(self.place, factors).eigen
             seen = [part._scales_from(left, right) * share for part, share in parts]
-        return CorrectedLayer(self.place, factors, left, right, sum(seen[1:], seen[0]))
+        scales = sum(seen[1:], seen[0])
+        return replace(self, factors=factors, left=left, right=right, scales=scales)
 
     def _shares_bases(self, other: CorrectedLayer) -> bool:
         return torch.equal(self.left, other.left) and torch.equal(self.right, other.right)
 
     def refreshed(self) -> CorrectedLayer:
         """The same in the eigenbases of its factors, from which sums in kept bases depart."""
-        left, right, _ = ExactLayer(self.place, self.factors).spectrum
+        _, left, _, right = self.eigen
         return replace(self, left=left, right=right, scales=self._scales_from(left, right))
 
     def _scales_from(self, left: Tensor, right: Tensor) -> Tensor:

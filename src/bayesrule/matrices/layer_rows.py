@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -84,15 +83,6 @@ class LayerRows(ABC):
         """`Σ_oi gains (leftᵀ r_vn right) (leftᵀ r_v'n right)`, (n, V, V)."""
 
 
-def _squares(rows: Tensor) -> Tensor:
-    return rows.square().sum((0, 1))
-
-
-def _gram(rows: Tensor, gains: Tensor) -> Tensor:
-    flat = (rows * gains.sqrt()).flatten(start_dim=2).transpose(0, 1)
-    return flat @ flat.mT
-
-
 @dataclass(frozen=True)
 class MatrixRows(LayerRows):
     """Rows given outright, (V, n, out, in)."""
@@ -119,10 +109,12 @@ class MatrixRows(LayerRows):
         return inputs * scale, outputs / width, count
 
     def squares(self, left: Tensor, right: Tensor) -> Tensor:
-        return _squares(left.mT @ self.table @ right)
+        return (left.mT @ self.table @ right).square().sum((0, 1))
 
     def gram(self, left: Tensor, right: Tensor, gains: Tensor) -> Tensor:
-        return _gram(left.mT @ self.table @ right, gains)
+        seen = left.mT @ self.table @ right * gains.sqrt()
+        flat = seen.flatten(start_dim=2).transpose(0, 1)
+        return flat @ flat.mT
 
 
 Means = tuple[Tensor, Tensor, int | Tensor]
@@ -197,7 +189,7 @@ class ProductRows(Products):
 
 def _product_squares(a: Tensor, g: Tensor) -> Tensor:
     if a.shape[1] > 1:
-        return _squares(g.mT @ a)
+        return (g.mT @ a).square().sum((0, 1))
     # (g aᵀ)² = g² (a²)ᵀ: no row is ever formed.
     return g[:, :, 0].square().sum(0).mT @ a[:, 0].square()
 
@@ -224,66 +216,7 @@ def _seen_rows(a: Tensor, g: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return rows if slopes_first else left.mT @ rows
 
 
-@runtime_checkable
-class LayeredRows(Rows, Protocol):
-    """Rows that know the layers they come from."""
-
-    @property
-    def shapes(self) -> Sizes:
-        """The shapes of the parameters by name."""
-
-    def only(self, names: tuple[str, ...]) -> LayeredRows:
-        """The rows of the named parameters alone."""
-
-    def layer(self, weight: str, bias: str | None) -> Products | None:
-        """The rows of a layer from its one call, None where there is no such call."""
-
-    def broken_chain(self, weights: tuple[str, ...]) -> str | None:
-        """Why the layers with these weights are no chain in this order, None where they are."""
-
-
-@dataclass(frozen=True)
-class PlainRows:
-    """A table of rows {name: (V, n, *shape)} of which no layers are known."""
-
-    table: Params
-
-    @property
-    def names(self) -> Iterable[str]:
-        return self.table
-
-    @property
-    def shapes(self) -> Sizes:
-        return {name: tuple(rows.shape[2:]) for name, rows in self.table.items()}
-
-    def squares(self) -> Params:
-        return {name: rows.square().sum((0, 1)) for name, rows in self.table.items()}
-
-    def per_example(self) -> Params:
-        return self.table
-
-    def gram(self, weights: Params) -> Tensor:
-        flat = {name: self.table[name].flatten(start_dim=2).transpose(0, 1) for name in weights}
-        grams = [(flat[k] * weight.reshape(-1)) @ flat[k].mT for k, weight in weights.items()]
-        return sum(grams[1:], grams[0])
-
-    def only(self, names: tuple[str, ...]) -> PlainRows:
-        return PlainRows({name: self.table[name] for name in names})
-
-    def layer(self, weight: str, bias: str | None) -> None:
-        return None
-
-    def broken_chain(self, weights: tuple[str, ...]) -> str | None:
-        return "these rows do not know the layers they come from"
-
-
-def layered(rows: Rows) -> LayeredRows:
-    """The rows with their layers, or as a plain table where they know of none."""
-    # Asking for one method is quicker than for a whole protocol, and this is asked in every step.
-    return cast(LayeredRows, rows) if hasattr(rows, "layer") else PlainRows(rows.per_example())
-
-
-def rows_of(rows: LayeredRows, place: Place) -> LayerRows:
+def rows_of(rows: Rows, place: Place) -> LayerRows:
     """The rows of one layer: products where its call is known, a table of matrices elsewhere."""
     known = rows.layer(place.weight, place.bias)
     return known or MatrixRows(place.join(rows.only(place.names).per_example()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.dense import DenseMatrix, Shapes, flatten, shapes_of, unflatten
 from bayesrule.matrices.diagonal import only_diagonal
-from bayesrule.types import Params, Rows
+from bayesrule.types import Number, Params, Rows
 
 
 def truncate(columns: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -43,8 +44,8 @@ class LowRankMatrix(Matrix):
         left, values, _ = torch.linalg.svd(self.u / self.d.sqrt().unsqueeze(1), full_matrices=False)
         return left, values
 
-    def _with(self, d: Tensor, u: Tensor) -> LowRankMatrix:
-        return LowRankMatrix(d, u, self.shapes)
+    def _with(self, d: Tensor, u: Tensor) -> Self:
+        return replace(self, d=d, u=u)
 
     def _apply(self, flat: Tensor, gain: Tensor) -> Tensor:
         """`(I + Q diag(gain) Qᵀ) x` for x (P,) or (..., P), Q the left singular vectors."""
@@ -96,31 +97,29 @@ class LowRankMatrix(Matrix):
         jacobian = flatten(rows.per_example(), self.shapes, leading=2).transpose(0, 1)
         return jacobian @ self._solve(jacobian).mT
 
-    def plus(self, other: LowRankMatrix) -> LowRankMatrix:
+    def plus(self, other: Self) -> Self:
         u, rest = truncate(torch.cat([self.u, other.u], dim=1), self.u.shape[1])
         return self._with(self.d + other.d + rest, u)
 
-    def times(self, factor: float | Tensor) -> LowRankMatrix:
+    def times(self, factor: Number) -> Self:
         if factor < 0:
             raise ValueError(f"A low-rank matrix cannot be scaled by {factor}: U Uᵀ is positive.")
         return self._with(factor * self.d, factor**0.5 * self.u)
 
-    def damped(self, damping: float) -> LowRankMatrix:
+    def damped(self, damping: float) -> Self:
         return self._with(self.d + damping, self.u)
 
-    def lerp(self, target: LowRankMatrix, rate: float | Tensor) -> LowRankMatrix:
+    def lerp_(self, target: Self, rate: Number) -> Self:
         return self.times(1.0 - float(rate)).plus(target.times(float(rate)))
 
-    def retract(
-        self, target: LowRankMatrix, rate: float | Tensor, precision: LowRankMatrix
-    ) -> LowRankMatrix:
+    def retract_(self, target: Self, rate: Number, precision: LowRankMatrix) -> Self:
         # U Uᵀ is positive on both sides, so only the diagonal part can turn negative.
         step = target.d - self.d
         bend = 0.5 * rate**2 * step**2 / precision.d
-        moved = self.lerp(target, rate)
+        moved = self.lerp_(target, rate)
         return self._with(moved.d + bend, moved.u)
 
-    def before_sum(self, rank: int, world_size: int) -> LowRankMatrix:
+    def before_sum(self, rank: int, world_size: int) -> Self:
         """This rank's columns (P, R) in their place among those of all ranks, (P, R · world_size).
 
         `Σ U Uᵀ` is not `(Σ U)(Σ U)ᵀ`: columns go side by side, and `after_sum` truncates them.
@@ -130,13 +129,10 @@ class LowRankMatrix(Matrix):
         wide[:, rank] = self.u
         return self._with(self.d, wide.flatten(start_dim=1))
 
-    def after_sum(self, rank: int, world_size: int) -> LowRankMatrix:
+    def after_sum(self, rank: int, world_size: int) -> Self:
         """The sum over the ranks, back at its own rank."""
         u, rest = truncate(self.u, self.u.shape[1] // world_size)
         return self._with(self.d + rest, u)
-
-    def price(self, offset: Params, gradient: Params) -> LowRankMatrix:
-        raise TypeError("Price's estimate is not low-rank positive; use PerExample() or Fisher().")
 
 
 @dataclass(frozen=True)

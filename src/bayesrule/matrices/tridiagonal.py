@@ -1,30 +1,236 @@
-"""Beliefs over a chain of layers in which neighbours are correlated."""
+"""Matrices over a chain of layers in which neighbours are correlated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from bayesrule.matrices._base import Structure
-from bayesrule.matrices.factors import Factors
-from bayesrule.matrices.flow import Flow, broken_flow, flow_of
-from bayesrule.matrices.layer_rows import (
-    LayeredRows,
-    MatrixRows,
-    Means,
-    Place,
-    Products,
-    Sizes,
-    layered,
-    numbered,
+from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.matrices.dense import shapes_of
+from bayesrule.matrices.diagonal import only_diagonal
+from bayesrule.matrices.factors import Factors, Root, between, outer
+from bayesrule.matrices.kronecker import Kronecker, KroneckerMatrix
+from bayesrule.matrices.kronecker_layer import FactoredLayer
+from bayesrule.matrices.layer_rows import LayerRows, MatrixRows, Means, Place, ProductRows, Sizes
+from bayesrule.matrices.layout import (
+    Flow,
+    Pair,
+    broken_flow,
+    by_shape,
+    chain_by_module,
+    flow_of,
+    no_chain,
+    places,
 )
-from bayesrule.matrices.layout import Pair, by_shape, chain_by_module, no_chain, places
-from bayesrule.matrices.tridiagonal_matrix import BlockTridiagonalMatrix
-from bayesrule.types import Params, Rows
+from bayesrule.types import Number, Params, Rows
+
+
+@dataclass(frozen=True)
+class BlockTridiagonalMatrix(Matrix):
+    """`F̂` with `F̂⁻¹ = Ξᵀ Λ Ξ`, Ξ the identity and `−Ψ_i` beside it, Λ the blocks `Σ_{i|i+1}⁻¹`.
+
+    `Ψ_i = F_{i,i+1} F_{i+1,i+1}⁻¹` and `Σ_{i|i+1} = F_ii − Ψ_i F_{i+1,i+1} Ψ_iᵀ` from the blocks
+    `F_ij = A_ij ⊗ S_ij` of each layer (`layers`, damped) and of neighbours (`links`, by the weight
+    of the earlier one). Martens & Grosse (2015), sec. 4.3 and appendix B.
+    """
+
+    places: tuple[Place, ...]
+    layers: dict[str, Factors]
+    links: dict[str, Factors]
+    names: tuple[str, ...]
+
+    several_draws = True
+
+    @cached_property
+    def _blocks(self) -> list[FactoredLayer]:
+        """The layers, each for itself."""
+        return [FactoredLayer(place, self.layers[place.weight]) for place in self.places]
+
+    @cached_property
+    def _damped(self) -> list[tuple[Tensor, Tensor]]:
+        """S and A of each layer, damped."""
+        return [block.damped_factors for block in self._blocks]
+
+    @cached_property
+    def _linked(self) -> list[tuple[Tensor, Tensor]]:
+        """S and A of each pair of neighbours."""
+        return [(link.output, link.mean_input) for link in self.links.values()]
+
+    @cached_property
+    def _roots(self) -> list[tuple[Tensor, Tensor]]:
+        """Roots of the inverses of S and of A of each layer."""
+        return [(block.root.left, block.root.right) for block in self._blocks]
+
+    @cached_property
+    def _psi(self) -> list[tuple[Tensor, Tensor]]:
+        """`Ψ_i = A_{i,i+1} A⁻¹ ⊗ S_{i,i+1} S⁻¹`, that of S first."""
+        pairs = zip(self._linked, self._roots[1:], strict=True)
+        return [(s @ left @ left.mT, a @ right @ right.mT) for (s, a), (left, right) in pairs]
+
+    @cached_property
+    def _conditionals(self) -> list[Root]:
+        """`Σ_{i|i+1}⁻¹` of each layer; of the last one `F_LL⁻¹`."""
+        pairs = zip(self._roots, self._linked, self._roots[1:], strict=False)
+        return [*[_conditional(*pair) for pair in pairs], self._blocks[-1].root]
+
+    def _joined(self, vector: Params) -> list[Tensor]:
+        return [place.join(vector) for place in self.places]
+
+    def _named(self, parts: list[Tensor], like: Params | None = None) -> Params:
+        found: Params = {}
+        for place, part in zip(self.places, parts, strict=True):
+            found |= place.split(part)
+        return {name: found[name] for name in (self.names if like is None else like)}
+
+    def _mixed(self, parts: list[Tensor]) -> list[Tensor]:
+        """`Ξ x`."""
+        pairs = zip(parts, self._psi, parts[1:], strict=False)
+        return [*[x - s @ after @ a.mT for x, (s, a), after in pairs], parts[-1]]
+
+    def _mixed_back(self, parts: list[Tensor]) -> list[Tensor]:
+        """`Ξᵀ x`."""
+        pairs = zip(parts[1:], self._psi, parts, strict=False)
+        return [parts[0], *[x - between(s.mT, before, a.mT) for x, (s, a), before in pairs]]
+
+    def matmul(self, vector: Params) -> Params:
+        parts = self._joined(vector)
+        for i, (s, a) in enumerate(self._psi):  # Ξ⁻ᵀ x
+            parts[i + 1] = parts[i + 1] + s.mT @ parts[i] @ a
+        parts = [self._spread(i, x) for i, x in enumerate(parts)]
+        for i, (s, a) in reversed(list(enumerate(self._psi))):  # Ξ⁻¹ x
+            parts[i] = parts[i] + s @ parts[i + 1] @ a.mT
+        return self._named(parts, vector)
+
+    def _spread(self, i: int, x: Tensor) -> Tensor:
+        """`Σ_{i|i+1} x`."""
+        s, a = self._damped[i]
+        if i == len(self._psi):
+            return s @ x @ a
+        (psi_s, psi_a), (link_s, link_a) = self._psi[i], self._linked[i]
+        return s @ x @ a - psi_s @ (link_s.mT @ x @ link_a) @ psi_a.mT
+
+    def solve(self, vector: Params) -> Params:
+        mixed = zip(self._conditionals, self._mixed(self._joined(vector)), strict=True)
+        return self._named(self._mixed_back([root.solve(x) for root, x in mixed]), vector)
+
+    def inv_sqrt(self, noise: Params) -> Params:
+        white = zip(self._conditionals, self._joined(noise), strict=True)
+        return self._named(self._mixed_back([root.draw(x) for root, x in white]), noise)
+
+    def logdet(self) -> Tensor:
+        """`Σ_i [n log|S| + m log|A| + Σ log(1 − s s')]`."""
+        parts = [-root.gains.log().sum((-2, -1)) for root in self._conditionals]
+        parts += [block.logdet() for block in self._blocks]
+        return sum(parts[1:], parts[0])
+
+    def diagonal(self) -> Params:
+        each = (map(torch.linalg.diagonal, factors) for factors in self._damped)
+        return self._named([outer(*pair) for pair in each])
+
+    def _inverse_diagonals(self) -> list[Tensor]:
+        found = [root.diagonal() for root in self._conditionals]
+        for i, (s, a) in enumerate(self._psi):
+            found[i + 1] = found[i + 1] + self._conditionals[i].through(s, a).diagonal()
+        return found
+
+    def inverse_diagonal(self) -> Params:
+        return self._named(self._inverse_diagonals())
+
+    def trace_solve(self, other: Matrix) -> Tensor:
+        if isinstance(other, BlockTridiagonalMatrix):
+            return self._trace_of_chain(other)
+        known = self._joined(only_diagonal(other, "BlockTridiagonalMatrix"))
+        pairs = zip(self._inverse_diagonals(), known, strict=True)
+        return torch.stack([(mine * theirs).sum((-2, -1)) for mine, theirs in pairs]).sum(0)
+
+    def _trace_of_chain(self, other: BlockTridiagonalMatrix) -> Tensor:
+        """`Σ_i tr(Σ_{i|i+1}⁻¹ (Ξ P Ξᵀ)_ii)`: no other blocks of P than the known ones enter."""
+        traces = [
+            root.trace(s, a) for root, (s, a) in zip(self._conditionals, other._damped, strict=True)
+        ]
+        for root, (psi_s, psi_a), (s, a), (link_s, link_a) in zip(
+            self._conditionals, self._psi, other._damped[1:], other._linked, strict=False
+        ):
+            traces.append(-2.0 * root.trace(psi_s @ link_s.mT, psi_a @ link_a.mT))
+            traces.append(root.trace(psi_s @ s @ psi_s.mT, psi_a @ a @ psi_a.mT))
+        return torch.stack(traces).sum(0)
+
+    def output_covariance(self, rows: Rows) -> Tensor:
+        pairs = zip(self._conditionals, self._mixed_rows(rows), strict=True)
+        parts = [x.gram(root.left, root.right, root.gains) for root, x in pairs]
+        return torch.stack(parts).sum(0)
+
+    def _mixed_rows(self, rows: Rows) -> list[LayerRows]:
+        """`Ξ r` of each row; of products, what the next layer tells is at further positions."""
+        known = [rows.layer(place.weight, place.bias) for place in self.places]
+        products = [one.whole() for one in known if isinstance(one, ProductRows)]
+        if len(products) < len(known):
+            tables = [place.join(rows.only(place.names).per_example()) for place in self.places]
+            return [MatrixRows(x) for x in self._mixed(tables)]
+        told = [
+            (torch.cat([a, b @ right.mT], dim=1), torch.cat([g, -h @ left.mT], dim=2))
+            for (a, g), (left, right), (b, h) in zip(
+                products, self._psi, products[1:], strict=False
+            )
+        ]
+        return [ProductRows.of(a, g) for a, g in [*told, products[-1]]]
+
+    def _map(self, function: Callable[..., Factors], *others: Self) -> Self:
+        """The matrix with factors that are made from those of this one and of others."""
+        layers, links = (
+            {k: function(v, *(getattr(other, kind)[k] for other in others)) for k, v in own.items()}
+            for kind, own in (("layers", self.layers), ("links", self.links))
+        )
+        return replace(self, layers=layers, links=links)
+
+    def plus(self, other: Self) -> Self:
+        return self._map(Factors.plus, other)
+
+    def times(self, factor: Number) -> Self:
+        return self._map(lambda one: one.times(factor))
+
+    def damped(self, damping: float) -> Self:
+        return replace(self, layers={k: v.damped(damping) for k, v in self.layers.items()})
+
+    def lerp_(self, target: Self, rate: Number) -> Self:
+        return self._map(lambda one, other: one.lerp(other, rate), target)
+
+    def retract_(self, target: Self, rate: Number, precision: Self) -> Self:
+        layers = {
+            k: v.retract(target.layers[k], rate, precision.layers[k])
+            for k, v in self.layers.items()
+        }
+        return replace(self.lerp_(target, rate), layers=layers)
+
+
+def _conditional(
+    mine: tuple[Tensor, Tensor], link: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
+) -> Root:
+    """`(A ⊗ S − C ⊗ D)⁻¹`, with what the next layer tells of this one in C and D.
+
+    In the bases that make A and S the identity and C and D diagonal it is `1 / (1 − s s')`.
+    """
+    (left, outputs), (right, inputs) = (
+        _told(root, cross, other) for root, cross, other in zip(mine, link, after, strict=True)
+    )
+    gains = 1.0 / (1.0 - outer(outputs, inputs)).clamp_min(torch.finfo(outputs.dtype).eps)
+    return Root(mine[0] @ left, mine[1] @ right, gains, turns=(left, right))
+
+
+def _told(root: Tensor, cross: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """A basis in which the part of a factor that is told by its neighbour is diagonal.
+
+    It is seen behind the root, where the factor itself is the identity.
+    """
+    white = root.mT @ cross @ other
+    values, directions = torch.linalg.eigh(white @ white.mT)
+    return directions, values.clamp(0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -53,8 +259,6 @@ class BlockTridiagonal(Structure):
     stacks = True
 
     def for_model(self, model: nn.Module) -> BlockTridiagonal:
-        """The structure with the layers of a module, which must have linear and convolution layers
-        only."""
         return replace(self, layers=chain_by_module(model), flow=flow_of(model))
 
     def _places(self, shapes: Sizes) -> tuple[Place, ...]:
@@ -73,48 +277,37 @@ class BlockTridiagonal(Structure):
         return tuple(found)
 
     def identity(self, params: Params, scale: float) -> BlockTridiagonalMatrix:
-        def layer(place: Place) -> Factors:
-            return Factors.identity(place.size, scale, params[place.weight])
-
-        return self._without_links(params, layer)
+        return self._unlinked(params, lambda alone: alone.identity(params, scale))
 
     def project(self, matrix: Tensor, params: Params) -> BlockTridiagonalMatrix:
         """The positive part of each layer's block by its partial traces; neighbours apart."""
-        index = numbered(params)
+        return self._unlinked(params, lambda alone: alone.project(matrix, params))
 
-        def layer(place: Place) -> Factors:
-            keep = place.join(index).reshape(-1)
-            block = MatrixRows.of_matrix(matrix[keep][:, keep], place.size)
-            return Factors.of(block.moments())
-
-        return self._without_links(params, layer)
-
-    def _without_links(
-        self, params: Params, layer: Callable[[Place], Factors]
+    def _unlinked(
+        self, params: Params, made: Callable[[Kronecker], KroneckerMatrix]
     ) -> BlockTridiagonalMatrix:
-        chain = self._places({name: tuple(value.shape) for name, value in params.items()})
-        self._refuse_shortcuts(tuple(place.weight for place in chain))
-        found = [layer(place) for place in chain]
-        links = [_no_link(a, b) for a, b in pairwise(found)]
-        return _matrix(chain, found, links, tuple(params))
-
-    def _refuse_shortcuts(self, weights: tuple[str, ...]) -> None:
-        """What can be known of a module before its first step, where `contract` looks again."""
-        reason = None if self.flow is None else broken_flow(self.flow, weights)
-        if reason is not None:
+        """The matrix of layers that are each made alone."""
+        chain = self._places(shapes_of(params))
+        weights = tuple(place.weight for place in chain)
+        # What can be known of a module before its first step, where `contract` looks again.
+        if self.flow is not None and (reason := broken_flow(self.flow, weights)):
             raise no_chain(reason)
+        alone = made(Kronecker(widest=self.widest, layers=self.layers)).layers
+        layers = [alone[weight].factors for weight in weights]
+        links = [_no_link(*pair) for pair in pairwise(layers)]
+        return _matrix(chain, layers, links, tuple(params))
 
     def contract(self, rows: Rows) -> BlockTridiagonalMatrix:
-        known = layered(rows)
-        chain = self._places(known.shapes)
-        reason = known.broken_chain(tuple(place.weight for place in chain))
+        chain = self._places(rows.shapes)
+        reason = rows.broken_chain(tuple(place.weight for place in chain))
         if reason is not None:
             raise no_chain(reason)
-        each = [_products(known, place) for place in chain]
-        means = [one.means() for one in each]
-        links = [_link(*pair) for pair in pairwise(means)]
-        found = [Factors.of(one.moments()) for one in each]
-        return _matrix(chain, found, links, tuple(known.shapes))
+        each = [rows.layer(place.weight, place.bias) for place in chain]
+        if None in each:
+            raise no_chain(f"{chain[each.index(None)].bias!r} is used outside of its layer")
+        links = [_link(*pair) for pair in pairwise([one.means() for one in each])]
+        layers = [Factors.of(one.moments()) for one in each]
+        return _matrix(chain, layers, links, tuple(rows.shapes))
 
 
 def _matrix(
@@ -127,13 +320,6 @@ def _matrix(
         dict(zip(weights[:-1], links, strict=True)),
         names,
     )
-
-
-def _products(rows: LayeredRows, place: Place) -> Products:
-    found = rows.layer(place.weight, place.bias)
-    if found is None:
-        raise no_chain(f"{place.bias!r} is used outside of its layer")
-    return found
 
 
 def _no_link(a: Factors, b: Factors) -> Factors:

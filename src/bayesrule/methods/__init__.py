@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from bayesrule.methods._options import COMMON, Parts, Rate, option_names, unknown_option
-from bayesrule.methods._record import RECORDS, Course, Method, Need, Record, method
+from bayesrule.methods._record import (
+    COMMON,
+    RECORDS,
+    Course,
+    Method,
+    Need,
+    Parts,
+    Rate,
+    Record,
+    method,
+    option_names,
+    unknown_option,
+)
 from bayesrule.methods.closed_form import tagi
 from bayesrule.methods.laplace import laplace
 from bayesrule.methods.natural import bayesbinn, ivon, newton, ogn, ridge, vogn
@@ -21,8 +32,7 @@ from bayesrule.methods.noisy import (
     noisy_tridiagonal,
 )
 from bayesrule.methods.points import adam, map, rmsprop, sgd
-from bayesrule.methods.smooth import smooth
-from bayesrule.methods.variational import k_tied, mean_field, variational_laplace
+from bayesrule.methods.variational import k_tied, mean_field, smooth, variational_laplace
 
 METHODS: dict[str, Method] = {
     function.__name__: function

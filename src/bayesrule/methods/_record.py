@@ -1,23 +1,56 @@
-"""What there is to know about a method, kept beside the function that builds its learner."""
+"""What a method is made of, its options, and what there is to know about it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_type_hints
 
 from torch import nn
 
+from bayesrule.curvature import Curvature
+from bayesrule.expectations import Draws, Expectation
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.methods._options import COMMON, Parts, arguments, full_signature, unknown_option
 from bayesrule.methods._words import EXPLAINED
+from bayesrule.posteriors import Family
+from bayesrule.rules import Rule
+from bayesrule.schedules import Schedule
 
+Rate = float | Schedule
 Choice = Callable[[int, int], Mapping[str, Any]]
-Words = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A method: which parts a `Learner` is built of; `Learner` says what each is."""
+
+    posterior: Family
+    expectation: Expectation
+    curvature: Curvature
+    rule: Rule
+    predictive: object | None = None
+    final_curvature: Curvature | None = None
+    empirical_prior: bool = False
+
+    @classmethod
+    def at_draws(
+        cls, family: Family, expectation: Expectation, curvature: Curvature, rule: Rule
+    ) -> Parts:
+        """Those of methods that look at draws, and predict with more of them."""
+        return cls(family, expectation, curvature, rule, Draws(32))
+
+
+COMMON = {
+    name: parameter
+    for name, parameter in inspect.signature(Learner, eval_str=True).parameters.items()
+    if name not in Parts.__dataclass_fields__
+}
+"""What every method takes: all that a `Learner` takes, except for the parts."""
 
 
 class Need(StrEnum):
@@ -75,6 +108,8 @@ class Record:
     - `course`: how long it trains where nobody says; `training_options(num_data, num_steps)` are
       the options that it then has instead of its defaults.
     - `options`: what each option does.
+    - `represented_by`: a close relative that stands for it where nobody chooses a method, because
+      it is as good and cheaper, or the same thing done better.
     """
 
     build: Method
@@ -82,13 +117,14 @@ class Record:
     expectation: str
     curvature: str
     rule: str
-    source: str
-    needs: tuple[Need, ...]
-    limits: str
-    without_effect: tuple[str, ...]
-    course: Course
-    training_options: Choice
     options: Mapping[str, str]
+    source: str
+    needs: tuple[Need, ...] = ()
+    limits: str = ""
+    without_effect: tuple[str, ...] = ()
+    course: Course = Course()
+    training_options: Choice = lambda num_data, num_steps: {}
+    represented_by: str = ""
 
     @property
     def name(self) -> str:
@@ -100,6 +136,10 @@ class Record:
         """What it is, in one sentence."""
         return inspect.cleandoc(self.build.__doc__ or "").splitlines()[0]
 
+    def heeds(self, option: str) -> bool:
+        """Whether an option of this name changes what the method does."""
+        return option in self.options and option not in self.without_effect
+
 
 RECORDS: dict[str, Record] = {}
 """Every record by the name of its method."""
@@ -107,16 +147,11 @@ RECORDS: dict[str, Record] = {}
 
 def method(
     *,
-    words: Words,
-    source: str,
-    needs: tuple[Need, ...] = (),
-    limits: str = "",
-    without_effect: tuple[str, ...] = (),
-    course: Course = Course(),  # noqa: B008 - it is frozen
-    training_options: Choice = lambda num_data, num_steps: {},
+    words: tuple[str, str, str, str],
     defaults: Mapping[str, Any] | None = None,
     lacks: tuple[str, ...] = (),
     explained: Mapping[str, str] | None = None,
+    **facts: Any,
 ) -> Callable[[Callable[..., Parts]], Method]:
     """Makes a method of a function from its own options to its parts, and keeps its record.
 
@@ -129,28 +164,50 @@ def method(
     - `defaults`: of options that it shares with others, where they differ from theirs.
     - `lacks`: options of all methods that it does not have.
     - `explained`: what options do that mean something else here than in `EXPLAINED`.
+    - `facts`: the other fields of its `Record`: `source`, `needs`, `limits`, `course` and so on.
     """
 
     def decorate(function: Callable[..., Parts]) -> Method:
-        build = _building(function, full_signature(function, defaults or {}, lacks))
-        options = _explained(build, explained or {})
-        unused = without_effect if Need.DRAWS in needs else (*without_effect, "shared_draws")
-        record = Record(
-            build,
-            *words,
-            source=source,
-            needs=needs,
-            limits=limits,
-            without_effect=unused,
-            course=course,
-            training_options=training_options,
-            options=options,
-        )
+        build = _building(function, _signature(function, defaults or {}, lacks))
+        if Need.DRAWS not in facts.get("needs", ()):
+            facts["without_effect"] = (*facts.get("without_effect", ()), "shared_draws")
+        record = Record(build, *words, options=_explained(build, explained or {}), **facts)
         build.__doc__ = _documented(record)
         RECORDS[record.name] = record
         return build
 
     return decorate
+
+
+def _signature(
+    function: Callable[..., Parts], defaults: Mapping[str, Any], lacks: tuple[str, ...]
+) -> inspect.Signature:
+    """`(model, likelihood, *, num_data, ...)`: the function's own options, then those of all.
+
+    The fields of its argument `options`, a dataclass, are options one by one.
+    """
+    own = dict(inspect.signature(function, eval_str=True).parameters)
+    if shared := own.pop("options", None):
+        types = get_type_hints(shared.annotation)
+        for name, field in inspect.signature(shared.annotation).parameters.items():
+            own[name] = field.replace(annotation=types[name])
+    common = {name: option for name, option in COMMON.items() if name not in lacks}
+    required = {name: option for name, option in common.items() if option.default is option.empty}
+    special = {k: v.replace(kind=v.KEYWORD_ONLY) for k, v in own.items() if k not in COMMON}
+    every = required | special | common
+    if strange := {*defaults} - {*every} | {*lacks} - {*COMMON}:
+        names = ", ".join(sorted(strange))
+        raise TypeError(f"{function.__name__} has no option {names}; see defaults= and lacks=.")
+    changed = {name: every[name].replace(default=value) for name, value in defaults.items()}
+    return inspect.Signature([*(every | changed).values()], return_annotation=Learner)
+
+
+def _arguments(function: Callable[..., Parts], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a function is called with, from the values of all options of its method."""
+    if shared := get_type_hints(function).get("options"):
+        chosen = {field.name: values[field.name] for field in fields(shared)}
+        values = {**values, "options": shared(**chosen)}
+    return {name: values[name] for name in inspect.signature(function).parameters}
 
 
 def _building(function: Callable[..., Parts], signature: inspect.Signature) -> Method:
@@ -164,8 +221,11 @@ def _building(function: Callable[..., Parts], signature: inspect.Signature) -> M
             others = [name for name in options if name not in signature.parameters]
             message = unknown_option(build, others) or f"{function.__name__}(): {problem}."
             raise TypeError(message) from None
+        if bound.arguments.get("prior") is not None:
+            # A method's own default precision is no second prior.
+            bound.arguments.setdefault("prior_precision", None)
         bound.apply_defaults()
-        parts = function(**arguments(function, bound.arguments))
+        parts = function(**_arguments(function, bound.arguments))
         common = {name: value for name, value in bound.arguments.items() if name in COMMON}
         return Learner(**common, **vars(parts))
 
@@ -189,16 +249,9 @@ def _explained(build: Method, words: Mapping[str, str]) -> dict[str, str]:
 def _documented(record: Record) -> str:
     """The docstring with the record and a line for each option."""
     parameters = inspect.signature(record.build).parameters
-    facts = {
-        "Belief": record.belief,
-        "Expectation": record.expectation,
-        "Curvature": record.curvature,
-        "Rule": record.rule,
-        "Source": record.source,
-        "Needs": ", ".join(record.needs),
-        "Limits": record.limits,
-    }
-    lines = [f"- {kind}: {words}." for kind, words in facts.items() if words]
+    kinds = ("belief", "expectation", "curvature", "rule", "source", "needs", "limits")
+    facts = {kind: getattr(record, kind) for kind in kinds} | {"needs": ", ".join(record.needs)}
+    lines = [f"- {kind.capitalize()}: {words}." for kind, words in facts.items() if words]
     options = [f"- {shown(parameters[name])}: {words}." for name, words in record.options.items()]
     text = inspect.cleandoc(record.build.__doc__ or "")
     return "\n".join([text, "", *lines, "", "Options:", "", *options])
@@ -210,3 +263,26 @@ def shown(option: inspect.Parameter) -> str:
         return f"`{option.name}`"
     value = option.default.__name__ if isinstance(option.default, type) else repr(option.default)
     return f"`{option.name}={value}`"
+
+
+def option_names(method: Callable[..., Any]) -> list[str]:
+    """The options that a method takes, its own and those of all, in the order of the alphabet.
+
+    >>> from bayesrule.methods import sgd
+    >>> option_names(sgd)
+    ['learning_rate', 'momentum', 'prior', 'prior_precision', 'shared_draws', 'temperature']
+    """
+    options = inspect.signature(method).parameters.values()
+    names = {option.name for option in options if option.kind is option.KEYWORD_ONLY}
+    return sorted(names - {"num_data"})
+
+
+def unknown_option(method: Callable[..., Any], options: Iterable[str]) -> str | None:
+    """What to say of the first option that a method does not have; None where it has all."""
+    names = option_names(method)
+    for option in options:
+        if option not in names and option != "num_data":
+            near = get_close_matches(option, names, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            return f"{method.__name__} has no option {option}; it takes {', '.join(names)}.{hint}"
+    return None

@@ -4,8 +4,6 @@ AT_MEAN = "at the mean (`AtMean`)"
 AT_DRAWS = "at weight draws (`Draws`)"
 DIAGONAL = "independent weights (`Diagonal`)"
 FULL = "full covariance (`Dense`)"
-SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
-SAMPLED_FISHER = "Fisher information, targets drawn from the model (`Fisher`)"
 GAUSS_NEWTON = "generalised Gauss-Newton matrix (`GGN`)"
 AVERAGED = "natural gradient with momentum; the curvature is averaged over steps"
 

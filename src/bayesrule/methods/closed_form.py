@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from bayesrule.curvature import Innovations
 from bayesrule.expectations import Moments
-from bayesrule.methods._options import Parts
-from bayesrule.methods._record import Course, Need, method
+from bayesrule.methods._record import Course, Need, Parts, method
 from bayesrule.methods._words import DIAGONAL
 from bayesrule.moments import Activations, MomentMatched
 from bayesrule.posteriors import FanIn, GaussianFamily
@@ -22,17 +18,13 @@ CONDITIONING = "conditioning on each batch in closed form: no gradients, no lear
 SMALL_BATCHES = Course(20, 100, 2500, 10, noise={"shape": 1.0, "rate": 0.1})
 
 
-def bounded(num_data: int, num_steps: int) -> Mapping[str, Any]:
-    """Bounds for data that are seen again in every epoch."""
-    return {"rule": Conditioning.over(num_data, num_steps)}
-
-
 @method(
     words=(DIAGONAL, CLOSED_FORM, INNOVATIONS, CONDITIONING),
     source="Goulet, Nguyen & Amiri (2021), eqs 2 to 5 (moments) and 17 (conditioning)",
     needs=(Need.MOMENT_RULES,),
     course=SMALL_BATCHES,
-    training_options=bounded,
+    # Bounds for data that are seen again in every epoch.
+    training_options=lambda num_data, num_steps: {"rule": Conditioning.over(num_data, num_steps)},
     limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "
     "no momentum",
     without_effect=("prior_precision",),
@@ -51,10 +43,5 @@ def tagi(
     """
     moments = Moments(activations or MomentMatched())
     spread = gain if isinstance(gain, FanIn) else FanIn(gain, gain, gain)
-    return Parts(
-        posterior=GaussianFamily(spread=spread),
-        expectation=moments,
-        curvature=Innovations(),
-        rule=rule or Conditioning(),
-        predictive=moments,
-    )
+    family = GaussianFamily(spread=spread)
+    return Parts(family, moments, Innovations(), rule or Conditioning(), predictive=moments)

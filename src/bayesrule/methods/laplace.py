@@ -7,8 +7,7 @@ from torch import nn
 from bayesrule.curvature import GGN, Curvature, NoCurvature
 from bayesrule.expectations import AtMean
 from bayesrule.matrices import Dense, Diagonal, Structure
-from bayesrule.methods._options import Parts, Rate
-from bayesrule.methods._record import Need, method
+from bayesrule.methods._record import Need, Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN, GAUSS_NEWTON
 from bayesrule.methods.points import adam_steps
 from bayesrule.posteriors import Family, GaussianFamily, PerGroup, PointEstimate, Posterior, Prior
@@ -49,7 +48,8 @@ def laplace(
     """Laplace: the curvature at the most probable weights, after training or averaged on the way.
 
     Without a structure, the last layer has a full covariance and the others are held as known;
-    online it is a diagonal over all weights.
+    online it is a diagonal over all weights. The prior is added to the curvature exactly, so that
+    Kronecker() stands for Kronecker(exact=True), except online.
     """
     final = curvature or GGN()
     unspecified = structure is None and prior is None and prior_precision is None
@@ -67,7 +67,9 @@ def laplace(
 def _family(
     model: nn.Module, structure: Structure | None, last_layer: bool | None, online: bool
 ) -> Family:
-    """A full last layer unless something else is asked for."""
+    """A full last layer unless something else is asked for, with the prior added exactly."""
+    if structure is not None and not online:
+        structure = structure.exactly_damped()
     if online and last_layer:
         raise ValueError(
             "Online Laplace moves the weights along the belief, so a belief over the last layer "

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from bayesrule.curvature import GGN, Curvature, Hessian, NoCurvature, PerExample, Price
+from bayesrule.curvature import GGN, Hessian, NoCurvature, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.matrices import Dense, Diagonal
-from bayesrule.methods._options import Parts, Rate
-from bayesrule.methods._record import Course, Need, method
-from bayesrule.methods._words import (
-    AT_DRAWS,
-    AT_MEAN,
-    AVERAGED,
-    DIAGONAL,
-    FULL,
-    GAUSS_NEWTON,
-    SQUARES_OF_EXAMPLES,
-)
+from bayesrule.methods._record import Course, Need, Parts, Rate, method
+from bayesrule.methods._words import AT_DRAWS, AT_MEAN, AVERAGED, DIAGONAL, FULL, GAUSS_NEWTON
 from bayesrule.posteriors import BernoulliFamily, Family, GaussianFamily, PerGroup
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Average, Natural
 
 BINARY = "independent binary weights (`BernoulliFamily`); real ones by name (`Diagonal`)"
+SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
 FULL_STEPS = "natural gradient in full steps, ρ = 1"
 EXACT_STEP = f"{FULL_STEPS}: one step on all data is the exact posterior"
 # Each step sees all data, so the noise needs no averaging over batches.
 ALL_AT_ONCE = Course(30, 30, whole=True, noise={"averaging": 1.0})
-
-
-def half_steps(num_data: int, num_steps: int) -> Mapping[str, Any]:
-    """Full Newton steps can overshoot on classes; half steps do not and end as well."""
-    return {"learning_rate": 0.5}
 
 
 @method(
@@ -42,12 +27,15 @@ def half_steps(num_data: int, num_steps: int) -> Mapping[str, Any]:
     source="Khan & Rue (2023), sec. 1.3.2, eqs 8 and 12",
     needs=(Need.LINEAR_MODEL,),
     course=ALL_AT_ONCE,
-    training_options=half_steps,
+    # Full steps can overshoot on classes; half steps do not and end as well.
+    training_options=lambda num_data, num_steps: {"learning_rate": 0.5},
     limits="a Hessian that is not positive definite is refused, so the loss has to be convex",
+    represented_by="ridge",
 )
 def newton(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     """Newton's method: a full Gaussian at its mean with the exact Hessian, for convex problems."""
-    return _in_full(Hessian(), learning_rate, rate)
+    rule = Natural(learning_rate, rate)
+    return Parts(GaussianFamily(Dense()), AtMean(), Hessian(), rule, Linearised())
 
 
 @method(
@@ -59,18 +47,8 @@ def newton(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
 )
 def ridge(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     """Ridge regression: for a linear model, one step on all data is the exact posterior."""
-    return _in_full(GGN(), learning_rate, rate)
-
-
-def _in_full(curvature: Curvature, learning_rate: Rate, rate: Rate) -> Parts:
-    """A full Gaussian at its mean; the methods for linear models differ in the curvature alone."""
-    return Parts(
-        posterior=GaussianFamily(Dense()),
-        expectation=AtMean(),
-        curvature=curvature,
-        rule=Natural(learning_rate, rate),
-        predictive=Linearised(),
-    )
+    rule = Natural(learning_rate, rate)
+    return Parts(GaussianFamily(Dense()), AtMean(), GGN(), rule, Linearised())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,16 +74,11 @@ class OnlineOptions:
     words=(DIAGONAL, AT_MEAN, SQUARES_OF_EXAMPLES, AVERAGED),
     source="Khan & Rue (2023), sec. 4.4, eqs 44 and 45",
     needs=(Need.SINGLE_EXAMPLES,),
+    represented_by="vogn",
 )
 def ogn(options: OnlineOptions) -> Parts:
     """Online Gauss-Newton: a diagonal Gaussian at its mean, squares of single examples."""
-    return Parts(
-        posterior=options.belief(),
-        expectation=AtMean(),
-        curvature=PerExample(),
-        rule=options.rule(),
-        predictive=Linearised(),
-    )
+    return Parts(options.belief(), AtMean(), PerExample(), options.rule(), Linearised())
 
 
 @method(
@@ -115,13 +88,7 @@ def ogn(options: OnlineOptions) -> Parts:
 )
 def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
     """Variational online Gauss-Newton: OGN with the loss taken at weight draws."""
-    return Parts(
-        posterior=options.belief(),
-        expectation=Draws(draws),
-        curvature=PerExample(),
-        rule=options.rule(),
-        predictive=Draws(32),
-    )
+    return Parts.at_draws(options.belief(), Draws(draws), PerExample(), options.rule())
 
 
 @method(
@@ -139,13 +106,8 @@ def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
 )
 def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> Parts:
     """Improved variational online Newton: Price's curvature, kept positive by retraction."""
-    return Parts(
-        posterior=options.belief(),
-        expectation=Draws(draws),
-        curvature=Price(),
-        rule=options.rule(retract=True, clip=clip),
-        predictive=Draws(32),
-    )
+    rule = options.rule(retract=True, clip=clip)
+    return Parts.at_draws(options.belief(), Draws(draws), Price(), rule)
 
 
 @method(
@@ -178,10 +140,6 @@ def bayesbinn(
     family: Family = BernoulliFamily(sure, relaxation)
     if real is not None:
         family = PerGroup({real: GaussianFamily(Diagonal()), "*": family})
-    return Parts(
-        posterior=family,
-        expectation=Draws(draws),
-        curvature=NoCurvature() if real is None else PerExample(),
-        rule=Natural(learning_rate, learning_rate, Average(momentum)),
-        predictive=Draws(32),
-    )
+    curvature = NoCurvature() if real is None else PerExample()
+    rule = Natural(learning_rate, learning_rate, Average(momentum))
+    return Parts.at_draws(family, Draws(draws), curvature, rule)

@@ -11,15 +11,15 @@ from torch import nn
 from bayesrule.curvature import Curvature, Fisher, SquaredGradient
 from bayesrule.expectations import Draws
 from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
-from bayesrule.methods._options import Parts, Rate
-from bayesrule.methods._record import Need, method
-from bayesrule.methods._words import AT_DRAWS, AVERAGED, DIAGONAL, FULL, SAMPLED_FISHER
+from bayesrule.methods._record import Need, Parts, Rate, method
+from bayesrule.methods._words import AT_DRAWS, AVERAGED, DIAGONAL, FULL
 from bayesrule.posteriors import FactoredFamily, GaussianFamily, Posterior, Prior, RotatedFamily
 from bayesrule.rules import Average, Natural, Velocity
 
 PER_LAYER = "a matrix Gaussian for each layer, layers independent (`Kronecker`)"
 FREE_VARIANCES = "as noisy_kfac, with free variances in the eigenbases of the factors (`Kronecker`)"
 NEIGHBOURS = "a Gaussian in which neighbouring layers are correlated (`BlockTridiagonal`)"
+SAMPLED_FISHER = "Fisher information, targets drawn from the model (`Fisher`)"
 EVERY_FEW_STEPS = (
     "natural gradient with momentum; the curvature is estimated every `stats_every` steps and "
     "inverted every `inverse_every` steps"
@@ -43,13 +43,8 @@ class NoisyOptions:
         momentum = self.momentum
         if not isinstance(momentum, Average | Velocity | None):
             momentum = Average(momentum)
-        return Parts(
-            posterior=family,
-            expectation=Draws(self.draws),
-            curvature=self.curvature or curvature,
-            rule=Natural(self.learning_rate, self.rate, momentum, prior_at_draws=True, **rule),
-            predictive=Draws(32),
-        )
+        moves = Natural(self.learning_rate, self.rate, momentum, prior_at_draws=True, **rule)
+        return Parts.at_draws(family, Draws(self.draws), self.curvature or curvature, moves)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +89,7 @@ class LayerOptions(FactorOptions):
         **MOMENTUM,
         "curvature": "which curvature is estimated; None is SquaredGradient(of_sums=True)",
     },
+    represented_by="vogn",
 )
 def noisy_adam(options: NoisyOptions, *, damped_root: bool = False) -> Parts:
     """Noisy Adam: a diagonal Gaussian whose precision is the average of Adam's squared gradients.
@@ -130,6 +126,7 @@ def noisy_kfac(
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="refused with several ranks of torch.distributed, whose eigenbases would differ",
     explained=MOMENTUM,
+    represented_by="noisy_kfac",
 )
 def noisy_ekfac(
     model: nn.Module, options: LayerOptions, *, prior: Prior | Posterior | None
@@ -145,6 +142,7 @@ def noisy_ekfac(
     needs=(Need.CHAIN, Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="recurrent and normalising layers are refused",
     explained=MOMENTUM,
+    represented_by="noisy_kfac",
 )
 def noisy_tridiagonal(options: LayerOptions) -> Parts:
     """Noisy K-FAC for chains of layers, with the weights of neighbouring layers correlated."""
@@ -159,6 +157,7 @@ def noisy_tridiagonal(options: LayerOptions) -> Parts:
     limits="nets of more than `limit` weights are refused",
     defaults={"kl_clip": math.inf, "stats_every": 1, "inverse_every": 1},
     explained=MOMENTUM,
+    represented_by="noisy_kfac",
 )
 def noisy_full(options: FactorOptions, *, limit: int = 20_000) -> Parts:
     """Noisy natural gradient with a full covariance, for nets of some thousand weights."""

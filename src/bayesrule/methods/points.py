@@ -9,8 +9,7 @@ from torch.optim import Adam
 from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.expectations import AtMean
 from bayesrule.matrices import Diagonal, Isotropic
-from bayesrule.methods._options import Parts, Rate
-from bayesrule.methods._record import method
+from bayesrule.methods._record import Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN, DIAGONAL
 from bayesrule.posteriors import GaussianFamily
 from bayesrule.rules import Average, Elbo, HeavyBall, Natural
@@ -40,15 +39,12 @@ NO_PRIOR = {"prior_precision": 0.0}
     limits=POINT,
     defaults=NO_PRIOR,
     explained={"momentum": "share of the last step that is added to the next (heavy ball)"},
+    represented_by="map",
 )
 def sgd(*, learning_rate: Rate = 3e-3, momentum: float = 0.9) -> Parts:
     """Gradient descent: the mean of a Gaussian follows the gradient, its covariance stays."""
-    return Parts(
-        posterior=GaussianFamily(Isotropic()),
-        expectation=AtMean(),
-        curvature=NoCurvature(),
-        rule=Natural(learning_rate, momentum=HeavyBall(momentum), fixed_precision=True),
-    )
+    rule = Natural(learning_rate, momentum=HeavyBall(momentum), fixed_precision=True)
+    return Parts(GaussianFamily(Isotropic()), AtMean(), NoCurvature(), rule)
 
 
 @method(
@@ -56,15 +52,12 @@ def sgd(*, learning_rate: Rate = 3e-3, momentum: float = 0.9) -> Parts:
     source="Khan & Rue (2023), sec. 4.2, eq. 38",
     limits=BATCH_DEPENDENT,
     defaults=NO_PRIOR,
+    represented_by="map",
 )
 def rmsprop(*, learning_rate: Rate = 1e-3, rate: Rate = 0.01) -> Parts:
     """RMSprop: a diagonal Gaussian at its mean, preconditioned by the root of squared gradients."""
-    return Parts(
-        posterior=GaussianFamily(Diagonal()),
-        expectation=AtMean(),
-        curvature=SquaredGradient(),
-        rule=Natural(learning_rate, rate, square_root=True, from_zero=True),
-    )
+    rule = Natural(learning_rate, rate, square_root=True, from_zero=True)
+    return Parts(GaussianFamily(Diagonal()), AtMean(), SquaredGradient(), rule)
 
 
 @method(
@@ -72,15 +65,12 @@ def rmsprop(*, learning_rate: Rate = 1e-3, rate: Rate = 0.01) -> Parts:
     source="Khan & Rue (2023), sec. 4.2 and appendix F, eq. 77; Kingma & Ba (2015), algorithm 1",
     limits=BATCH_DEPENDENT,
     defaults=NO_PRIOR,
+    represented_by="map",
 )
 def adam(*, learning_rate: Rate = 1e-3, momentum: float = 0.9, rate: Rate = 1e-3) -> Parts:
     """Adam: RMSprop with averaged gradients, both averages without bias."""
-    return Parts(
-        posterior=GaussianFamily(Diagonal()),
-        expectation=AtMean(),
-        curvature=SquaredGradient(),
-        rule=Natural(learning_rate, rate, Average(momentum), square_root=True, debias=True),
-    )
+    rule = Natural(learning_rate, rate, Average(momentum), square_root=True, debias=True)
+    return Parts(GaussianFamily(Diagonal()), AtMean(), SquaredGradient(), rule)
 
 
 @method(
@@ -96,12 +86,8 @@ def map(*, learning_rate: Rate = 3e-3, momentum: float = 0.9, rate: float = 1e-3
     It is `torch.optim.Adam(betas=(momentum, 1 - rate))` on the mean loss and the prior's
     `δ/(2N) ‖m‖²`; the covariance, about I/N, stays fixed.
     """
-    return Parts(
-        posterior=GaussianFamily(Isotropic()),
-        expectation=AtMean(),
-        curvature=NoCurvature(),
-        rule=adam_steps(learning_rate, momentum, rate),
-    )
+    rule = adam_steps(learning_rate, momentum, rate)
+    return Parts(GaussianFamily(Isotropic()), AtMean(), NoCurvature(), rule)
 
 
 def adam_steps(learning_rate: Rate, momentum: float = 0.9, rate: float = 1e-3) -> Elbo:

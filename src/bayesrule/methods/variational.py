@@ -1,8 +1,10 @@
-"""Methods that follow the gradient of the evidence lower bound."""
+"""Methods that follow the gradient of the evidence lower bound, and smooth nets for them."""
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,10 +13,8 @@ from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
 from bayesrule.expectations import AtMean, Draws, Expectation, Look
-from bayesrule.methods._options import Parts, Rate
-from bayesrule.methods._record import Need, method
+from bayesrule.methods._record import Need, Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN
-from bayesrule.methods.smooth import warn_if_piecewise_linear
 from bayesrule.posteriors import (
     Family,
     FanIn,
@@ -25,6 +25,7 @@ from bayesrule.posteriors import (
 )
 from bayesrule.posteriors.factorised import SHARE
 from bayesrule.posteriors.tied import Rank
+from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Elbo
 
 OWN_STD = "independent weights, each with a standard deviation of its own (`MeanFieldFamily`)"
@@ -33,6 +34,12 @@ AT_ANY_DRAWS = "at weight draws (`Draws`), at draws of outputs, or in closed for
 BY_PRICE = "gradient times noise of the draw, by Price's theorem (`Price`)"
 SECOND_ORDER = "Fisher information, whose slope moves the mean too (`SecondOrder`)"
 ELBO_GRADIENT = "gradient of the ELBO in means and standard deviations, by Adam"
+
+# Activations whose second derivatives see nothing of the loss where they bend.
+PIECEWISE_LINEAR = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU),
+    *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink, nn.Threshold),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,24 +68,15 @@ class ElboOptions:
 
     def rule(self) -> Elbo:
         """Steps of one of torch's optimisers."""
-        return Elbo(
-            self.learning_rate,
-            self.scale_multiplier,
-            self.optimiser,
-            self.kl_weight,
-            self.clip,
-            self.keep_gradients,
-        )
+        rates = self.learning_rate, self.scale_multiplier
+        return Elbo(*rates, self.optimiser, self.kl_weight, self.clip, self.keep_gradients)
 
     def at_draws(self, family: Family, expectation: Expectation | None) -> Parts:
         """All parts of the methods that look at weight draws."""
-        return Parts(
-            posterior=self.belief(family),
-            expectation=expectation or Draws(1),
-            curvature=estimate(expectation),
-            rule=self.rule(),
-            predictive=Draws(32),
-        )
+        look = Look.WEIGHTS if expectation is None else expectation.look
+        estimates: dict[Look, Curvature] = {Look.LAYERS: Pathwise(), Look.MOMENTS: ExpectedLoss()}
+        curvature = estimates.get(look, Price())
+        return Parts.at_draws(self.belief(family), expectation or Draws(1), curvature, self.rule())
 
 
 @method(
@@ -95,6 +93,7 @@ def mean_field(options: ElboOptions, *, expectation: Expectation | None = None) 
     words=(TIED_STD, AT_ANY_DRAWS, BY_PRICE, ELBO_GRADIENT),
     source="Swiatkowski et al. (2020), sec. 3, eq. 8",
     needs=(Need.DRAWS,),
+    represented_by="mean_field",
 )
 def k_tied(
     options: ElboOptions, *, rank: Rank = 2, expectation: Expectation | None = None
@@ -110,8 +109,7 @@ def k_tied(
     words=(OWN_STD, AT_MEAN, SECOND_ORDER, ELBO_GRADIENT),
     source="Unlu & Aitchison (2021), sec. 4.2, eqs 29 and 30 (in eq. 30 the KL is misprinted)",
     needs=(Need.SMOOTH_ACTIVATIONS,),
-    limits="predicts with the mean alone; targets that are drawn bias the mean's step for classes, "
-    "unless exact=True",
+    limits="targets that are drawn bias the mean's step for classes, unless exact=True",
 )
 def variational_laplace(
     model: nn.Module,
@@ -123,21 +121,51 @@ def variational_laplace(
 ) -> Parts:
     """Variational Laplace: the ELBO to second order at the mean, without draws of weights.
 
-    Predictions are at the mean, which has been moved to where the loss is flat. Steps get cheaper
+    Predictions are linearised at the mean, which has been moved to where the loss is flat; the
+    paper predicts at the mean alone (`how=AtMean()`). Steps get cheaper
     with a `share` of the batch, such as 0.25, and on a GPU by a `difference`, such as 3e-4; see
     `SecondOrder`.
     """
     warn_if_piecewise_linear(model)
-    return Parts(
-        posterior=options.belief(MeanFieldFamily(options.spread)),
-        expectation=AtMean(),
-        curvature=SecondOrder(exact, difference, share),
-        rule=options.rule(),
-    )
+    belief = options.belief(MeanFieldFamily(options.spread))
+    curvature = SecondOrder(exact, difference, share)
+    return Parts(belief, AtMean(), curvature, options.rule(), Linearised())
 
 
-def estimate(expectation: Expectation | None) -> Curvature:
-    """How the loss's derivatives are estimated under an expectation."""
-    look = Look.WEIGHTS if expectation is None else expectation.look
-    estimates: dict[Look, Curvature] = {Look.LAYERS: Pathwise(), Look.MOMENTS: ExpectedLoss()}
-    return estimates.get(look, Price())
+def warn_if_piecewise_linear(model: nn.Module) -> None:
+    """Warns where a method that looks at second derivatives would not see the activations."""
+    layers = [
+        f"{name or 'the model'} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if isinstance(layer, PIECEWISE_LINEAR)
+    ]
+    if layers:
+        more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+        warnings.warn(
+            f"{layers[0]}{more} is piecewise linear: its second derivative is zero almost "
+            "everywhere, so the curvature of the loss is not seen where it bends. Train "
+            "bayesrule.smooth(model), the same module with softplus.",
+            # The line that calls the method, whose options are completed on the way.
+            stacklevel=4,
+        )
+
+
+def smooth(model: nn.Module, beta: float = 1.0) -> nn.Module:
+    """A copy of the module in which rectifying activations are `softplus(βx)/β`.
+
+    It has the same weights and names. What a module calls as a function inside its own `forward`,
+    such as `torch.relu(x)`, cannot be seen from outside and stays. Leaky ones become softplus too.
+
+    >>> smooth(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))[1]
+    Softplus(beta=1.0, threshold=20.0)
+    """
+    if not beta > 0:
+        raise ValueError(f"beta must be positive, got {beta}.")
+    if isinstance(model, PIECEWISE_LINEAR):
+        return nn.Softplus(beta)
+    changed = copy.deepcopy(model)
+    for layer in list(changed.modules()):
+        for name, child in layer.named_children():
+            if isinstance(child, PIECEWISE_LINEAR):
+                setattr(layer, name, nn.Softplus(beta))
+    return changed

@@ -4,12 +4,6 @@
 from bayesrule.moments import (  # noqa: F401
     arithmetic,
     attention,
-    convolution,
-    dropout,
-    embedding,
-    indexing,
-    joining,
-    multihead,
     norm,
     pooling,
     product,
@@ -18,12 +12,15 @@ from bayesrule.moments import (  # noqa: F401
     softmax,
 )
 from bayesrule.moments.activations import elementwise, through
-from bayesrule.moments.choices import Activations, LocallyLinear, MomentMatched
+from bayesrule.moments.inputs import over_inputs
 from bayesrule.moments.propagate import Propagation
 from bayesrule.moments.tensor import (
     RULES,
+    Activations,
     GaussianTensor,
     Innovation,
+    LocallyLinear,
+    MomentMatched,
     NoRule,
     Tape,
     rule,
@@ -41,6 +38,7 @@ __all__ = [
     "Propagation",
     "Tape",
     "elementwise",
+    "over_inputs",
     "rule",
     "through",
     "uncertain",

@@ -12,10 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments import closed_forms
-from bayesrule.moments.blocks import differentiated, in_blocks
-from bayesrule.moments.choices import LocallyLinear
-from bayesrule.moments.closed_forms import matched_relu
-from bayesrule.moments.quadrature import Scalar, Triple, quadrature, tangent_moments
+from bayesrule.moments.closed_forms import matched_relu, tangent_relu
+from bayesrule.moments.quadrature import (
+    Scalar,
+    Triple,
+    differentiated,
+    in_blocks,
+    quadrature,
+    tangent,
+)
 from bayesrule.moments.shape import both
 from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, rule
 
@@ -58,8 +63,9 @@ def through(
     """
     m, s = x.centre, x.variance
     name = getattr(getattr(function, "func", function), "__name__", "function")
-    if isinstance(x.tape.activations, LocallyLinear):
-        return elementwise(name, x, *tangent_moments(function, m, s))
+    if x.tape.activations.by_tangent:
+        value, slope = tangent(function, m)
+        return elementwise(name, x, value, slope.square() * s, slope)
     matched = closed or partial(quadrature, function, num=num)
     return elementwise(name, x, *in_blocks(matched, m, s, num=3))
 
@@ -67,9 +73,8 @@ def through(
 @rule(F.relu, torch.relu, Tensor.relu)
 def relu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
     m, s = input.centre, input.variance
-    if isinstance(input.tape.activations, LocallyLinear):
-        slope = (m > 0).to(m.dtype)
-        return elementwise("relu", input, m * slope, s * slope, slope)
+    if input.tape.activations.by_tangent:
+        return elementwise("relu", input, *tangent_relu(m, s))
     return elementwise("relu", input, *in_blocks(matched_relu, m, s, num=3, writes=True))
 
 

@@ -1,4 +1,4 @@
-"""Sums and products of Gaussian tensors.
+"""Sums and products of Gaussian tensors, and dropout, a product with a mask.
 
 Two different tensors are taken as independent even where they come from the same quantities, which
 is TAGI's assumption throughout. Not so for one tensor with itself: the moments of `x + x`, `x - x`
@@ -7,12 +7,15 @@ and `x * x` are exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from bayesrule.moments.activations import elementwise
 from bayesrule.moments.closed_forms import matched_square
 from bayesrule.moments.product import Bilinear, product
 from bayesrule.moments.shape import both, moved
@@ -28,22 +31,15 @@ from bayesrule.moments.tensor import (
 )
 
 
-def scaled(x: GaussianTensor, factor: float) -> GaussianTensor:
-    """`c x`, with the variance `c² σ²`."""
+def scaled(x: GaussianTensor, factor: float | Tensor, name: str = "scale") -> GaussianTensor:
+    """`c x`, with the variance `c² σ²`; a tensor c must broadcast to the shape of x."""
     square = factor * factor
     mean, variance = x.centre * factor, x.variance * square
-    return mapped("scale", x, mean, variance, lambda t: t * factor, lambda t: t * square)
+    return mapped(name, x, mean, variance, lambda t: t * factor, lambda t: t * square)
 
 
-def squared(x: GaussianTensor) -> GaussianTensor:
-    """`x²`: `μ = m² + s`, `σ² = 2 s² + 4 s m²`, `cov(x², x)/s = 2 m`, all exact."""
-    mean, variance, slope = matched_square(x.centre, x.variance)
-    return mapped("square", x, mean, variance, lambda t: slope * t, lambda t: slope.square() * t)
-
-
-def _back(t: Tensor, x: Tensor, factor: float) -> Tensor:
-    summed = summed_like(t, x)
-    return summed if factor == 1 else summed * factor
+def _times(t: Any, factor: float) -> Any:
+    return t if factor == 1 else t * factor
 
 
 def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
@@ -54,53 +50,31 @@ def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
         left, right, a, b = right, left, b, a
     tape = tape_of(left, right)
     (x, sx, nx), (y, sy, ny) = parts(left), parts(right)
-    mean = torch.add(x if a == 1 else x * a, y, alpha=b)
-    variance = None if sx is None else sx if a * a == 1 else sx * (a * a)
-    if variance is None:
-        assert sy is not None
-        variance = sy if b * b == 1 else sy * (b * b)
-    elif sy is not None:
-        variance = torch.add(variance, sy, alpha=b * b)
+    mean = torch.add(_times(x, a), y, alpha=b)
+    if sx is None or sy is None:
+        variance = _times(sx, a * a) if sy is None else _times(sy, b * b)
+    else:
+        variance = torch.add(_times(sx, a * a), sy, alpha=b * b)
 
-    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
-        return (
-            None if nx is None else (_back(delta, x, a), _back(eta, x, a * a)),
-            None if ny is None else (_back(delta, y, b), _back(eta, y, b * b)),
-        )
+    def back(like: Tensor, factor: float, *innovation: Tensor) -> Innovation:
+        delta, eta = (summed_like(t, like) for t in innovation)
+        return _times(delta, factor), _times(eta, factor * factor)
+
+    def to_sources(*innovation: Tensor) -> Sequence[Innovation | None]:
+        to_x = None if nx is None else back(x, a, *innovation)
+        return to_x, None if ny is None else back(y, b, *innovation)
 
     spread = variance.expand(mean.shape).to(mean.dtype)
     return tape.result("add", mean, spread, (nx, ny), to_sources)
 
 
-@rule(*both("add"))
-def add(input: Any, other: Any, *, alpha: float = 1) -> GaussianTensor:
-    """`x + α y`."""
-    return _combined(input, other, 1, alpha)
-
-
-@rule(*both("sub"), *both("subtract"))
-def sub(input: Any, other: Any, *, alpha: float = 1) -> GaussianTensor:
-    """`x − α y`."""
-    return _combined(input, other, 1, -alpha)
-
-
-@rule(Tensor.__rsub__, torch.rsub)
-def rsub(input: Any, other: Any, *, alpha: float = 1) -> GaussianTensor:
-    """`y − α x`."""
-    return _combined(input, other, -alpha, 1)
-
-
-@rule(*both("neg"), *both("negative"))
-def neg(input: GaussianTensor) -> GaussianTensor:
-    """`−x`."""
-    return scaled(input, -1.0)
-
-
-@rule(*both("positive"))
-def positive(input: GaussianTensor) -> GaussianTensor:
-    """`+x`."""
-    return input
-
+# x + α y, x − α y and y − α x; −x and +x
+_sub, _rsub = [*both("sub"), *both("subtract")], [Tensor.__rsub__, torch.rsub]
+rule(*both("add"))(lambda input, other, *, alpha=1: _combined(input, other, 1, alpha))
+rule(*_sub)(lambda input, other, *, alpha=1: _combined(input, other, 1, -alpha))
+rule(*_rsub)(lambda input, other, *, alpha=1: _combined(input, other, -alpha, 1))
+rule(*both("neg"), *both("negative"))(lambda input: scaled(input, -1.0))
+rule(*both("positive"))(lambda input: input)
 
 _ELEMENTWISE = Bilinear(
     "mul",
@@ -120,7 +94,7 @@ def _real(x: Any, like: Any) -> Any:
 def mul(input: Any, other: Any) -> GaussianTensor:
     """`x y`."""
     if input is other:
-        return squared(input)
+        return elementwise("square", input, *matched_square(input.centre, input.variance))
     if not isinstance(other, Tensor):
         return scaled(input, other)
     if not isinstance(input, Tensor):
@@ -173,42 +147,23 @@ def addmm(
     return _combined(input, left @ right, beta, alpha)
 
 
-def reduced(name: str, x: GaussianTensor, dim: Any, keepdim: bool, mean: bool) -> GaussianTensor:
-    """`c Σ x` over axes, with the variance `c² Σ σ²`."""
-    before = x.centre.shape
-    axes = [dim] if isinstance(dim, int) else list(dim or range(x.centre.ndim))
+@rule(*both("sum"))
+def total(
+    input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, dtype: Any = None
+) -> GaussianTensor:
+    """Sums over axes."""
+    x = input if dtype is None else input.to(dtype)
+    before, over = x.centre.shape, dim if axis is None else axis
+    axes = [over] if isinstance(over, int) else list(over or range(len(before)))
     kept = [1 if i in {a % len(before) for a in axes} else n for i, n in enumerate(before)]
-    total = x.centre.sum(axes, keepdim)
-    share = max(total.numel(), 1) / x.centre.numel() if mean else 1.0
-    square = share * share
-    variance = x.variance.sum(axes, keepdim) * square
-
-    def back(t: Tensor) -> Tensor:
-        return t.reshape(kept).expand(before)
-
-    average = total * share
-    return mapped(name, x, average, variance, lambda t: back(t * share), lambda t: back(t * square))
+    return moved("sum", x, lambda t: t.sum(axes, keepdim), lambda t: t.reshape(kept).expand(before))
 
 
-def _reduction(name: str) -> Callable[..., GaussianTensor]:
-    """The rule of a sum or a mean over axes."""
-
-    def apply(
-        input: GaussianTensor,
-        dim: Any = None,
-        keepdim: bool = False,
-        *,
-        axis: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> GaussianTensor:
-        x = input if dtype is None else input.to(dtype)
-        return reduced(name, x, dim if axis is None else axis, keepdim, name == "mean")  # type: ignore[arg-type]
-
-    return apply
-
-
-for _name in ("sum", "mean"):
-    rule(*both(_name))(_reduction(_name))
+@rule(*both("mean"))
+def average(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
+    """Means over axes, with the options of sums."""
+    result = total(input, *args, **kwargs)
+    return scaled(result, max(result.centre.numel(), 1) / input.centre.numel(), "mean")
 
 
 @rule(*both("cumsum"))
@@ -219,3 +174,47 @@ def cumsum(input: GaussianTensor, dim: int) -> GaussianTensor:
         return t.flip(dim).cumsum(dim).flip(dim)
 
     return moved("cumsum", input, lambda t: t.cumsum(dim), back)
+
+
+def _ones(x: Tensor, axes: int | None) -> Tensor:
+    """Ones that broadcast to x, one for each place along the axes `x.shape[:axes]`."""
+    if axes is None:
+        return torch.ones_like(x)
+    shape = x.shape[:axes]
+    return x.new_ones(shape + (1,) * (x.ndim - len(shape)))
+
+
+def _dropout(
+    axes: int | None, input: GaussianTensor, p: float = 0.5, training: bool = True, **_: Any
+) -> GaussianTensor:
+    """Once the mask is drawn, dropout is a product with plain numbers, never in place."""
+    return scaled(input, F.dropout(_ones(input.centre, axes), p), "dropout") if training else input
+
+
+rule(F.dropout, torch.dropout)(partial(_dropout, None))
+for _axes, _function in ((-1, F.dropout1d), (2, F.dropout2d), (-3, F.dropout3d)):
+    rule(_function)(partial(_dropout, _axes))
+
+_SATURATION = -1.7580993408473766
+"""The lower limit of SELU units, `−λα`; Klambauer et al. (2017)."""
+
+
+def _alpha_dropout(
+    axes: int | None, input: GaussianTensor, p: float = 0.5, training: bool = False, **_: Any
+) -> GaussianTensor:
+    """Dropout for SELU networks: units are set to their lower limit; mean and variance are kept.
+
+    `y = a [mask x + (1 − mask − p) α']` with `a = [(1 − p)(1 + p α'²)]^-½`.
+    """
+    if not training or p == 0:
+        return input
+    if not 0 <= p < 1:
+        raise ValueError(f"Dropout of Gaussians takes a probability 0 ≤ p < 1, got {p}.")
+    scale = ((1.0 - p) * (1.0 + p * _SATURATION**2)) ** -0.5
+    mask = _ones(input.centre, axes).bernoulli_(1.0 - p)
+    kept = scaled(input, mask * scale, "alpha_dropout")
+    return _combined(kept, (1.0 - p - mask) * (scale * _SATURATION), 1, 1)
+
+
+rule(F.alpha_dropout, torch.alpha_dropout)(partial(_alpha_dropout, None))
+rule(F.feature_alpha_dropout, torch.feature_alpha_dropout)(partial(_alpha_dropout, 2))

@@ -22,27 +22,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.choices import LocallyLinear
-from bayesrule.moments.softmax import softmax_moments
+from bayesrule.moments.softmax import log_normal_means
 from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, full_parts, rule, tape_of
 
 
-def _over_features(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
-    """`Σ_d x_ld (k_sd − c_ld)²`, (..., L, S)."""
+def _over_features(x: Tensor, k: Tensor, c: Tensor, mask: Tensor | float = 1.0) -> Tensor:
+    """`Σ_d x_ld (mask_ls k_sd − c_ld)²`, (..., L, S)."""
     xc = x * c
-    return x @ k.square().mT - 2.0 * (xc @ k.mT) + (xc * c).sum(-1, keepdim=True)
+    crossed = 2.0 * mask * (xc @ k.mT)
+    return mask * mask * (x @ k.square().mT) - crossed + (xc * c).sum(-1, keepdim=True)
 
 
-def _over_keys(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
-    """`Σ_s x_ls (k_sd − c_ld)²`, (..., L, D)."""
-    return x @ k.square() - 2.0 * c * (x @ k) + c.square() * x.sum(-1, keepdim=True)
+def _over_keys(x: Tensor, k: Tensor, c: Tensor, mask: Tensor | float = 1.0) -> Tensor:
+    """`Σ_s x_ls (mask_ls k_sd − c_ld)²`, (..., L, D)."""
+    xm = x * mask
+    return (xm * mask) @ k.square() - 2.0 * c * (xm @ k) + c.square() * x.sum(-1, keepdim=True)
 
 
-def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> GaussianTensor:
+def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Tensor:
     """`scale · q kᵀ + mask`, (..., L, S), without the variance that all scores of a query share."""
     (q, sq, nq), (k, sk, nk) = full_parts(query), full_parts(key)
     mean = scale * (q @ k.mT)
     mean = mean if mask is None else mean + mask
+    if not isinstance(query, GaussianTensor) and not isinstance(key, GaussianTensor):
+        return mean
     shared = mean.softmax(-1) @ k
     squared = q.square()
     # Rounding may make a difference of squares negative.
@@ -66,31 +69,20 @@ def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
     """`dropout(softmax(scores)) v`, (..., L, D)."""
     (m, s, ns), (v, sv, nv) = full_parts(scores), full_parts(value)
     tape = tape_of(scores, value)
-    matched = isinstance(scores, GaussianTensor) and not isinstance(tape.activations, LocallyLinear)
-    p = softmax_moments(m, s)[0] if matched else m.softmax(-1)
-    kept = F.dropout(torch.ones_like(p), dropout) if dropout > 0 else torch.ones_like(p)
-    weights = p * kept
+    matched = isinstance(scores, GaussianTensor) and not tape.activations.by_tangent
+    p = log_normal_means(m, s) if matched else m.softmax(-1)
+    mask = F.dropout(torch.ones_like(p), dropout) if dropout > 0 else 1.0
+    weights = p * mask
     mean = weights @ v
     x = torch.minimum(p.square() * s, p * (1.0 - p))
-    squares = v.square()
-
-    def away(t: Tensor) -> Tensor:
-        """`Σ_j t_j (kept_j v_j − o)²`."""
-        tk = t * kept
-        crossed = 2.0 * mean * (tk @ v)
-        return (tk * kept) @ squares - crossed + mean.square() * t.sum(-1, keepdim=True)
-
-    spread = (weights.square() + x * kept.square()) @ sv
-    variance = away(x).clamp_min(0.0) + spread
+    spread = (weights.square() + x * (mask * mask)) @ sv
+    variance = _over_keys(x, v, mean, mask).clamp_min(0.0) + spread
 
     def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_s = to_v = None
         if ns is not None:
-            d, e = delta * mean, eta * mean
-            slopes = kept * (delta @ v.mT) - d.sum(-1, keepdim=True)
-            crossed = 2.0 * kept * (e @ v.mT)
-            bends = kept.square() * (eta @ squares.mT) - crossed + (e * mean).sum(-1, keepdim=True)
-            to_s = p * slopes, p.square() * bends
+            slopes = mask * (delta @ v.mT) - (delta * mean).sum(-1, keepdim=True)
+            to_s = p * slopes, p.square() * _over_features(eta, v, mean, mask)
         if nv is not None:
             to_v = weights.mT @ delta, weights.square().mT @ eta
         return to_s, to_v
@@ -98,7 +90,7 @@ def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
     return tape.result("attention", mean, variance, (ns, nv), to_sources)
 
 
-def additive(mask: Tensor | None, like: Any, *, excluded: bool) -> Tensor | None:
+def _additive(mask: Tensor | None, like: Any, *, excluded: bool) -> Tensor | None:
     """A mask as numbers to add; a boolean mask is true where keys are `excluded`, or included."""
     if isinstance(mask, GaussianTensor):
         raise NoRule("An attention mask must be a plain tensor, got a GaussianTensor.")
@@ -106,24 +98,6 @@ def additive(mask: Tensor | None, like: Any, *, excluded: bool) -> Tensor | None
         return mask
     out = mask if excluded else ~mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(out, -math.inf)
-
-
-def attend(
-    query: Any, key: Any, value: Any, mask: Tensor | None, dropout: float, scale: float
-) -> tuple[GaussianTensor, Any]:
-    """Outputs (..., L, D) and scores (..., L, S) of queries, keys and values of equal batches."""
-    if isinstance(query, GaussianTensor) or isinstance(key, GaussianTensor):
-        scores: Any = _scores(query, key, mask, scale)
-    else:
-        scores = scale * (query @ key.mT)
-        scores = scores if mask is None else scores + mask
-    return _attended(scores, value, dropout), scores
-
-
-def _causal(query: Any, key: Any) -> Tensor:
-    """The mask that lets each query see the keys up to its own position."""
-    size = query.shape[-2], key.shape[-2]
-    return torch.ones(size, dtype=torch.bool, device=query.device).tril()
 
 
 @rule(F.scaled_dot_product_attention)
@@ -140,7 +114,9 @@ def scaled_dot_product_attention(
     """`softmax(scale · q kᵀ + mask) v`, q (..., L, E), k (..., S, E), v (..., S, D)."""
     if is_causal and attn_mask is not None:
         raise ValueError("Give attn_mask or is_causal=True, not both.")
-    mask = _causal(query, key) if is_causal else attn_mask
+    if is_causal:  # each query sees the keys up to its own position
+        size = query.shape[-2], key.shape[-2]
+        attn_mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
@@ -149,4 +125,93 @@ def scaled_dot_product_attention(
         x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]) for x in (query, key, value)
     )
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return attend(query, key, value, additive(mask, query, excluded=False), dropout_p, factor)[0]
+    mask = _additive(attn_mask, query, excluded=False)
+    return _attended(_scores(query, key, mask, factor), value, dropout_p)
+
+
+@rule(F.multi_head_attention_forward)
+def multi_head_attention_forward(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Any = None,
+    k_proj_weight: Any = None,
+    v_proj_weight: Any = None,
+    static_k: Any = None,
+    static_v: Any = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Any, Any]:
+    """Attention of queries (L, N, E) or (L, E) to keys and values (S, N, *).
+
+    With `need_weights` the weights are Gaussian probabilities (N, L, S), averaged over the heads as
+    if those were independent.
+    """
+    if static_k is not None or static_v is not None:
+        raise NoRule("No moment rule for attention with static_k or static_v.")
+    if is_causal and attn_mask is None:
+        raise ValueError("Attention with is_causal=True needs attn_mask, the causal mask.")
+    batched, same = query.ndim == 3, query is key and key is value
+    if not batched:
+        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    if same and not use_separate_proj_weight:
+        q, k, v = F.linear(query, in_proj_weight, in_proj_bias).chunk(3, -1)
+    else:
+        separate = q_proj_weight, k_proj_weight, v_proj_weight
+        weights = separate if use_separate_proj_weight else in_proj_weight.chunk(3)
+        biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+        each = zip((query, key, value), weights, biases, strict=True)
+        q, k, v = (F.linear(x, w, b) for x, w, b in each)
+    size = q.shape[1]
+    mask = _mask(attn_mask, key_padding_mask, q, num_heads)
+    if bias_k is not None:
+        k, v = (torch.cat([x, b.expand(1, size, -1)]) for x, b in ((k, bias_k), (v, bias_v)))
+    if add_zero_attn:
+        k, v = (torch.cat([x, x.new_zeros(1, *x.shape[1:])]) for x in (k, v))
+    if mask is not None and k.shape[0] > mask.shape[-1]:
+        mask = F.pad(mask, (0, k.shape[0] - mask.shape[-1]))
+    q, k, v = (_heads(x, num_heads) for x in (q, k, v))
+    scores = _scores(q, k, mask, 1.0 / math.sqrt(q.shape[-1]))
+    heads = _attended(scores, v, dropout_p if training else 0.0)
+    outputs = F.linear(heads.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
+    outputs = outputs if batched else outputs.squeeze(1)
+    if not need_weights:
+        return outputs, None
+    probabilities = F.softmax(scores, dim=-1)
+    probabilities = probabilities.mean(1) if average_attn_weights else probabilities
+    return outputs, probabilities if batched else probabilities.squeeze(0)
+
+
+def _heads(x: Any, num: int) -> Any:
+    """(S, N, E) as (N, heads, S, E / heads)."""
+    if x.shape[-1] % num:
+        raise ValueError(f"{x.shape[-1]} features cannot be shared by {num} heads.")
+    return x.unflatten(-1, (num, -1)).permute(1, 2, 0, 3)
+
+
+def _mask(
+    attn_mask: Tensor | None, padding: Tensor | None, like: Any, num_heads: int
+) -> Tensor | None:
+    """Both masks as numbers to add to scores (N, heads, L, S)."""
+    scores, keys = (_additive(one, like, excluded=True) for one in (attn_mask, padding))
+    if scores is not None and scores.ndim == 3:
+        scores = scores.unflatten(0, (-1, num_heads))
+    if keys is None or scores is None:
+        return scores if keys is None else keys[:, None, None]
+    return scores + keys[:, None, None]

@@ -7,25 +7,23 @@ gates that share uncertain inputs are correlated, `cov(z_a, z_b) = Σ_j w̄_aj w
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from bayesrule.moments.choices import Activations, LocallyLinear
-from bayesrule.moments.closed_forms import matched_relu
-from bayesrule.moments.quadrature import Scalar, Triple, at_least_linear, nodes, positive
-from bayesrule.moments.tensor import Innovation
-
-Moments: TypeAlias = tuple[Tensor, Tensor]
-"""Mean and variance."""
+from bayesrule.moments.closed_forms import matched_relu, tangent_relu
+from bayesrule.moments.quadrature import Scalar, Triple, at_least_linear, little, nodes, positive
+from bayesrule.moments.tensor import Activations, Innovation, Moments
 
 States: TypeAlias = tuple[Moments, ...]
 """The hidden state and, of an LSTM, the cell state."""
+
+Gate: TypeAlias = Callable[[Tensor, Tensor, Activations], Triple]
+"""From mean and variance to mean, variance and slope of a function."""
 
 
 @dataclass(frozen=True)
@@ -62,27 +60,20 @@ class StepInnovations:
 Back: TypeAlias = Callable[[tuple[Innovation, ...]], StepInnovations]
 
 
-class Cell(ABC):
-    """One step of a recurrent layer.
+@dataclass(frozen=True)
+class Cell:
+    """One step of a recurrent layer, for each choice of activations.
 
-    `crosses` are pairs of gates with common inputs. The first `forward_crosses` of them are needed
-    forwards, the others only on the way back.
+    `step(activations, x, h, state, loops)` gives the new states and the function that takes their
+    innovations back, from the two drives of the gates and the former states; `loops` (gates, H) are
+    the mean weights from each unit to its own gates. `crosses` are pairs of gates with common
+    inputs. The first `forward_crosses` of them are needed forwards, the others on the way back.
     """
 
-    name: str
+    step: Callable[[Activations, Drive, Drive, States, Tensor], tuple[States, Back]]
     gates: int
     crosses: tuple[tuple[int, int], ...] = ()
     forward_crosses: int = 0
-
-    def __init__(self, activations: Activations) -> None:
-        self.activations = activations
-
-    @abstractmethod
-    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
-        """The new states, and the function that takes their innovations back.
-
-        `loops` (gates, H) are the mean weights from each unit to its own gates.
-        """
 
 
 def product_variance(a: Moments, b: Moments, covariance: Tensor | float = 0.0) -> Tensor:
@@ -114,162 +105,145 @@ def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Ten
     weighted = away * weights
     first = weighted.sum(0)
     # Where the variance is tiny, values at the nodes differ by little more than rounding errors.
-    close = s < torch.finfo(m.dtype).eps ** (2 / 3)
-    slope = torch.where(close, tangent, (weighted * points).sum(0) / std)
+    slope = torch.where(s < little(m.dtype), tangent, (weighted * points).sum(0) / std)
     variance = (weighted * away).sum(0) - first.square()
     return value + first, at_least_linear(variance, slope, s), slope
 
 
 def _squashed(
-    function: Scalar, derivative: Scalar
-) -> Callable[[Tensor, Tensor, Activations], Triple]:
+    function: Scalar, derivative: Scalar, m: Tensor, s: Tensor, activations: Activations
+) -> Triple:
     """Mean, variance and slope of a function; `derivative` is a function of its value."""
-
-    def moments(m: Tensor, s: Tensor, activations: Activations) -> Triple:
-        value = function(m)
-        slope = derivative(value)
-        if not isinstance(activations, LocallyLinear):
-            return _matched(function, value, slope, m, s)
+    value = function(m)
+    slope = derivative(value)
+    if activations.by_tangent:
         return value, slope.square() * s, slope
+    return _matched(function, value, slope, m, s)
 
-    return moments
 
-
-sigmoid = _squashed(torch.sigmoid, lambda value: value * (1.0 - value))
-tanh = _squashed(torch.tanh, lambda value: 1.0 - value.square())
+sigmoid = partial(_squashed, torch.sigmoid, lambda value: value * (1.0 - value))
+tanh = partial(_squashed, torch.tanh, lambda value: 1.0 - value.square())
 
 
 def relu(m: Tensor, s: Tensor, activations: Activations) -> Triple:
     """Mean, variance and slope of the rectifier."""
-    if not isinstance(activations, LocallyLinear):
-        return matched_relu(m, positive(s))
-    slope = (m > 0).to(m.dtype)
-    return m * slope, s * slope, slope
+    return tangent_relu(m, s) if activations.by_tangent else matched_relu(m, s)
 
 
-class Elman(Cell):
+def _elman(
+    function: Gate, activations: Activations, x: Drive, h: Drive, state: States, loops: Tensor
+) -> tuple[States, Back]:
     """`h = φ(W x + b + W h₋ + b)`, φ = tanh or ReLU."""
+    mean, variance, slope = function(x.mean + h.mean, x.variance + h.variance, activations)
 
-    gates = 1
+    def back(learned: tuple[Innovation, ...]) -> StepInnovations:
+        gate = _times(slope, learned[0])
+        return StepInnovations(gate, gate, None, None, (None,), learned)
 
-    def __init__(self, activations: Activations, *, rectified: bool) -> None:
-        super().__init__(activations)
-        self.name = "rnn_relu" if rectified else "rnn_tanh"
-        self._function = relu if rectified else tanh
-
-    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
-        total = x.mean + h.mean, x.variance + h.variance
-        mean, variance, slope = self._function(*total, self.activations)
-
-        def back(learned: tuple[Innovation, ...]) -> StepInnovations:
-            gate = _times(slope, learned[0])
-            return StepInnovations(gate, gate, None, None, (None,), learned)
-
-        return ((mean, variance),), back
+    return ((mean, variance),), back
 
 
-class LSTM(Cell):
+def _lstm(
+    activations: Activations, x: Drive, h: Drive, state: States, loops: Tensor
+) -> tuple[States, Back]:
     """`c = f c₋ + i g`, `h = o tanh c`; the gates i, f, g, o are linear in [x, h₋].
 
     `c̄ = f̄ c̄₋ + ī ḡ + C_ig` and `h̄ = ō ā + C_oa`, where the covariances come from inputs that the
     gates share; Vuong, Nguyen & Goulet (2024). The covariance of `f c₋` with `i g` is left out, as
     it is there.
     """
+    assert h.shared is not None
+    mean, variance = x.mean + h.mean, x.variance + h.variance
+    shared = h.shared if x.shared is None else x.shared + h.shared
+    (mi, mf, mg, mo), (vi, vf, vg, vo) = mean.chunk(4, -1), variance.chunk(4, -1)
+    ig, io, fo, go = shared.chunk(4, -1)
+    c0, s0 = state[1]
+    i, si, ji = sigmoid(mi, vi, activations)
+    f, sf, jf = sigmoid(mf, vf, activations)
+    g, sg, jg = tanh(mg, vg, activations)
+    o, so, jo = sigmoid(mo, vo, activations)
+    # The slopes of the cell state in the four gates, and of h in o and in c.
+    to_i, to_f, to_g = ji * g, jf * c0, jg * i
+    pair = ji * jg * ig
+    c = f * c0 + i * g + pair
+    sc = product_variance((f, sf), (c0, s0)) + product_variance((i, si), (g, sg), pair)
+    a, sa, ja = tanh(c, sc, activations)
+    both = ja * jo * (to_f * fo + to_i * io + to_g * go)
+    to_o, to_c = jo * a, ja * o
+    new = (o * a + both, product_variance((o, so), (a, sa), both)), (c, sc)
 
-    name = "lstm"
-    gates = 4
-    crosses = ((0, 2), (0, 3), (1, 3), (2, 3), (0, 1), (1, 2))
-    forward_crosses = 4
+    def back(learned: tuple[Innovation, ...]) -> StepInnovations:
+        on_h, later = learned
+        near = _times(to_c, on_h)
+        on_c = near[0] + later[0], near[1] + later[1]
+        slopes = torch.cat([to_i, to_f, to_g], -1)
+        deltas = slopes * on_c[0].repeat(1, 3), to_o * on_h[0]
+        etas = slopes.square() * on_c[1].repeat(1, 3), to_o.square() * on_h[1]
+        gate = torch.cat(deltas, -1), torch.cat(etas, -1)
+        twice, through = 2.0 * on_c[1], 2.0 * to_o * to_c * on_h[1]
+        mixed = [twice * to_i * to_g, through * to_i, through * to_f, through * to_g]
+        mixed += [twice * to_i * to_f, twice * to_f * to_g]
+        cross = torch.cat(mixed, -1)
+        return StepInnovations(gate, gate, cross, cross, (None, _times(f, on_c)), (on_h, on_c))
 
-    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
-        assert h.shared is not None
-        mean, variance = x.mean + h.mean, x.variance + h.variance
-        shared = h.shared if x.shared is None else x.shared + h.shared
-        (mi, mf, mg, mo), (vi, vf, vg, vo) = mean.chunk(4, -1), variance.chunk(4, -1)
-        ig, io, fo, go = shared.chunk(4, -1)
-        c0, s0 = state[1]
-        i, si, ji = sigmoid(mi, vi, self.activations)
-        f, sf, jf = sigmoid(mf, vf, self.activations)
-        g, sg, jg = tanh(mg, vg, self.activations)
-        o, so, jo = sigmoid(mo, vo, self.activations)
-        # The slopes of the cell state in the four gates, and of h in o and in c.
-        to_i, to_f, to_g = ji * g, jf * c0, jg * i
-        pair = ji * jg * ig
-        c = f * c0 + i * g + pair
-        sc = product_variance((f, sf), (c0, s0)) + product_variance((i, si), (g, sg), pair)
-        a, sa, ja = tanh(c, sc, self.activations)
-        both = ja * jo * (to_f * fo + to_i * io + to_g * go)
-        to_o, to_c = jo * a, ja * o
-        new = (o * a + both, product_variance((o, so), (a, sa), both)), (c, sc)
-
-        def back(learned: tuple[Innovation, ...]) -> StepInnovations:
-            on_h, later = learned
-            near = _times(to_c, on_h)
-            on_c = near[0] + later[0], near[1] + later[1]
-            slopes = torch.cat([to_i, to_f, to_g], -1)
-            deltas = slopes * on_c[0].repeat(1, 3), to_o * on_h[0]
-            etas = slopes.square() * on_c[1].repeat(1, 3), to_o.square() * on_h[1]
-            gate = torch.cat(deltas, -1), torch.cat(etas, -1)
-            twice, through = 2.0 * on_c[1], 2.0 * to_o * to_c * on_h[1]
-            mixed = [twice * to_i * to_g, through * to_i, through * to_f, through * to_g]
-            mixed += [twice * to_i * to_f, twice * to_f * to_g]
-            cross = torch.cat(mixed, -1)
-            return StepInnovations(gate, gate, cross, cross, (None, _times(f, on_c)), (on_h, on_c))
-
-        return new, back
+    return new, back
 
 
-class GRU(Cell):
+def _gru(
+    activations: Activations, x: Drive, h: Drive, state: States, loops: Tensor
+) -> tuple[States, Back]:
     """`h = (1 − u) n + u h₋`, `n = tanh(W x + b + r (W h₋ + b))`; gates in the order r, u, n.
 
     With `p` and `q` the two drives of n: `E[rq] = r̄ q̄ + C_rq`, `Var(p + rq) = s_p + Var(rq) +
     2 q̄ C_rp`, and with `d = h₋ − n`, `h̄ = n̄ + ū d̄ + C_ud`, `s_h = s_n + Var(ud) + 2 (ū C_nd +
     d̄ C_nu)`. All covariances are kept, to first order in the slopes of the gates.
     """
+    (xr, xu, p), (vxr, vxu, vp) = x.mean.chunk(3, -1), x.variance.chunk(3, -1)
+    (hr, hu, q), (vhr, vhu, vq) = h.mean.chunk(3, -1), h.variance.chunk(3, -1)
+    assert h.shared is not None
+    by_h = h.shared.chunk(3, -1)
+    by_x = (0.0, 0.0, 0.0) if x.shared is None else x.shared.chunk(3, -1)
+    (h0, s0), (loop_r, loop_u, loop_n) = state[0], loops
+    r, sr, jr = sigmoid(xr + hr, vxr + vhr, activations)
+    u, su, ju = sigmoid(xu + hu, vxu + vhu, activations)
+    rq = jr * by_h[1]
+    inner = p + r * q + rq
+    spread = vp + product_variance((r, sr), (q, vq), rq) + 2.0 * q * jr * by_x[1]
+    n, sn, jn = tanh(inner, spread, activations)
+    to_r = jn * q * jr
+    # Covariances of u and n, of each with the former value h₋ of the unit, and with d = h₋ − n.
+    with_n = ju * (to_r * (by_x[0] + by_h[0]) + jn * (by_x[2] + r * by_h[2]))
+    n_self = (to_r * loop_r + jn * r * loop_n) * s0
+    d, sd = h0 - n, s0 + sn - 2.0 * n_self
+    ud = ju * loop_u * s0 - with_n
+    mean = n + u * d + ud
+    rest = u * (n_self - sn) + d * with_n
+    variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * rest
+    # The slopes of h in the gates; the drives of n have one each.
+    keep = 1.0 - u
+    slope_r, slope_u, slope_p, slope_q = keep * to_r, d * ju, keep * jn, keep * jn * r
 
-    name = "gru"
-    gates = 3
-    crosses = ((0, 1), (0, 2), (1, 2))
-    forward_crosses = 3
+    def back(learned: tuple[Innovation, ...]) -> StepInnovations:
+        delta, eta = learned[0]
+        to_x = torch.cat([slope_r, slope_u, slope_p], -1)
+        to_h = torch.cat([slope_r, slope_u, slope_q], -1)
+        deltas, etas = delta.repeat(1, 3), eta.repeat(1, 3)
+        twice = 2.0 * eta
+        ru = twice * slope_r * slope_u
+        cross_x = torch.cat([ru, twice * slope_r * slope_p, twice * slope_u * slope_p], -1)
+        cross_h = torch.cat([ru, twice * slope_r * slope_q, twice * slope_u * slope_q], -1)
+        through = slope_r * loop_r + slope_u * loop_u + slope_q * loop_n
+        former = u * delta, (u.square() + 2.0 * u * through) * eta
+        on_x, on_h = _times(to_x, (deltas, etas)), _times(to_h, (deltas, etas))
+        return StepInnovations(on_x, on_h, cross_x, cross_h, (former,), learned)
 
-    def step(self, x: Drive, h: Drive, state: States, loops: Tensor) -> tuple[States, Back]:
-        (xr, xu, p), (vxr, vxu, vp) = x.mean.chunk(3, -1), x.variance.chunk(3, -1)
-        (hr, hu, q), (vhr, vhu, vq) = h.mean.chunk(3, -1), h.variance.chunk(3, -1)
-        assert h.shared is not None
-        by_h = h.shared.chunk(3, -1)
-        by_x = (0.0, 0.0, 0.0) if x.shared is None else x.shared.chunk(3, -1)
-        (h0, s0), (loop_r, loop_u, loop_n) = state[0], loops
-        r, sr, jr = sigmoid(xr + hr, vxr + vhr, self.activations)
-        u, su, ju = sigmoid(xu + hu, vxu + vhu, self.activations)
-        rq = jr * by_h[1]
-        inner = p + r * q + rq
-        spread = vp + product_variance((r, sr), (q, vq), rq) + 2.0 * q * jr * by_x[1]
-        n, sn, jn = tanh(inner, spread, self.activations)
-        to_r = jn * q * jr
-        # Covariances of u and n, of each with the former value h₋ of the unit, and with d = h₋ − n.
-        with_n = ju * (to_r * (by_x[0] + by_h[0]) + jn * (by_x[2] + r * by_h[2]))
-        n_self = (to_r * loop_r + jn * r * loop_n) * s0
-        d, sd = h0 - n, s0 + sn - 2.0 * n_self
-        ud = ju * loop_u * s0 - with_n
-        mean = n + u * d + ud
-        rest = u * (n_self - sn) + d * with_n
-        variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * rest
-        # The slopes of h in the gates; the drives of n have one each.
-        keep = 1.0 - u
-        slope_r, slope_u, slope_p, slope_q = keep * to_r, d * ju, keep * jn, keep * jn * r
+    return ((mean, variance.clamp_min(0.0)),), back
 
-        def back(learned: tuple[Innovation, ...]) -> StepInnovations:
-            delta, eta = learned[0]
-            to_x = torch.cat([slope_r, slope_u, slope_p], -1)
-            to_h = torch.cat([slope_r, slope_u, slope_q], -1)
-            deltas, etas = delta.repeat(1, 3), eta.repeat(1, 3)
-            twice = 2.0 * eta
-            ru = twice * slope_r * slope_u
-            cross_x = torch.cat([ru, twice * slope_r * slope_p, twice * slope_u * slope_p], -1)
-            cross_h = torch.cat([ru, twice * slope_r * slope_q, twice * slope_u * slope_q], -1)
-            through = slope_r * loop_r + slope_u * loop_u + slope_q * loop_n
-            former = u * delta, (u.square() + 2.0 * u * through) * eta
-            on_x, on_h = _times(to_x, (deltas, etas)), _times(to_h, (deltas, etas))
-            return StepInnovations(on_x, on_h, cross_x, cross_h, (former,), learned)
 
-        return ((mean, variance.clamp_min(0.0)),), back
+CELLS = {
+    "lstm": Cell(_lstm, 4, ((0, 2), (0, 3), (1, 3), (2, 3), (0, 1), (1, 2)), 4),
+    "gru": Cell(_gru, 3, ((0, 1), (0, 2), (1, 2)), 3),
+    "rnn_tanh": Cell(partial(_elman, tanh), 1),
+    "rnn_relu": Cell(partial(_elman, relu), 1),
+}
+"""The recurrent cells by torch's names."""

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayesrule.moments.blocks import differentiated
-from bayesrule.moments.quadrature import Triple, at_least_linear, positive
+from bayesrule.moments.quadrature import Triple, at_least_linear, differentiated, positive
 
 
 def _cdf(x: Tensor) -> Tensor:
@@ -24,42 +23,49 @@ def _pdf(x: Tensor) -> Tensor:
     return torch.exp(-0.5 * x.square()) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-def _relu(m: Tensor, s: Tensor, out: Tensor | None = None) -> Triple:
+# m / √s times −√½ is cut off here. Below zero the probability is 2e-11 there, small beside √s but
+# far from denormal numbers, on which processors are slow; above zero it is 1 in float64, too.
+_EDGES = -7.0, 4.7
+
+
+def matched_relu(m: Tensor, s: Tensor, out: Sequence[Tensor | None] = (None, None, None)) -> Triple:
+    """max(z, 0): `μ = m Φ + √s ϕ`, `σ² = s Φ + μ (m − μ)`, `J = Φ`, at α.
+
+    From 6.6 standard deviations below zero on, the mean is 0 and the variance 2e-11 s.
+    """
     if differentiated(m, s):
         return _relu_anew(m, s)
     # In place, for few passes over memory: this is most of a network's elementwise work.
     std = positive(s).sqrt_()
-    # Beyond ±9 the density is 0 up to denormal numbers, on which processors are slow.
-    below = (m / std).mul_(-math.sqrt(0.5)).clamp(-9.0, 9.0)
-    cdf = torch.erfc(below, out=out).mul_(0.5)
+    below = (m / std).mul_(-math.sqrt(0.5)).clamp(*_EDGES)
+    cdf = torch.erfc(below, out=out[2]).mul_(0.5)
     bulk = below.mul_(below).neg_().exp_().mul_(std).mul_(1.0 / math.sqrt(2.0 * math.pi))
-    mean = torch.addcmul(bulk, m, cdf)
-    # E φ² − μ² with E φ² = (m² + s) Φ + m √s ϕ = m μ + s Φ
+    mean = torch.clamp_min(torch.addcmul(bulk, m, cdf), 0.0, out=out[0])
+    # E φ² − μ² with E φ² = (m² + s) Φ + m √s ϕ = m μ + s Φ; rounding may make it negative.
     variance = torch.addcmul((m - mean).mul_(mean), s, cdf)
-    return mean, variance, cdf
+    return mean, torch.clamp_min(variance, torch.finfo(s.dtype).tiny, out=out[1]), cdf
 
 
 def _relu_anew(m: Tensor, s: Tensor) -> Triple:
     """The same numbers without writing in place, which autograd cannot differentiate."""
     std = positive(s).sqrt()
-    below = (m / std * -math.sqrt(0.5)).clamp(-9.0, 9.0)
+    below = (m / std * -math.sqrt(0.5)).clamp(*_EDGES)
     cdf = 0.5 * torch.erfc(below)
     bulk = torch.exp(-below.square()) * std * (1.0 / math.sqrt(2.0 * math.pi))
-    mean = torch.addcmul(bulk, m, cdf)
-    return mean, torch.addcmul((m - mean) * mean, s, cdf), cdf
+    mean = torch.addcmul(bulk, m, cdf).clamp_min(0.0)
+    return mean, positive(torch.addcmul((m - mean) * mean, s, cdf)), cdf
 
 
-def matched_relu(m: Tensor, s: Tensor, out: Sequence[Tensor | None] = (None, None, None)) -> Triple:
-    """max(z, 0): `μ = m Φ + √s ϕ`, `σ² = s Φ + μ (m − μ)`, `J = Φ`, at α."""
-    mean, variance, slope = _relu(m, s, out[2])
-    first = torch.clamp_min(mean, 1e-6, out=out[0])
-    return first, torch.clamp_min(variance, 1e-6, out=out[1]), slope
+def tangent_relu(m: Tensor, s: Tensor) -> Triple:
+    """max(z, 0) by its tangent at the mean."""
+    slope = (m > 0).to(m.dtype)
+    return m * slope, s * slope, slope
 
 
 def matched_leaky_relu(m: Tensor, s: Tensor, negative_slope: float) -> Triple:
     """`a z + (1 − a) max(z, 0)` with a the slope below zero; a = −1 gives |z|."""
     a, b = negative_slope, 1.0 - negative_slope
-    top, spread, cdf = _relu(m, s)
+    top, spread, cdf = matched_relu(m, s)
     variance = a * a * s + b * b * spread + 2.0 * a * b * s * cdf
     j = a + b * cdf
     return a * m + b * top, at_least_linear(variance, j, s), j
@@ -91,7 +97,7 @@ def matched_elu(m: Tensor, s: Tensor, alpha: float = 1.0, scale: float = 1.0) ->
     In float64 whatever the type of m: the part below zero is a second difference.
     """
     centre, spread = m.double(), positive(s).double()
-    top, wide, cdf = _relu(centre, spread)
+    top, wide, cdf = matched_relu(centre, spread)
     one, two = _tail_exp(centre, spread, 1.0), _tail_exp(centre, spread, 2.0)
     none = _cdf(-centre / spread.sqrt())
     low = alpha * (one - none)

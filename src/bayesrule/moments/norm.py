@@ -1,17 +1,20 @@
 """Normalising layers of Gaussians.
 
-With the statistics M and V of the normalised elements, `r = 1/√(V + ε)` and `d = μ − M`:
-`m = r d γ̄ + β̄`, `s = r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β`. The innovation of γ is `r d δ` and
-`(r d)² η`. With M and V as constants, that of the input is `r γ̄ δ` and `(r γ̄)² η`, as in the first
-papers on TAGI. In truth M and V depend on the inputs: that changes δ by as much again, though η
-hardly, and is included unless `constant_statistics` is chosen.
+With the expected statistics M and V of the normalised elements, `r = 1/√(V + ε)` and `d = μ − M`:
+`m = r d γ̄ + β̄`, `s = σ_y² (γ̄² + v_γ) + v_γ (r d)² + v_β` with the variance `σ_y² = r² σ²` of the
+normalised input. The innovation of γ is `r d δ` and `(r d)² η`. With M and V as constants, that of
+the input is `r γ̄ δ` and `(r γ̄)² η`, as in the first papers on TAGI. In truth M and V depend on the
+N inputs: that changes δ by as much again, though η hardly, and is included unless
+`constant_statistics` is chosen. It also lowers σ_y² by a share near 1/N, which is included where
+each example is normalised by itself; batches are too large for it to matter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,27 +22,46 @@ from torch.nn import functional as F
 
 from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
 
-Through: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""From `r γ̄ δ` and the normalised `(μ − M) r` to the δ of the input."""
+
+@dataclass(frozen=True)
+class Slopes:
+    """`J_ij = 1[i = j] − (1 + x̂_i x̂_j) / N`, the slopes of `(x − M) r` in x over r, over `dims`.
+
+    `x̂ = (μ − M) r` is the normalised mean; without M, as in RMS norm, 1 is 0.
+    """
+
+    dims: list[int]
+    count: int
+    centred: bool = True
+
+    def through(self, u: Tensor, unit: Tensor) -> Tensor:
+        """`Jᵀ u`."""
+        along = unit * (u * unit).mean(self.dims, keepdim=True)
+        return u - (along + u.mean(self.dims, keepdim=True) if self.centred else along)
+
+    def spread(self, v: Tensor, unit: Tensor) -> Tensor:
+        """`(J ∘ J) v`, the variance that is left of v."""
+        squares, share = unit.square(), 1.0 / self.count
+        own = v * (1.0 - (2.0 * share) * (squares + self.centred))
+        rest = squares * self._sum(v * squares)
+        if self.centred:
+            rest = rest + self._sum(v) + unit * (2.0 * self._sum(v * unit))
+        return own + rest * share**2
+
+    def _sum(self, t: Tensor) -> Tensor:
+        return t.sum(self.dims, keepdim=True)
 
 
-def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor, Through]:
-    """`M = Σμ/N` and `V = [Σ(μ − M)² + Σσ²]/(N − 1)` over axes that are kept with length one.
+def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor, Slopes]:
+    """`M = Σμ/N` and `V = Σ(μ − M)²/N + (1 − 1/N) Σσ²/N` over axes that are kept with length one.
 
-    The function that comes with them adds the slopes of M and V, which depend on all N inputs:
-    `∂y_j/∂μ_i = r γ_j (1[i = j] − 1/N − x̂_i x̂_j / (N − 1))` with `x̂ = (μ − M) r`.
+    V is the expectation of torch's variance, which divides by N.
     """
     dims, count = list(axes), math.prod(x.shape[axis] for axis in axes)
-    degrees = max(count - 1, 1)
-    variance, mean = torch.var_mean(x, dims, correction=min(1, count - 1), keepdim=True)
+    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
     if s is not None:
-        variance = variance.add(s.sum(dims, keepdim=True), alpha=1.0 / degrees)
-
-    def through(u: Tensor, unit: Tensor) -> Tensor:
-        along = (u * unit).sum(dims, keepdim=True) / degrees
-        return u - torch.addcmul(u.mean(dims, keepdim=True), unit, along)
-
-    return mean, variance, through
+        variance = variance.add(s.sum(dims, keepdim=True), alpha=(1.0 - 1.0 / count) / count)
+    return mean, variance, Slopes(dims, count)
 
 
 def _viewed(x: Any, shape: Sequence[int]) -> tuple[Tensor | None, Tensor | None, Any]:
@@ -50,29 +72,8 @@ def _viewed(x: Any, shape: Sequence[int]) -> tuple[Tensor | None, Tensor | None,
 
 
 def _affine(x: Tensor, factor: Tensor, shift: Tensor | None) -> Tensor:
+    """`c x + b`; without b if it is None."""
     return x * factor if shift is None else torch.addcmul(shift, x, factor)
-
-
-def _variance(
-    x: Tensor,
-    s: Tensor | None,
-    shift: Tensor,
-    scale: Tensor,
-    slope: Tensor,
-    sg: Tensor | None,
-    sb: Tensor | None,
-) -> Tensor:
-    """`r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β`, where any of the three variances may be missing."""
-    root = None if sg is None else scale * sg.sqrt()
-    distance = None if root is None else _affine(x, root, -shift * root)
-    if s is not None:
-        square = slope.square() if root is None else torch.addcmul(slope.square(), root, root)
-        by_x = _affine(s, square, sb)
-        return by_x if distance is None else torch.addcmul(by_x, distance, distance)
-    if distance is None:
-        assert sb is not None  # otherwise nothing is Gaussian and there is no rule to apply
-        return sb.expand(x.shape)
-    return distance.square() if sb is None else torch.addcmul(sb, distance, distance)
 
 
 def normalised(
@@ -83,21 +84,35 @@ def normalised(
     weight: Any,
     bias: Any,
     shape: Sequence[int],
-    through: Through | None = None,
+    slopes: Slopes | None = None,
+    *,
+    few: bool = True,
 ) -> GaussianTensor:
     """`(x − M) r γ + β` for fixed M and r that broadcast against x; γ and β viewed as `shape`.
 
-    `through` adds the slopes of M and r, where they were computed from x. Factors are combined
-    before they meet x, so that the large tensors of batch norm are read as seldom as possible.
+    `slopes` are those of M and r, where they were computed from x; they lower the variance where M
+    and r are of few elements. Factors are combined before they meet x, so that the large tensors of
+    batch norm are read as seldom as possible.
     """
     x, s, nx = parts(input)
+    tape = tape_of(input, weight, bias)
+    slopes = None if tape.activations.constant_statistics else slopes
+    if s is not None and slopes is not None and few:
+        s = slopes.spread(s, _affine(x, scale, -shift * scale))
     (g, sg, ng), (b, sb, nb) = _viewed(weight, shape), _viewed(bias, shape)
     slope = scale if g is None else scale * g
     # −M r γ̄ is put into the shift: one pass over x less than with differences from M.
-    mean = _affine(x, slope, -shift * slope if b is None else torch.addcmul(b, -shift, slope))
-    variance = _variance(x, s, shift, scale, slope, sg, sb)
-
-    tape = tape_of(input, weight, bias)
+    mean = _affine(x, slope, _affine(-shift, slope, b))
+    # r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β, where any of the three variances may be missing
+    root = None if sg is None else scale * sg.sqrt()
+    variance = sb
+    if s is not None:
+        square = slope.square() if root is None else _affine(root, root, slope.square())
+        variance = _affine(s, square, variance)
+    if root is not None:
+        distance = _affine(x, root, -shift * root)
+        variance = _affine(distance, distance, variance)
+    assert variance is not None  # otherwise nothing is Gaussian and there is no rule to apply
 
     def to_weight(t: Tensor, like: Any) -> Tensor:
         return t.sum_to_size(shape).reshape(like.shape)
@@ -107,51 +122,50 @@ def normalised(
         unit = _affine(x, scale, -shift * scale)
         if nx is not None:
             to_x = delta * slope, eta * slope.square()
-            if through is not None and not tape.activations.constant_statistics:
-                to_x = through(to_x[0], unit), to_x[1]
+            if slopes is not None:
+                to_x = slopes.through(to_x[0], unit), to_x[1]
         if ng is not None:
             to_g = to_weight(unit * delta, weight), to_weight(unit.square() * eta, weight)
         if nb is not None:
             to_b = to_weight(delta, bias), to_weight(eta, bias)
         return to_x, to_g, to_b
 
-    return tape.result(name, mean, variance, (nx, ng, nb), to_sources)
+    return tape.result(name, mean, variance.expand(x.shape), (nx, ng, nb), to_sources)
 
 
-def _average(running: Tensor | None, new: Tensor, momentum: float) -> None:
-    """Torch's exponential average, in place: `(1 − momentum) · old + momentum · new`.
-
-    Statistics of several examples are averaged first.
-    """
+def _average(running: Tensor | None, new: Tensor, momentum: float, factor: float = 1.0) -> None:
+    """Torch's exponential average, in place; statistics of several examples are averaged first."""
     if running is not None:
         # The averages are a state, so no gradient may lead back through them to an earlier batch.
         new = (new.mean(0) if len(new) > 1 else new).detach().reshape(running.shape)
-        running.mul_(1.0 - momentum).add_(new, alpha=momentum)
+        running.mul_(1.0 - momentum).add_(new, alpha=momentum * factor)
 
 
 def _channel_norm(
     name: str,
     input: Any,
-    running: tuple[Tensor | None, Tensor | None],
     axes: Sequence[int] | None,
+    running_mean: Any = None,
+    running_var: Any = None,
     weight: Any = None,
     bias: Any = None,
     momentum: float = 0.1,
     eps: float = 1e-5,
+    few: bool = True,
 ) -> GaussianTensor:
     """Each channel normalised by its statistics over `axes`, or by running averages if None."""
     x, s, _ = parts(input)
     shape = [1, x.shape[1]] + [1] * (x.ndim - 2)
-    through: Through | None = None
+    slopes: Slopes | None = None
     if axes is None:
-        assert running[0] is not None
-        assert running[1] is not None
-        mean, variance = running[0].reshape(shape), running[1].reshape(shape)
+        mean, variance = running_mean.reshape(shape), running_var.reshape(shape)
     else:
-        mean, variance, through = _statistics(x, s, axes)
-        _average(running[0], mean, momentum)
-        _average(running[1], variance, momentum)
-    return normalised(name, input, mean, (variance + eps).rsqrt(), weight, bias, shape, through)
+        mean, variance, slopes = _statistics(x, s, axes)
+        _average(running_mean, mean, momentum)
+        # Torch normalises by the variance over N, but keeps that over N − 1.
+        _average(running_var, variance, momentum, slopes.count / max(slopes.count - 1, 1))
+    scale = (variance + eps).rsqrt()
+    return normalised(name, input, mean, scale, weight, bias, shape, slopes, few=few)
 
 
 @rule(F.batch_norm)
@@ -166,21 +180,15 @@ def batch_norm(
             f"{tuple(shape)}; give a larger batch."
         )
     axes = [0, *range(2, len(shape))] if training else None
-    return _channel_norm("batch_norm", input, (running_mean, running_var), axes, **options)
+    averages = running_mean, running_var
+    return _channel_norm("batch_norm", input, axes, *averages, few=False, **options)
 
 
 @rule(F.instance_norm)
-def instance_norm(
-    input: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    *,
-    use_input_stats: bool = True,
-    **options: Any,
-) -> GaussianTensor:
+def instance_norm(input: Any, *, use_input_stats: bool = True, **options: Any) -> GaussianTensor:
     """Each channel of each example normalised, or by the running averages in evaluation."""
     axes = range(2, input.ndim) if use_input_stats else None
-    return _channel_norm("instance_norm", input, (running_mean, running_var), axes, **options)
+    return _channel_norm("instance_norm", input, axes, **options)
 
 
 @rule(F.group_norm)
@@ -188,24 +196,12 @@ def group_norm(
     input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> GaussianTensor:
     """Groups of channels of each example normalised."""
-    x, s, _ = parts(input)
-    width = x.shape[1] // num_groups
-
-    def grouped(t: Tensor) -> Tensor:
-        return t.reshape(len(t), num_groups, -1)
-
-    mean, variance, within = _statistics(grouped(x), None if s is None else grouped(s), [2])
-    ones = [1] * (x.ndim - 2)
-    shift, scale = (
-        t.repeat_interleave(width, 1).reshape(len(x), -1, *ones)
-        for t in (mean, (variance + eps).rsqrt())
-    )
-
-    def through(u: Tensor, unit: Tensor) -> Tensor:
-        return within(grouped(u), grouped(unit)).reshape(u.shape)
-
-    shape = [1, x.shape[1], *ones]
-    return normalised("group_norm", input, shift, scale, weight, bias, shape, through)
+    before = input.shape
+    grouped = input.reshape(before[0], num_groups, before[1] // num_groups, -1)
+    mean, variance, slopes = _statistics(*parts(grouped)[:2], [2, 3])
+    scale, shape = (variance + eps).rsqrt(), [1, *grouped.shape[1:3], 1]
+    result = normalised("group_norm", grouped, mean, scale, weight, bias, shape, slopes)
+    return result.reshape(before)  # type: ignore[return-value]
 
 
 @rule(F.layer_norm)
@@ -218,9 +214,9 @@ def layer_norm(
 ) -> GaussianTensor:
     """Each example normalised over its last axes."""
     x, s, _ = parts(input)
-    mean, variance, through = _statistics(x, s, range(-len(normalized_shape), 0))
+    mean, variance, slopes = _statistics(x, s, range(-len(normalized_shape), 0))
     scale = (variance + eps).rsqrt()
-    return normalised("layer_norm", input, mean, scale, weight, bias, normalized_shape, through)
+    return normalised("layer_norm", input, mean, scale, weight, bias, normalized_shape, slopes)
 
 
 @rule(F.rms_norm)
@@ -233,9 +229,5 @@ def rms_norm(
     second = x.square() if s is None else x.square() + s
     floor = torch.finfo(x.dtype).eps if eps is None else eps
     scale = (second.mean(axes, keepdim=True) + floor).rsqrt()
-    zero = torch.zeros_like(scale)
-
-    def through(u: Tensor, unit: Tensor) -> Tensor:
-        return u - unit * (u * unit).mean(axes, keepdim=True)
-
-    return normalised("rms_norm", input, zero, scale, weight, None, normalized_shape, through)
+    zero, slopes = torch.zeros_like(scale), Slopes(axes, math.prod(normalized_shape), centred=False)
+    return normalised("rms_norm", input, zero, scale, weight, None, normalized_shape, slopes)

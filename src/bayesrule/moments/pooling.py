@@ -1,70 +1,66 @@
 """Pooling and interpolation of Gaussians.
 
 Averages are linear: `μ = Σμ/k` and `σ² = Σσ²/k²` with the true divisor of each window. The largest
-of several elements is taken to be the one with the largest mean.
+of several elements is taken to be the one with the largest mean where innovations come back, and
+has the moments of a maximum otherwise (`Activations.expected_maxima`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.arithmetic import reduced
-from bayesrule.moments.convolution import each
-from bayesrule.moments.product import convolution, product
+from bayesrule.moments.arithmetic import average
+from bayesrule.moments.maxima import NOTHING, largest
+from bayesrule.moments.product import convolution, each, product
 from bayesrule.moments.shape import moved
 from bayesrule.moments.tensor import GaussianTensor, NoRule, mapped, rule
 
-_AVERAGES = {2: F.avg_pool2d, 3: F.avg_pool3d}
-_BACK = {2: torch.ops.aten.avg_pool2d_backward, 3: torch.ops.aten.avg_pool3d_backward}
+Pool: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+"""Max pooling that also returns the indices of maxima."""
 
 
-def _average_pool(num: int) -> Callable[..., GaussianTensor]:
-    """The rule of average pooling in `num` dimensions."""
-
-    def apply(
-        input: GaussianTensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> GaussianTensor:
-        kernel, pad = each(kernel_size, num), each(padding, num)
-        step = kernel if stride in (None, [], ()) else each(stride, num)
-        rest = ceil_mode, count_include_pad, divisor_override
-        if num > 1:
-            return _averaged(input, num, (kernel, step, pad, *rest))
-        # A row is an image of height one.
-        options = [1, *kernel], [1, *step], [0, *pad], *rest
-        return _averaged(input.unsqueeze(-2), 2, options).squeeze(-2)  # type: ignore
-
-    return apply
+_ROWS = 1 << 15
+"""How many windows are worked on at once."""
 
 
-for _num in (1, 2, 3):
-    rule(getattr(F, f"avg_pool{_num}d"))(_average_pool(_num))
-
-
-def _averaged(x: GaussianTensor, num: int, options: Sequence[Any]) -> GaussianTensor:
-    """Averages over windows, with torch's options in its order."""
-    centre, pool = x.centre, _AVERAGES[num]
-    share = _one_over_divisor(centre, num, options)
-    plain = centre.is_cpu and centre.dtype == torch.float32 and centre.ndim == num + 2
-    if isinstance(share, float) and plain:
-        return _averaged_by_kernels(x, num, share, options)
+def _average_pool(
+    num: int,
+    input: GaussianTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> GaussianTensor:
+    """Average pooling in `num` dimensions."""
+    kernel, pad = each(kernel_size, num), each(padding, num)
+    step = kernel if stride in (None, [], ()) else each(stride, num)
+    options = [kernel, step, pad, ceil_mode, count_include_pad, divisor_override]
+    if num == 1:  # a row is an image of height one
+        options[:3] = [1, *kernel], [1, *step], [0, *pad]
+        return _average_pool(2, input.unsqueeze(-2), *options).squeeze(-2)  # type: ignore
+    name, x = f"avg_pool{num}d", input.centre
+    pool, pool_back = getattr(F, name), getattr(torch.ops.aten, f"{name}_backward")
+    share = _one_over_divisor(x, num, options)
+    if isinstance(share, float) and x.is_cpu and x.dtype == torch.float32 and x.ndim == num + 2:
+        # A convolution of each channel with a constant, which is several times faster on a CPU.
+        weight = x.new_full((x.shape[1], 1, *kernel), share)
+        op = convolution(step, pad, [1] * num, False, [0] * num, x.shape[1])
+        return product(op, input, weight)
 
     def back(t: Tensor) -> Tensor:
-        return _BACK[num](t, centre, *options)
+        return pool_back(t, x, *options)
 
-    mean, variance = pool(centre, *options), pool(x.variance, *options) * share
-    return mapped(f"avg_pool{num}d", x, mean, variance, back, lambda eta: back(eta * share))
+    mean, variance = pool(x, *options), pool(input.variance, *options) * share
+    return mapped(name, input, mean, variance, back, lambda eta: back(eta * share))
 
 
 def _one_over_divisor(x: Tensor, num: int, options: Sequence[Any]) -> Tensor | float:
@@ -73,20 +69,10 @@ def _one_over_divisor(x: Tensor, num: int, options: Sequence[Any]) -> Tensor | f
     if divisor is not None:
         return 1.0 / divisor
     if not ceil and (count_padding or not any(pad)):
-        return 1.0 / torch.Size(kernel).numel()
-    pool = _AVERAGES[num]
+        return 1.0 / math.prod(kernel)
+    pool = getattr(F, f"avg_pool{num}d")
     ones = x.new_ones(1, *x.shape[-num:])
     return pool(ones, *options) / pool(ones, kernel, step, pad, ceil, count_padding, 1)
-
-
-def _averaged_by_kernels(
-    x: GaussianTensor, num: int, share: float, options: Sequence[Any]
-) -> GaussianTensor:
-    """The same as a convolution of each channel with a constant: several times faster on a CPU."""
-    kernel, step, pad = options[:3]
-    channels = x.centre.shape[1]
-    weight = x.centre.new_full((channels, 1, *kernel), share)
-    return product(convolution(step, pad, [1] * num, groups=channels), x, weight)
 
 
 def _contracted(maps: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -99,64 +85,113 @@ def _contracted(maps: Sequence[Tensor], x: Tensor) -> Tensor:
 def _separable(name: str, x: GaussianTensor, maps: Sequence[Tensor]) -> GaussianTensor:
     """A linear map that is one matrix (out, in) for each of the last axes."""
     squares = [one.square() for one in maps]
-    back, back_squares = ([one.mT for one in matrices] for matrices in (maps, squares))
     mean, variance = _contracted(maps, x.centre), _contracted(squares, x.variance)
-    to_x, to_x_squares = partial(_contracted, back), partial(_contracted, back_squares)
-    return mapped(name, x, mean, variance, to_x, to_x_squares)
+    back, back_squares = (
+        partial(_contracted, [one.mT for one in matrices]) for matrices in (maps, squares)
+    )
+    return mapped(name, x, mean, variance, back, back_squares)
 
 
 def _eye(size: int, like: Tensor) -> Tensor:
     return torch.eye(size, dtype=like.dtype, device=like.device)
 
 
-def _adaptive(num: int) -> Callable[..., GaussianTensor]:
-    """The rule of averages over windows that give an output of a certain size."""
-
-    def apply(input: GaussianTensor, output_size: Any) -> GaussianTensor:
-        before = input.centre.shape[-num:]
-        asked = zip(before, each(output_size, num), strict=True)
-        after = [old if new is None else new for old, new in asked]
-        if all(new == 1 for new in after):
-            return reduced("adaptive_avg_pool", input, range(-num, 0), True, True)
-        maps = [
-            F.adaptive_avg_pool1d(_eye(old, input.centre), new).mT
-            for old, new in zip(before, after, strict=True)
-        ]
-        return _separable("adaptive_avg_pool", input, maps)
-
-    return apply
+def _adaptive(num: int, input: GaussianTensor, output_size: Any) -> GaussianTensor:
+    """Averages over windows that give an output of a certain size."""
+    before = input.centre.shape[-num:]
+    asked = zip(before, each(output_size, num), strict=True)
+    after = [old if new is None else new for old, new in asked]
+    if all(new == 1 for new in after):
+        return average(input, range(-num, 0), keepdim=True)
+    sizes = zip(before, after, strict=True)
+    maps = [F.adaptive_avg_pool1d(_eye(old, input.centre), new).mT for old, new in sizes]
+    return _separable("adaptive_avg_pool", input, maps)
 
 
-for _num in (1, 2, 3):
-    rule(getattr(F, f"adaptive_avg_pool{_num}d"))(_adaptive(_num))
+def _along(axis: int, pool: Pool, sizes: torch.Size, *args: Any, **kwargs: Any) -> Tensor:
+    """The places along an axis that each window holds, (windows, k), or −1 where it holds fewer.
+
+    Torch tells: in zeros with ones at one place, the maximum is one in all windows that hold it.
+    """
+    num, place = sizes[axis], [1] * len(sizes)
+    place[axis] = num
+    ones = torch.eye(num).reshape(num, 1, *place).expand(num, 1, *sizes)
+    held = pool(ones, *args, **kwargs)[0].movedim(axis - len(sizes), 1).flatten(2).amax(-1)
+    held, order = held.sort(stable=True, dim=0, descending=True)
+    return torch.where(held > 0, order, -1)[: int(held.sum(0).max())].mT
+
+
+def _windows(pool: Pool, sizes: torch.Size, *args: Any, **kwargs: Any) -> Tensor:
+    """The flat place of each element of each window, (windows, k), or −1 beside the image."""
+    flat = torch.zeros(1, 1, dtype=torch.long)
+    for axis, size in enumerate(sizes):
+        own = _along(axis, pool, sizes, *args, **kwargs)[None, :, None, :]
+        whole = flat[:, None, :, None]
+        joined = torch.where((own < 0) | (whole < 0), -1, whole * size + own)
+        flat = joined.flatten(2).flatten(0, 1)
+    return flat
+
+
+def _expected(
+    num: int, function: Pool, input: GaussianTensor, after: torch.Size, *args: Any, **kwargs: Any
+) -> GaussianTensor:
+    """Max pooling by the moments of the maximum of each window."""
+    shape = input.centre.shape
+    places = _windows(function, shape[-num:], *args, **kwargs).to(input.centre.device)
+    outside, where = places < 0, places.clamp_min(0).flatten()
+
+    def windows(t: Tensor, other: float) -> Tensor:
+        found = t.flatten(-num).index_select(-1, where).unflatten(-1, places.shape)
+        return found.masked_fill(outside, other)
+
+    found = windows(input.centre, NOTHING), windows(input.variance, 0.0)
+    rows = zip(*(t.flatten(0, -2).split(_ROWS) for t in found), strict=True)
+    mean, variance, slopes = map(torch.cat, zip(*(largest(*row) for row in rows), strict=True))
+    slopes = slopes.reshape(found[0].shape)
+
+    def back(factor: Tensor, t: Tensor) -> Tensor:
+        spread = (factor * t.flatten(-num).unsqueeze(-1)).flatten(-2)
+        flat = t.new_zeros(shape).flatten(-num)
+        return flat.index_add(-1, where, spread).reshape(shape)
+
+    ways = partial(back, slopes), partial(back, slopes.square())
+    return mapped("max_pool", input, mean.reshape(after), variance.reshape(after), *ways)
 
 
 def _largest(
-    num: int, function: Callable[..., tuple[Tensor, Tensor]], *, with_indices: bool
-) -> Callable[..., Any]:
-    """The rule of max pooling, from torch's function that also returns the indices of maxima."""
-
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("return_indices", None)
-        mean, indices = function(input.centre, *args, **kwargs)
-        where, shape = indices.flatten(-num), input.centre.shape
-
-        def back(t: Tensor) -> Tensor:
-            flat = t.new_zeros(shape).flatten(-num)
-            return flat.scatter_add(-1, where, t.flatten(-num)).reshape(shape)
-
-        variance = input.variance.flatten(-num).gather(-1, where).reshape(mean.shape)
-        result = mapped("max_pool", input, mean, variance, back, back)
+    num: int,
+    function: Pool,
+    with_indices: bool,
+    input: GaussianTensor,
+    *args: Any,
+    return_indices: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Max pooling, from torch's function that also returns the indices of maxima."""
+    mean, indices = function(input.centre, *args, **kwargs)
+    tape = input.tape
+    expected = tape.activations.expected_maxima or tape.nodes is None
+    if expected and not tape.activations.by_tangent:
+        result = _expected(num, function, input, mean.shape, *args, **kwargs)
         return (result, indices) if with_indices else result
+    where, shape = indices.flatten(-num), input.centre.shape
 
-    return apply
+    def back(t: Tensor) -> Tensor:
+        flat = t.new_zeros(shape).flatten(-num)
+        return flat.scatter_add(-1, where, t.flatten(-num)).reshape(shape)
+
+    variance = input.variance.flatten(-num).gather(-1, where).reshape(mean.shape)
+    result = mapped("max_pool", input, mean, variance, back, back)
+    return (result, indices) if with_indices else result
 
 
-for _name in ("max_pool", "adaptive_max_pool"):
-    for _num in (1, 2, 3):
-        _function = getattr(F, f"{_name}{_num}d_with_indices")
-        rule(_function)(_largest(_num, _function, with_indices=True))
-        rule(getattr(F, f"{_name}{_num}d"))(_largest(_num, _function, with_indices=False))
+for _num in (1, 2, 3):
+    rule(getattr(F, f"avg_pool{_num}d"))(partial(_average_pool, _num))
+    rule(getattr(F, f"adaptive_avg_pool{_num}d"))(partial(_adaptive, _num))
+    for _name in (f"max_pool{_num}d", f"adaptive_max_pool{_num}d"):
+        _function = getattr(F, f"{_name}_with_indices")
+        rule(_function)(partial(_largest, _num, _function, True))
+        rule(getattr(F, _name))(partial(_largest, _num, _function, False))
 
 
 _INTERPOLATED = {"linear": 1, "bilinear": 2, "trilinear": 3}

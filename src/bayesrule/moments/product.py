@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -23,11 +24,10 @@ Adjoint: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Bilinear:
-    """A map that is linear in each of two arguments, and its adjoints.
+    """A map `apply(left, right, bias)` that is linear in both arguments, and its adjoints.
 
-    `apply(left, right, bias)` is the map. `to_left(result, left, right)` is the adjoint of
-    `left → apply(left, right)`, `to_right` that in the other argument, and `to_bias(result)` that
-    of adding the bias; None if there is none.
+    `to_left` is the adjoint of `left → apply(left, right)`, `to_right` that in the other argument,
+    and `to_bias` that of adding the bias; None if there is none.
     """
 
     name: str
@@ -90,17 +90,29 @@ def linear(input: Any, weight: Any, bias: Any = None) -> GaussianTensor:
     return product(LINEAR, input, weight, bias)
 
 
-def convolution(
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    transposed: bool = False,
-    output_padding: Sequence[int] | None = None,
-) -> Bilinear:
-    """A convolution of any dimension, plain or transposed, with bias."""
-    extra = list(output_padding or [0] * len(stride))
-    options = list(stride), list(padding), list(dilation), transposed, extra, groups
+def each(value: Any, num: int) -> list[int]:
+    """One number for each dimension."""
+    values = list(value) if isinstance(value, Sequence) else [value]
+    return values * num if len(values) == 1 else values
+
+
+def _padding(padding: Any, weight: Tensor, dilation: list[int], num: int) -> list[int]:
+    """The padding as numbers; torch also takes it as a word."""
+    if padding == "valid":
+        return [0] * num
+    if padding != "same":
+        return each(padding, num)
+    reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    if any(r % 2 for r in reach):
+        raise ValueError(
+            f"padding='same' with kernels of even size {tuple(weight.shape[2:])} pads one side "
+            "more than the other, which has no moment rule; give the padding as numbers."
+        )
+    return [r // 2 for r in reach]
+
+
+def convolution(*options: Any) -> Bilinear:
+    """A convolution with bias, by the options of `torch.convolution` in its order."""
     backward = torch.ops.aten.convolution_backward
     return Bilinear(
         "convolution",
@@ -109,3 +121,32 @@ def convolution(
         lambda *tensors: backward(*tensors, None, *options, [False, True, False])[1],
         lambda result: result.transpose(0, 1).flatten(1).sum(1),
     )
+
+
+_DEFAULTS = {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}
+_PLAIN = ("stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("stride", "padding", "output_padding", "groups", "dilation")
+
+
+def _convolution(
+    num: int, transposed: bool, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
+) -> GaussianTensor:
+    """A convolution in `num` dimensions, with torch's options in its order."""
+    if input.ndim != num + 2:
+        raise ValueError(
+            f"A convolution in {num} dimensions needs examples and channels first, "
+            f"{num + 2} axes, got {tuple(input.shape)}."
+        )
+    names = _TRANSPOSED if transposed else _PLAIN
+    options = _DEFAULTS | dict(zip(names, args, strict=False)) | kwargs
+    stride, dilation, extra = (
+        each(options[name], num) for name in ("stride", "dilation", "output_padding")
+    )
+    padding = _padding(options["padding"], weight, dilation, num)
+    op = convolution(stride, padding, dilation, transposed, extra, options["groups"])
+    return product(op, input, weight, bias)
+
+
+for _num in (1, 2, 3):
+    rule(getattr(F, f"conv{_num}d"))(partial(_convolution, _num, False))
+    rule(getattr(F, f"conv_transpose{_num}d"))(partial(_convolution, _num, True))

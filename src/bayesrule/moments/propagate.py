@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from bayesrule.moments.tensor import Activations, GaussianTensor, NoRule, Tape, parts
 from bayesrule.tensors import vectors
-from bayesrule.tensors.network import Inputs, Network
+from bayesrule.tensors.network import Inputs, Network, num_examples
+from bayesrule.tensors.unfit import check_outputs, refuse_where
 from bayesrule.types import Params
 
 
@@ -31,6 +32,7 @@ class Propagation:
     ) -> GaussianTensor:
         """The Gaussian outputs; a weight without a variance is taken as known."""
         outputs = self.run(mean, variance, buffers, x, training=training)
+        check_outputs(outputs, num_examples(x))
         if not isinstance(outputs, GaussianTensor):
             raise TypeError(
                 "The network's output does not depend on its uncertain weights in a way that "
@@ -49,7 +51,7 @@ class Propagation:
         try:
             return self.network({**mean, **self.weights}, buffers, inputs, training=training)
         except (NoRule, FloatingPointError) as problem:
-            layer = _layer(problem.__traceback__, self.network.model)
+            layer = _layer(problem.__traceback__)
             raise type(problem)(f"{problem}{layer}") from problem
 
     def _leaves(self, x: Any) -> Any:
@@ -68,26 +70,17 @@ class Propagation:
     ) -> tuple[Params, Params]:
         """The same, but those of several weights may share memory; `vectors.apart` copies them."""
         self.tape.back(outputs, delta, eta)
-        return self._learned(0), self._learned(1)
-
-    def _learned(self, which: int) -> Params:
-        """δ (0) or η (1) of every weight."""
-        learned: Params = {}
+        first: Params = {}
+        second: Params = {}
         for name, weight in self.weights.items():
-            assert weight.node is not None
-            value = (weight.node.delta, weight.node.eta)[which]
-            learned[name] = torch.zeros_like(weight.centre) if value is None else value
-        return learned
+            node = weight.node
+            assert node is not None
+            first[name] = torch.zeros_like(weight.centre) if node.delta is None else node.delta
+            second[name] = torch.zeros_like(weight.centre) if node.eta is None else node.eta
+        return first, second
 
     def explain(
-        self,
-        mean: Params,
-        variance: Params,
-        buffers: Params,
-        x: Inputs,
-        y: Tensor,
-        *,
-        training: bool,
+        self, mean: Params, variance: Params, buffers: Params, x: Any, y: Tensor, *, training: bool
     ) -> Never:
         """Raises the reason why a pass gave numbers that are not finite, by running it again.
 
@@ -130,26 +123,19 @@ class _CheckedTape(Tape):
 
 def _refuse_inputs(x: Tensor) -> None:
     centre, variance, _ = parts(x)
-    bad = ~centre.isfinite() if variance is None else ~(centre.isfinite() & variance.isfinite())
-    if not bad.any():
-        return
-    axis, what = (1, "columns") if bad.ndim == 2 else (0, "examples")
-    places = bad.transpose(0, axis).flatten(1).any(1) if bad.ndim > 1 else bad
-    numbers = places.nonzero().flatten().tolist()
-    shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
-    raise ValueError(
-        f"The inputs are not finite in {what} {shown} ({int(bad.sum())} numbers that are NaN or "
-        "infinite in all). Fill them in or drop them; only targets may be missing."
-    )
+    sound = centre.isfinite() if variance is None else centre.isfinite() & variance.isfinite()
+    refuse_where("The inputs", ~sound)
 
 
-def _layer(trace: TracebackType | None, model: nn.Module) -> str:
-    """The innermost module of a traceback, in words."""
-    names = {id(module): name for name, module in model.named_modules()}
+def _layer(trace: TracebackType | None) -> str:
+    """The innermost module of a traceback, in words; the outermost one is the whole."""
+    names: dict[int, str] = {}
     words = ""
     while trace is not None:
         module = trace.tb_frame.f_locals.get("self")
-        if names.get(id(module)):
-            words = f" (Layer '{names[id(module)]}', {type(module).__name__}.)"
+        if isinstance(module, nn.Module):
+            names = names or {id(part): name for name, part in module.named_modules()}
+            if names.get(id(module)):
+                words = f" (Layer '{names[id(module)]}', {type(module).__name__}.)"
         trace = trace.tb_next
     return words

@@ -1,22 +1,66 @@
-"""Moments of any scalar function of a Gaussian, by its tangent or by Gauss-Hermite quadrature."""
+"""Moments of any scalar function of a Gaussian, by its tangent or by Gauss-Hermite quadrature.
+
+Elementwise arithmetic runs one block at a time, so that intermediate results stay in the cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from bayesrule.moments.blocks import differentiated, in_blocks
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 Scalar: TypeAlias = Callable[[Tensor], Tensor]
 """An elementwise function."""
 
 Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Mean, variance and slope `J = cov(φ(z), z) / Var z`."""
+
+
+_BLOCK = 1 << 16
+
+
+def in_blocks(
+    function: Callable[..., Sequence[Tensor]], *inputs: Tensor, num: int, writes: bool = False
+) -> tuple[Tensor, ...]:
+    """`function(*inputs)`, an elementwise function with `num` results, computed in blocks.
+
+    On a CPU a dozen operations on a large tensor read and write memory a dozen times; block by
+    block they do so once. Small tensors, other devices, and tensors that are traced, mapped or
+    differentiated are not split. A function that `writes` takes tensors for its results as `out=`.
+    """
+    if not _worth_it(inputs):
+        return tuple(function(*inputs))
+    results = tuple(torch.empty_like(inputs[0]) for _ in range(num))
+    rows = zip(*(t.view(-1).split(_BLOCK) for t in (*inputs, *results)), strict=True)
+    for row in rows:
+        block, outs = row[: len(inputs)], row[len(inputs) :]
+        if writes:
+            function(*block, out=outs)
+            continue
+        for out, value in zip(outs, function(*block), strict=True):
+            out.copy_(value)
+    return results
+
+
+def differentiated(*inputs: Tensor) -> bool:
+    """Whether autograd records operations on any of the tensors, so that none may be in place."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+
+
+def _worth_it(inputs: Sequence[Tensor]) -> bool:
+    first = inputs[0]
+    if first.device.type != "cpu" or first.numel() <= 2 * _BLOCK:
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    if differentiated(*inputs) or any(wrapped(t) for t in inputs):
+        return False
+    alike = all(t.shape == first.shape and t.dtype == first.dtype for t in inputs)
+    return alike and all(t.is_contiguous() for t in inputs) and _get_current_dispatch_mode() is None
 
 
 @lru_cache
@@ -26,16 +70,21 @@ def nodes(num: int) -> tuple[tuple[float, float], ...]:
     return tuple(zip(points.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
+@lru_cache
+def evenly(num: int, reach: float) -> tuple[tuple[float, float], ...]:
+    """The same with points at equal distances up to ± `reach`: the trapezoidal rule.
+
+    Its error falls exponentially with the distance over the scale of f, wherever f is steep.
+    """
+    points = np.linspace(-reach, reach, num)
+    weights = np.exp(-0.5 * points**2)
+    return tuple(zip(points.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
 def tangent(function: Scalar, m: Tensor) -> tuple[Tensor, Tensor]:
     """`φ(m)` and `φ'(m)`, elementwise."""
     value, back, *_ = torch.func.vjp(function, m)
     return value, back(torch.ones_like(m))[0]
-
-
-def tangent_moments(function: Scalar, m: Tensor, s: Tensor) -> Triple:
-    """`μ = φ(m)`, `J = φ'(m)`, `σ² = J² s`."""
-    value, slope = tangent(function, m)
-    return value, slope.square() * s, slope
 
 
 def positive(variance: Tensor) -> Tensor:
@@ -56,7 +105,12 @@ def quadrature(function: Scalar, m: Tensor, s: Tensor, num: int = 20) -> Triple:
     tensors like m, however large `num` is. Mean and variance can be differentiated once.
     """
     if differentiated(m, s) and not function(m.detach()).requires_grad:
-        return _differentiable(function, m, s, num)
+        # Derivatives are computed along with the values: autograd would keep the values of φ at all
+        # nodes. Only for functions without weights, whose gradients it would have to find.
+        values = in_blocks(partial(_values, function, num=num), m.detach(), s.detach(), num=7)
+        mean, variance, slope, mean_by_m, mean_by_s, variance_by_m, variance_by_s = values
+        mean = with_slopes(mean, (m, mean_by_m), (s, mean_by_s))
+        return mean, with_slopes(variance, (m, variance_by_m), (s, variance_by_s)), slope
     std = positive(s).sqrt()
     value, derivative = tangent(function, m)
     # Differences from φ(m) are summed, so that nothing large cancels, unless φ(m) is infinite.
@@ -71,11 +125,11 @@ def quadrature(function: Scalar, m: Tensor, s: Tensor, num: int = 20) -> Triple:
     variance = torch.where(second.isinf(), second, second - first.square())
     slope = torch.where(second.isinf(), second, cross / std)
     # There values at the nodes differ by little more than rounding errors, φ and tangent by less.
-    slope = torch.where(s < _little(m.dtype), derivative, slope)
+    slope = torch.where(s < little(m.dtype), derivative, slope)
     return start + first, at_least_linear(variance, slope, s), slope
 
 
-def _little(dtype: torch.dtype) -> float:
+def little(dtype: torch.dtype) -> float:
     """The variance below which φ and its tangent differ by less than rounding errors."""
     return torch.finfo(dtype).eps ** (2 / 3)
 
@@ -99,7 +153,7 @@ def _values(function: Scalar, m: Tensor, s: Tensor, num: int) -> tuple[Tensor, .
 
     `∂μ/∂m = E φ'`, `∂μ/∂s = E[φ' t] / 2√s`, `∂σ²/∂m = 2 Cov(φ, φ')`, `∂σ²/∂s = Cov(φ, φ' t) / √s`.
     """
-    std = s.clamp_min(_little(m.dtype)).sqrt()
+    std = s.clamp_min(little(m.dtype)).sqrt()
     start = function(m)
     first = rise = lean = joint = tilt = torch.zeros_like(m)
     for point, weight in nodes(num):
@@ -116,15 +170,3 @@ def _values(function: Scalar, m: Tensor, s: Tensor, num: int) -> tuple[Tensor, .
     in_mean = rise, lean / (2.0 * std)
     in_variance = 2.0 * (joint - first * rise), (tilt - first * lean) / std
     return *quadrature(function, m, s, num), *in_mean, *in_variance
-
-
-def _differentiable(function: Scalar, m: Tensor, s: Tensor, num: int) -> Triple:
-    """The same, with derivatives that are computed along with the values.
-
-    Autograd would keep the values of φ at all nodes. Only for functions without weights, whose
-    gradients it would have to find.
-    """
-    values = in_blocks(partial(_values, function, num=num), m.detach(), s.detach(), num=7)
-    mean, variance, slope, mean_by_m, mean_by_s, variance_by_m, variance_by_s = values
-    mean = with_slopes(mean, (m, mean_by_m), (s, mean_by_s))
-    return mean, with_slopes(variance, (m, variance_by_m), (s, variance_by_s)), slope

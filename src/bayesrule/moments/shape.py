@@ -1,27 +1,36 @@
-"""Operations that only move elements: reshaping, transposing, converting, repeating.
+"""Operations that only move elements: reshaping, converting, picking, joining, splitting.
 
 Each element of a result is one element of its source, so means and variances move alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from bayesrule.moments.tensor import GaussianTensor, Map, NoRule, mapped, parts, rule
+from bayesrule.moments.tensor import (
+    GaussianTensor,
+    Innovation,
+    Map,
+    NoRule,
+    full_parts,
+    mapped,
+    parts,
+    rule,
+    summed_like,
+    tape_of,
+)
 
 
 def adjoint(move: Map, shape: torch.Size) -> Map:
     """The adjoint of a linear map from tensors of a shape, by autograd at zero."""
-
-    def back(t: Tensor) -> Tensor:
-        return torch.func.vjp(move, t.new_zeros(shape))[1](t)[0]
-
-    return back
+    return lambda t: torch.func.vjp(move, t.new_zeros(shape))[1](t)[0]
 
 
 def moved(name: str, x: GaussianTensor, move: Map, back: Map | None = None) -> GaussianTensor:
@@ -36,51 +45,49 @@ def both(name: str) -> list[Any]:
     return [one for one in candidates if one is not None]
 
 
-def _reshaped(name: str) -> Callable[..., GaussianTensor]:
-    """The rule of a method that keeps the order of the elements."""
+def moving(
+    name: str,
+    back: Callable[[Map, torch.Size], Map] = adjoint,
+    function: Callable[..., Tensor] | None = None,
+) -> Callable[..., GaussianTensor]:
+    """The rule of a function, torch's of this name if None, that only moves elements.
+
+    `back` makes the adjoint from the move and the shape of the input.
+    """
+    plain = both(name)[0] if function is None else function
 
     def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
-        before = input.centre.shape
-        reshape = methodcaller(name, *args, **kwargs)
-        return moved(name, input, reshape, lambda t: t.reshape(before))
+        def move(t: Tensor) -> Tensor:
+            return plain(t, *args, **kwargs)
+
+        return moved(name, input, move, back(move, input.centre.shape))
 
     return apply
+
+
+def _same_order(move: Map, shape: torch.Size) -> Map:
+    return methodcaller("reshape", shape)
 
 
 for _name in ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel"):
-    rule(*both(_name))(_reshaped(_name))
+    rule(*both(_name))(moving(_name, _same_order))
 # A view of a Gaussian may be of strided memory (channels last), where only reshape works.
-rule(Tensor.view)(_reshaped("reshape"))
+rule(Tensor.view)(moving("reshape", _same_order))
+rule(Tensor.view_as, Tensor.reshape_as)(lambda input, other: input.reshape(other.shape))
 
 
-@rule(Tensor.view_as, Tensor.reshape_as)
-def reshape_as(input: GaussianTensor, other: Tensor) -> GaussianTensor:
-    before, shape = input.centre.shape, other.shape
-    return moved("reshape", input, lambda t: t.reshape(shape), lambda t: t.reshape(before))
-
-
-def _own_inverse(name: str) -> Callable[..., GaussianTensor]:
-    """The rule of a method that undoes itself when it is called twice."""
-
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
-        turn = methodcaller(name, *args, **kwargs)
-        return moved(name, input, turn, turn)
-
-    return apply
+def _own_inverse(move: Map, shape: torch.Size) -> Map:
+    return move
 
 
 for _name in ("transpose", "swapaxes", "swapdims", "t", "adjoint", "flip", "fliplr", "flipud"):
-    rule(*both(_name))(_own_inverse(_name))
-
-
-def _transposed(name: str) -> Callable[..., GaussianTensor]:
-    """The rule of an attribute that is the transposed tensor."""
-    turn = attrgetter(name)
-    return lambda input, *_: moved(name, input, turn, turn)
-
-
+    rule(*both(_name))(moving(_name, _own_inverse))
 for _name in ("T", "mT", "H", "mH"):
-    rule(getattr(Tensor, _name).__get__)(_transposed(_name))
+    rule(getattr(Tensor, _name).__get__)(moving(_name, _own_inverse, attrgetter(_name)))
+# Repeated along axes of length one; the copies are taken as independent of each other.
+_expand = moving("expand", lambda move, shape: methodcaller("sum_to_size", shape))
+rule(Tensor.expand, *both("broadcast_to"))(_expand)
+rule(Tensor.expand_as)(lambda input, other: input.expand(other.shape))
 
 
 @rule(*both("permute"))
@@ -97,15 +104,6 @@ def movedim(input: GaussianTensor, source: Any, destination: Any) -> GaussianTen
     """Axes moved to other positions."""
     there, back = (source, destination), (destination, source)
     return moved("movedim", input, lambda t: t.movedim(*there), lambda t: t.movedim(*back))
-
-
-@rule(Tensor.expand, Tensor.expand_as, Tensor.broadcast_to, torch.broadcast_to)
-def expand(input: GaussianTensor, *sizes: Any, **kwargs: Any) -> GaussianTensor:
-    """Repeated along axes of length one; the copies are taken as independent of each other."""
-    before, shape = input.centre.shape, (*sizes, *kwargs.values())
-    if isinstance(shape[0], Tensor):
-        shape = tuple(shape[0].shape)
-    return moved("expand", input, lambda t: t.expand(*shape), lambda t: t.sum_to_size(before))
 
 
 @rule(Tensor.contiguous, Tensor.clone, torch.clone)
@@ -125,38 +123,187 @@ def detach(input: GaussianTensor) -> GaussianTensor:
     return GaussianTensor(input.centre.detach(), input.variance.detach(), input.tape, None)
 
 
-def _converted(name: str) -> Callable[..., GaussianTensor]:
-    """The rule of a method that changes the type or the device."""
-
-    def apply(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
-        plain = [parts(one)[0] for one in args]
-        named = {key: parts(one)[0] for key, one in kwargs.items()}
-        convert = methodcaller(name, *plain, **named)
-        mean = convert(input.centre)
-        if mean is input.centre:
-            return input
-        if not mean.is_floating_point():
-            raise NoRule(
-                f"A Gaussian tensor cannot become {mean.dtype}: Gaussians are real numbers. "
-                "Use a floating type."
-            )
-        like = input.centre
-        return moved(name, input, convert, lambda t: t.to(like.device, like.dtype))
-
-    return apply
+def _converted(name: str, input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
+    """A Gaussian tensor of another type or on another device, by the method of this name."""
+    plain = [parts(one)[0] for one in args]
+    named = {key: parts(one)[0] for key, one in kwargs.items()}
+    convert, like = methodcaller(name, *plain, **named), input.centre
+    mean = convert(like)
+    if mean is like:
+        return input
+    if not mean.is_floating_point():
+        raise NoRule(
+            f"A Gaussian tensor cannot become {mean.dtype}: Gaussians are real numbers. "
+            "Use a floating type."
+        )
+    return moved(name, input, convert, lambda t: t.to(like.device, like.dtype))
 
 
 for _name in ("to", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda"):
-    rule(getattr(Tensor, _name))(_converted(_name))
+    rule(getattr(Tensor, _name))(partial(_converted, _name))
 
 
-def _formed(name: str) -> Callable[..., Tensor]:
-    """The rule of a function that only asks for shape and type: the result is a plain tensor."""
-    function = both(name)[-1]
-    return lambda input, *args, **kwargs: function(input.centre, *args, **kwargs)
+def _formed(function: Any, input: GaussianTensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A plain tensor from a function that only asks for shape and type."""
+    return function(input.centre, *args, **kwargs)
 
 
-for _kind in ("zeros", "ones", "empty", "full", "rand", "randn"):
-    rule(getattr(torch, f"{_kind}_like"))(_formed(f"{_kind}_like"))
-for _kind in ("zeros", "ones", "empty", "full", "tensor"):
-    rule(getattr(Tensor, f"new_{_kind}"))(_formed(f"new_{_kind}"))
+for _name in (
+    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like",
+    "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor",
+):  # fmt: skip
+    rule(*both(_name))(partial(_formed, both(_name)[0]))
+
+
+def _basic(index: Any) -> bool:
+    """Whether an index names each element once: whole numbers, slices, None and an ellipsis."""
+    indices = index if isinstance(index, tuple) else (index,)
+    return all(one is None or one is Ellipsis or type(one) in (int, slice) for one in indices)
+
+
+@rule(Tensor.__getitem__)
+def getitem(input: GaussianTensor, index: Any) -> GaussianTensor:
+    """Some elements, by numbers, slices, index tensors or masks."""
+    before = input.centre.shape
+
+    def back(t: Tensor) -> Tensor:
+        result = t.new_zeros(before)
+        result[index] = t
+        return result
+
+    return moved("getitem", input, lambda t: t[index], back if _basic(index) else None)
+
+
+for _name in (
+    "narrow", "select", "index_select", "gather", "take_along_dim", "roll", "rot90", "tile",
+    "diagonal", "tril", "triu", "masked_select", "pixel_shuffle", "pixel_unshuffle",
+    "channel_shuffle", "select_copy", "repeat_interleave", "repeat", "unfold",
+):  # fmt: skip
+    rule(*both(_name))(moving(_name))
+rule(F.unfold)(moving("unfold", function=F.unfold))
+
+
+@rule(F.embedding)
+def embedding(
+    input: Tensor, weight: GaussianTensor, padding_idx: int | None = None, **options: Any
+) -> GaussianTensor:
+    """Row `input` of the table; innovations of the same row add up, the padding row has none."""
+    max_norm, by_frequency = options.get("max_norm"), options.get("scale_grad_by_freq", False)
+    if max_norm is not None or by_frequency:
+        raise ValueError(
+            f"An embedding with max_norm={max_norm}, scale_grad_by_freq={by_frequency} has no "
+            "moment rule: both change what the weights learn. Leave them out."
+        )
+    rows = weight.centre.shape[0]
+    padding = -1 if padding_idx is None else padding_idx % rows
+
+    def back(t: Tensor) -> Tensor:
+        return torch.ops.aten.embedding_dense_backward(t, input, rows, padding, False)
+
+    return moved("embedding", weight, lambda t: F.embedding(input, t), back)
+
+
+@rule(F.pad)
+def pad(
+    input: GaussianTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> GaussianTensor:
+    """Padding with a number, which has no variance, or with elements of the input."""
+    if mode != "constant":
+        return moved("pad", input, lambda t: F.pad(t, pad, mode))
+    back = partial(F.pad, pad=[-one for one in pad])
+    mean, variance = F.pad(input.centre, pad, value=value), F.pad(input.variance, pad)
+    return mapped("pad", input, mean, variance, back, back)
+
+
+@rule(torch.where)
+def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
+    """Elements of one tensor or another, as a plain condition says."""
+    tape = tape_of(input, other)
+    (x, sx, nx), (y, sy, ny) = parts(input), parts(other)
+    mean = torch.where(condition, x, y)
+    variance = torch.where(condition, 0.0 if sx is None else sx, 0.0 if sy is None else sy)
+
+    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
+        def to(like: Any, mask: Tensor) -> Innovation:
+            first, second = (summed_like(t.where(mask, 0.0), like) for t in (delta, eta))
+            return first, second
+
+        return None if nx is None else to(x, condition), None if ny is None else to(y, ~condition)
+
+    return tape.result("where", mean, variance.to(mean.dtype), (nx, ny), to_sources)
+
+
+# A number without variance where the mask is true.
+rule(*both("masked_fill"))(lambda input, mask, value: where(mask, value, input))
+
+Join = Callable[[Sequence[Tensor]], Tensor]
+"""One tensor from several."""
+
+Split = Callable[[Tensor], Sequence[Tensor]]
+"""Several tensors from one."""
+
+
+def _joined(name: str, tensors: Sequence[Any], join: Join, split: Split) -> GaussianTensor:
+    """Tensors put together, plain ones as Gaussians without variance; `split` undoes `join`."""
+    means, variances, nodes = zip(*(full_parts(one) for one in tensors), strict=True)
+
+    def to_sources(delta: Tensor, eta: Tensor) -> list[Innovation]:
+        pieces = zip(split(delta), split(eta), means, strict=True)
+        return [(d.to(m.dtype), e.to(m.dtype)) for d, e, m in pieces]
+
+    return tape_of(*tensors).result(name, join(means), join(variances), nodes, to_sources)
+
+
+@rule(torch.cat, torch.concat, torch.concatenate)
+def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> GaussianTensor:
+    """Tensors one after the other along an axis."""
+    along = dim if axis is None else axis
+    lengths = [one.shape[along] for one in tensors]
+    return _joined("cat", tensors, partial(torch.cat, dim=along), lambda t: t.split(lengths, along))
+
+
+@rule(torch.stack)
+def stack(tensors: Sequence[Any], dim: int = 0) -> GaussianTensor:
+    """Tensors side by side along a new axis."""
+    return _joined("stack", tensors, partial(torch.stack, dim=dim), lambda t: t.unbind(dim))
+
+
+def _vectors_stacked(dim: int, tensors: Sequence[Any]) -> GaussianTensor:
+    """Tensors one after the other along an axis, vectors as rows (0) or columns (1)."""
+    return cat([one.unsqueeze(dim) if one.ndim == 1 else one for one in tensors], dim)
+
+
+rule(torch.hstack)(lambda tensors: cat(tensors, 0 if tensors[0].ndim == 1 else 1))
+rule(torch.vstack)(partial(_vectors_stacked, 0))
+rule(torch.column_stack)(partial(_vectors_stacked, 1))
+
+
+def _pieces(name: str, x: GaussianTensor, split: Split, join: Join) -> tuple[GaussianTensor, ...]:
+    """The pieces of a tensor; their innovations go back together, as one tensor."""
+
+    def to_whole(learned: list[Innovation]) -> tuple[Innovation]:
+        deltas, etas = zip(*learned, strict=True)
+        return ((join(deltas), join(etas)),)
+
+    moments = list(zip(split(x.centre), split(x.variance), strict=True))
+    return tuple(x.tape.results(name, moments, (x.node,), to_whole))
+
+
+def _cut(
+    name: str, input: GaussianTensor, *args: Any, dim: int = 0, **sizes: Any
+) -> tuple[GaussianTensor, ...]:
+    """The pieces by a method that cuts a tensor along an axis; their sizes may be named."""
+    size, axis, *_ = *sizes.values(), *args, dim
+    cut = methodcaller(name, size, axis)
+    return _pieces(name, input, cut, partial(torch.cat, dim=axis))
+
+
+for _name in ("split", "chunk", "tensor_split"):
+    rule(*both(_name))(partial(_cut, _name))
+rule(*both("split_with_sizes"))(partial(_cut, "split"))
+
+
+@rule(*both("unbind"))
+def unbind(input: GaussianTensor, dim: int = 0) -> tuple[GaussianTensor, ...]:
+    """Each slice along an axis; also what a loop over a tensor gives."""
+    return _pieces("unbind", input, methodcaller("unbind", dim), partial(torch.stack, dim=dim))

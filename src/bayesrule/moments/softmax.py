@@ -1,7 +1,13 @@
 """Probabilities of Gaussian scores: softmax and Remax.
 
-Both are ratios `A_i = M_i / T`, `T = Σ M_j`, of positive quantities (`M = e^z` or `max(z, 0)`), and
-M and T are taken as jointly log-normal. With `r = E M / E T`, `a = Var M / (E M)²` and
+A probability of softmax is a sigmoid of a difference, `A_i = σ(z_i − L_i)` with
+`L_i = ln Σ_{j≠i} e^{z_j}`, and these two are independent. L is taken as Gaussian (`log_sums.py`),
+so that the moments are those of a sigmoid. By Stein's lemma the slopes are
+`J_ii = E[A_i (1 − A_i)]` and `J_ij = −E[A_i A_j]`, which is taken as `−J_ii E A_j / (1 − E A_i)`:
+as in truth, rows add up to zero.
+
+Remax is the ratio `A_i = M_i / T`, `T = Σ M_j`, of positive quantities `M = max(z, 0)`, and M and T
+are taken as jointly log-normal. With `r = E M / E T`, `a = Var M / (E M)²` and
 `b = Var T / (E T)²`, so that `s_lnM = ln(1 + a)`, `s_lnT = ln(1 + b)` and `c = ln(1 + r a)`,
 
     E A ∝ r (1 + b) / (1 + r a),
@@ -14,16 +20,22 @@ which is what `s_A = s_lnM + s_lnT − 2c` gives, without its cancellation: no t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.arithmetic import neg
-from bayesrule.moments.choices import LocallyLinear
 from bayesrule.moments.closed_forms import matched_relu
-from bayesrule.moments.quadrature import Triple, positive
+from bayesrule.moments.log_sums import averaged, log_sums_of_others, placed
+from bayesrule.moments.quadrature import (
+    Triple,
+    at_least_linear,
+    evenly,
+    in_blocks,
+    positive,
+    quadrature,
+)
 from bayesrule.moments.shape import movedim
 from bayesrule.moments.tensor import GaussianTensor, mapped, rule
 
@@ -44,7 +56,9 @@ def remax_moments(m: Tensor, s: Tensor) -> Triple:
 
     The slope is `cov(A_i, z_i) / s_i`. Means add up to one.
     """
+    # Logarithms of ratios need floors: a score that is below zero for sure has no moments.
     top, spread, cdf = matched_relu(m, s)
+    top, spread = top.clamp_min(1e-6), spread.clamp_min(1e-6)
     total = top.sum(-1, keepdim=True)
     r, q = top / total, _others(top) / total
     a = spread / top.square()
@@ -59,32 +73,48 @@ def remax_moments(m: Tensor, s: Tensor) -> Triple:
     return mean, variance, torch.minimum((variance * s).sqrt(), covariance) / positive(s)
 
 
+# Points at equal distances: for a sigmoid of a wide Gaussian they are better than Gauss's.
+_EVEN = evenly(21, 5.0)
+
+
+def _sigmoid(m: Tensor, s: Tensor) -> Triple:
+    """Mean, variance and slope of `σ(z)`; 1 % of the variance at a standard deviation of 7."""
+    points, weights = placed(_EVEN, m.dtype, m.device)
+    std = positive(s).sqrt().unsqueeze(-1)
+    p = torch.sigmoid(torch.addcmul(m.unsqueeze(-1), std, points))
+    mean, slope = averaged(p, weights), averaged(p * (1.0 - p), weights)
+    variance = averaged((p - mean.unsqueeze(-1)).square(), weights)
+    return mean, at_least_linear(variance, slope, s), slope
+
+
 def softmax_moments(m: Tensor, s: Tensor) -> Triple:
     """Mean, variance and slope of `e^{z_i} / Σ e^{z_j}` over the last axis, z ~ N(m, s).
 
-    The slope is `cov(A_i, z_i) / s_i = μ_i (1 − c_i / s_i)`. Means add up to one. A variance that
-    overflows is infinite.
+    The slope is `cov(A_i, z_i) / s_i = E[A_i (1 − A_i)]`. Means add up to one.
     """
-    log_mean, log_ratio, share = _log_normal(m, s)
-    mean = log_mean.exp()
-    return mean, positive((2.0 * log_mean + log_ratio).exp()), mean * (1.0 - share)
+    log_sum, spread = log_sums_of_others(m, s)
+    mean, variance, slope = in_blocks(_sigmoid, m - log_sum, s + spread, num=3)
+    # What is rare has a variance in proportion to its mean.
+    total = mean.sum(-1, keepdim=True)
+    mean = mean / total
+    # A quantity in [0, 1] has at most the variance μ (1 − μ).
+    bounded = torch.minimum(variance / total, positive(mean * _others(mean)))
+    return mean, bounded, slope / total
 
 
-def _log_normal(m: Tensor, s: Tensor) -> Triple:
-    """`ln E A`, `ln(e^{s_A} − 1)` and the share `c / s` of each score in the logarithm of the sum.
+def log_normal_means(m: Tensor, s: Tensor) -> Tensor:
+    """Means of softmax with `e^z` and their sum as jointly log-normal, which attention takes.
 
-    All in logarithms, since `a = e^s − 1` alone overflows at s = 88 (float32).
+    They favour scores of large variance more than the true means do. With the true ones, scores
+    that are not known yet say nothing, and attention does not begin to learn. In logarithms, since
+    `e^s` alone overflows at s = 88 (float32).
     """
     log_r = torch.log_softmax(m + 0.5 * s, -1)
     q = _others(log_r.exp())
-    w = -torch.expm1(-s)
-    # s − c, where c = ln(1 + r (e^s − 1)) = ln(q + r e^s) = s + ln(1 − q w)
-    small = -torch.log1p(-q * w)
+    # s − c, where c = ln(1 + r (e^s − 1)) = ln(q + r e^s)
+    small = -torch.log1p(q * torch.expm1(-s))
     gap = torch.where(s < 1.0, small, s - torch.logaddexp(q.log(), log_r + s))
-    rest = _others((2.0 * log_r + s).exp() * w)
-    log_ratio = 2.0 * gap - s + (w * q.square() + rest).log()
-    log_mean = torch.log_softmax(log_r + gap - s, -1)
-    return log_mean, log_ratio, 1.0 - gap / positive(s)
+    return torch.softmax(log_r + gap - s, -1)
 
 
 def _coupled(
@@ -104,39 +134,29 @@ def _coupled(
     return mapped(name, x, mean, variance, back, back_squares)
 
 
-def _bounded(mean: Tensor, variance: Tensor) -> Tensor:
-    """A quantity in [0, 1] has at most the variance `μ (1 − μ)`; what overflowed stays infinite."""
-    bound = positive(mean * (1.0 - mean))
-    return torch.where(variance.isinf(), variance, torch.minimum(variance, bound))
-
-
 def _softmax(x: GaussianTensor) -> GaussianTensor:
     """Over the last axis.
 
     Locally linear by the whole Jacobian `J_ij = p_i (1[i = j] − p_j)`: its diagonal `p (1 − p)`
     alone, which TAGI takes, misses a third of the variance and all innovations of other scores.
-    Moment-matched in closed form, with `J_ij = μ_i (1[i = j] − c_j / s_j)`.
     """
     m, s = x.centre, x.variance
-    if isinstance(x.tape.activations, LocallyLinear):
+    if x.tape.activations.by_tangent:
         p = torch.softmax(m, -1)
         return _coupled("softmax", x, p, p.square() * _linear_variance(p, s), p, p)
-    log_mean, log_ratio, share = _log_normal(m, s)
-    mean = log_mean.exp()
-    variance = _bounded(mean, positive((2.0 * log_mean + log_ratio).exp()))
-    return _coupled("softmax", x, mean, variance, share, mean)
+    mean, variance, slope = softmax_moments(m, s)
+    return _coupled("softmax", x, mean, variance, mean, slope / positive(_others(mean)))
 
 
 def _log_softmax(x: GaussianTensor) -> GaussianTensor:
-    """Over the last axis, `z − ln Σ e^z`: the Gaussian whose exponential softmax is taken to be."""
+    """Over the last axis, `ln σ(z_i − L_i)`, with the slopes `1[i = j] − E A_j`."""
     m, s = x.centre, x.variance
-    if isinstance(x.tape.activations, LocallyLinear):
+    if x.tape.activations.by_tangent:
         p, mean = torch.softmax(m, -1), torch.log_softmax(m, -1)
         return _coupled("log_softmax", x, mean, _linear_variance(p, s), p, torch.ones_like(p))
-    log_mean, log_ratio, share = _log_normal(m, s)
-    variance = positive(torch.logaddexp(torch.zeros_like(log_ratio), log_ratio))
-    mean = log_mean - 0.5 * variance
-    return _coupled("log_softmax", x, mean, variance, share, torch.ones_like(share))
+    log_sum, spread = log_sums_of_others(m, s)
+    mean, variance, slope = quadrature(F.logsigmoid, m - log_sum, s + spread)
+    return _coupled("log_softmax", x, mean, variance, 1.0 - slope, torch.ones_like(mean))
 
 
 def _linear_variance(p: Tensor, s: Tensor) -> Tensor:
@@ -144,34 +164,28 @@ def _linear_variance(p: Tensor, s: Tensor) -> Tensor:
     return (1.0 - p).square() * s + _others(p.square() * s)
 
 
-def _along(name: str, function: Callable[[GaussianTensor], GaussianTensor]) -> Callable[..., Any]:
-    """The rule of a function of the last axis for any axis."""
-
-    def apply(
-        input: GaussianTensor,
-        dim: int | None = None,
-        dtype: torch.dtype | None = None,
-        _stacklevel: int = 3,
-    ) -> GaussianTensor:
-        if dim is None:
-            raise TypeError(f"{name} of a Gaussian tensor needs the axis, as in {name}(x, dim=-1).")
-        if dtype not in (None, input.dtype):
-            raise TypeError(
-                f"{name} of a {input.dtype} Gaussian tensor cannot turn it into {dtype}; leave "
-                "dtype out, or run the network in that type."
-            )
-        if dim in (-1, input.ndim - 1):
-            return function(input)
-        return movedim(function(movedim(input, dim, -1)), -1, dim)
-
-    return rule(*(getattr(home, name) for home in (F, torch, Tensor, torch.special)))(apply)
+def _along(
+    name: str,
+    function: Callable[[GaussianTensor], GaussianTensor],
+    input: GaussianTensor,
+    dim: int | None = None,
+    dtype: torch.dtype | None = None,
+    _stacklevel: int = 3,
+) -> GaussianTensor:
+    """A function of the last axis along any axis."""
+    if dim is None:
+        raise TypeError(f"{name} of a Gaussian tensor needs the axis, as in {name}(x, dim=-1).")
+    if dtype not in (None, input.dtype):
+        raise TypeError(
+            f"{name} of a {input.dtype} Gaussian tensor cannot turn it into {dtype}; leave "
+            "dtype out, or run the network in that type."
+        )
+    if dim in (-1, input.ndim - 1):
+        return function(input)
+    return movedim(function(movedim(input, dim, -1)), -1, dim)
 
 
-softmax = _along("softmax", _softmax)
-log_softmax = _along("log_softmax", _log_softmax)
-
-
-@rule(F.softmin)
-def softmin(input: GaussianTensor, **options: Any) -> GaussianTensor:
-    """`softmax(−z)`."""
-    return softmax(neg(input), **options)
+for _name, _function in (("softmax", _softmax), ("log_softmax", _log_softmax)):
+    _homes = (F, torch, Tensor, torch.special)
+    rule(*(getattr(home, _name) for home in _homes))(partial(_along, _name, _function))
+rule(F.softmin)(lambda input, **options: F.softmax(-input, **options))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
-from bayesrule.moments.choices import Activations, MomentMatched
 from bayesrule.tensors.stand_in import StandIn
+
+Moments: TypeAlias = tuple[Tensor, Tensor]
+"""Mean and variance."""
 
 Innovation: TypeAlias = tuple[Tensor, Tensor]
 """`(δ, η)`: given what was observed, the mean is `m + s δ` and the variance `s + s² η`."""
@@ -21,18 +24,46 @@ Map: TypeAlias = Callable[[Tensor], Tensor]
 """A linear map of plain tensors."""
 
 
+@dataclass(frozen=True)
+class Activations:
+    """How Gaussians pass elementwise functions; `MomentMatched()` or `LocallyLinear()`.
+
+    In a normalising layer each output depends on all inputs through their mean and variance.
+    Innovations include that to first order. With `constant_statistics` they take both as constants,
+    as in the first papers on TAGI; deep residual nets then hardly learn, since much of what their
+    outputs ask for is lost in the normalisation, and weights grow without effect.
+
+    Max pooling passes the element with the largest mean on where innovations are to come back, as
+    TAGI does, and the expected maximum of independent Gaussians where nobody goes back, in
+    predictions; with `expected_maxima` always. A training step would take longer with it.
+    """
+
+    constant_statistics: bool = False
+    expected_maxima: bool = False
+    by_tangent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class LocallyLinear(Activations):
+    """`φ(z)` as its tangent at the mean: `μ = φ(m)`, `σ² = φ'(m)² s`."""
+
+    by_tangent = True
+
+
+@dataclass(frozen=True)
+class MomentMatched(Activations):
+    """`φ(z)` as the Gaussian of the same mean and variance, and the same covariance with z."""
+
+
 class Node:
     """A Gaussian tensor on the tape: what it was computed from and its innovation so far."""
 
-    __slots__ = ("delta", "eta", "name", "sources", "to_sources")
+    __slots__ = ("delta", "eta", "sources", "to_sources")
 
     def __init__(
-        self,
-        name: str = "",
-        sources: Sequence[Node | None] = (),
-        to_sources: ToSources | None = None,
+        self, sources: Sequence[Node | None] = (), to_sources: ToSources | None = None
     ) -> None:
-        self.name, self.sources, self.to_sources = name, sources, to_sources
+        self.sources, self.to_sources = sources, to_sources
         self.delta: Tensor | None = None
         self.eta: Tensor | None = None
 
@@ -70,9 +101,37 @@ class Tape:
         """A Gaussian computed from others, and how its innovation becomes innovations of them."""
         if self.nodes is None:
             return GaussianTensor(mean, variance, self, None)
-        node = Node(name, sources, to_sources)
+        node = Node(sources, to_sources)
         self.nodes.append(node)
         return GaussianTensor(mean, variance, self, node)
+
+    def results(
+        self,
+        name: str,
+        moments: Sequence[Moments],
+        sources: Sequence[Node | None],
+        to_sources: Callable[[list[Innovation]], Sequence[Innovation | None]],
+    ) -> list[GaussianTensor]:
+        """Several Gaussians computed together; the innovation of one that is not used is zero."""
+        learned: dict[int, Innovation] = {}
+
+        def together(*_: Tensor) -> Sequence[Innovation | None]:
+            means = enumerate(mean for mean, _ in moments)
+            return to_sources([learned.get(i) or (torch.zeros_like(m),) * 2 for i, m in means])
+
+        def noted(i: int) -> ToSources:
+            def to_whole(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+                learned[i] = delta, eta
+                return ((delta.new_empty(0), eta.new_empty(0)),)
+
+            return to_whole
+
+        # The results come off the tape before the whole. Each notes its innovation in `learned` and
+        # gives the whole an empty one, without which the tape would skip it.
+        whole = Node(sources, together)
+        if self.nodes is not None:
+            self.nodes.append(whole)
+        return [self.result(name, *m, (whole,), noted(i)) for i, m in enumerate(moments)]
 
     def back(self, output: GaussianTensor, delta: Tensor, eta: Tensor) -> None:
         """Carries the innovation of the output back to every tensor that it was computed from."""
@@ -112,8 +171,7 @@ def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for one in functions:
-            RULES[one] = function
+        RULES.update(dict.fromkeys(functions, function))
         return function
 
     return register
@@ -135,11 +193,7 @@ class GaussianTensor(StandIn):
 
     @staticmethod
     def __new__(
-        cls,
-        centre: Tensor,
-        variance: Tensor,
-        tape: Tape | None = None,
-        node: Node | None = None,
+        cls, centre: Tensor, variance: Tensor, tape: Tape | None = None, node: Node | None = None
     ) -> GaussianTensor:
         tensor = Tensor._make_wrapper_subclass(
             cls, centre.shape, dtype=centre.dtype, device=centre.device
@@ -150,7 +204,12 @@ class GaussianTensor(StandIn):
 
     @classmethod
     def unhandled(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        raise NoRule(missing(function))
+        names = {name_of(one) for one in RULES}
+        public = sorted(name for name in names if name and not name.startswith("_"))
+        raise NoRule(
+            f"No moment rule for '{name_of(function)}'. Known: {', '.join(public)}. "
+            "Add one with moments.rule."
+        )
 
     bypassed = unhandled
 
@@ -163,16 +222,6 @@ def name_of(function: Any) -> str:
     name = getattr(function, "__name__", str(function))
     owner = getattr(function, "__self__", None)
     return getattr(owner, "__name__", name) if name == "__get__" else name
-
-
-def missing(function: Any) -> str:
-    """The message for an operation without a rule."""
-    names = sorted({name_of(one) for one in RULES} - {""})
-    public = [name for name in names if not name.startswith("_")]
-    return (
-        f"No moment rule for '{name_of(function)}'. Known: {', '.join(public)}. "
-        "Add one with moments.rule."
-    )
 
 
 def parts(x: Any) -> tuple[Tensor, Tensor | None, Node | None]:
@@ -214,6 +263,10 @@ def mapped(
 
 def uncertain(mean: Any, variance: Any) -> GaussianTensor:
     """Inputs that are not known for sure, for `learner.step`, `predict` and anything between.
+
+    `predict` looks at 512 points of them, and is right however wide the network is. A step of
+    training carries their moments along, where units are taken as independent: what inputs add to
+    the outputs' variance is then too small, by up to the width of the layers.
 
     `variance` is one number or has the shape of `mean`.
 

@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation, Look
 from bayesrule.matrices import Diagonal, DiagonalMatrix
-from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Draw, norms
+from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Draw, Spent, norms, unfit
 from bayesrule.optim.parts import Part, gradient_of, label_of, numbered, parts_of, set_grads
 from bayesrule.posteriors import Gaussian, GaussianFamily, GaussianPrior
 from bayesrule.rules import Memory, Natural
@@ -28,9 +28,11 @@ class BayesianOptimizer(Optimizer):
     """A belief over the parameters, updated by gradients that the caller's own loop computes.
 
     Inside a `sampled_params()` block the weights are a draw; `step()` updates the belief by the
-    mean gradient of the blocks since the last step, each with its own batch-mean loss. Backward
-    passes within one block add up, as they do in torch. Gradients from outside the blocks do not
-    count; `zero_grad()` outside a block discards the blocks before it. Clipping and unscaling
+    mean gradient of the blocks since the last step, each with its own batch-mean loss: gradients
+    of several batches are accumulated in a block for each, whose losses are not divided by their
+    number. Backward passes within one block add up, as they do in torch. Gradients that were made
+    before a block, at the mean, are refused; `zero_grad()` outside a block discards the blocks
+    before it. Clipping and unscaling
     between a block and the step act on the curvature too. Methods that evaluate the loss at the
     mean need no block.
 
@@ -103,13 +105,15 @@ class BayesianOptimizer(Optimizer):
         if train and all(grad is None for grad in before.values()):
             # The module's own zero_grad() discards the blocks before it, as the optimiser's does.
             self._blocks.forget()
+        if train and not self._blocks.count:
+            self._refuse_outside(params)
         blocks = self._blocks if train else self._preview
         draws = [blocks.draw(part, self._belief(part)[0], self.expectation) for part in parts]
         moved = draws if self.expectation.random else []
         self._inside = True
         try:
             for draw in moved:
-                draw.set_weights(draw.point.params)
+                draw.part.set_weights(draw.point.params)
             if train:
                 set_grads(params, dict.fromkeys(params))
             yield
@@ -121,7 +125,7 @@ class BayesianOptimizer(Optimizer):
         finally:
             self._inside = False
             for draw in moved:
-                draw.set_weights(draw.posterior.mean)
+                draw.part.set_weights(draw.posterior.mean)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -144,6 +148,7 @@ class BayesianOptimizer(Optimizer):
         for group in self.param_groups:
             group["step"] += 1
         self._reset()
+        self._spend()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -162,6 +167,13 @@ class BayesianOptimizer(Optimizer):
                     "schedule of lr use torch.optim.lr_scheduler."
                 )
         super().add_param_group(param_group)
+        self._spend()
+        for name, p in numbered(self.param_groups):
+            if p.requires_grad and not p.isfinite().all():
+                label = label_of(self.param_groups, name)
+                raise ValueError(
+                    f"Parameter {label!r} is not finite; a belief has to start from finite numbers."
+                )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads what `state_dict()` returned, so that training continues as if uninterrupted."""
@@ -178,6 +190,7 @@ class BayesianOptimizer(Optimizer):
             # torch rounds state to the type of the parameter; a belief is wider than that.
             for key, value in state_dict["state"].get(place, {}).items():
                 self.state[p][key] = value.to(p.device) if isinstance(value, Tensor) else value
+        self._spend()
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("family", "expectation", "curvature", "rule", "weight")
@@ -189,8 +202,14 @@ class BayesianOptimizer(Optimizer):
 
     def _reset(self) -> None:
         self._inside = False
+        self._spent: dict[str, Spent] = {}
         self._blocks: Blocks = Blocks(TRAINING)
         self._preview: Blocks = Blocks(PREVIEW)
+
+    def _spend(self) -> None:
+        """Notes that the gradients there are do not belong to the next step."""
+        grads = ((name, p.grad) for name, p in numbered(self.param_groups))
+        self._spent = {name: Spent.of(grad) for name, grad in grads if grad is not None}
 
     def _outside(self, what: str) -> None:
         if self._inside:
@@ -252,6 +271,26 @@ class BayesianOptimizer(Optimizer):
             raise RuntimeError("step() found no gradient: call loss.backward() first.")
         if self._blocks.count:
             self._blocks.check(params)
+        for name in unfit(params):
+            raise ValueError(
+                f"The gradient of parameter {label_of(self.param_groups, name)!r} is not finite, "
+                "so step() would spoil the belief. Look for NaN or infinite numbers in the batch "
+                "and the loss; with a GradScaler call scaler.step(optimizer), which skips it."
+            )
+
+    def _refuse_outside(self, params: Params) -> None:
+        """Refuses gradients that were made since the last step, but in no block."""
+        for name, p in params.items():
+            spent = self._spent.get(name)
+            if p.grad is None or (spent is not None and spent.is_still(p.grad)):
+                continue
+            if p.grad.any():
+                raise RuntimeError(
+                    f"Parameter {label_of(self.param_groups, name)!r} has a gradient from outside "
+                    "of sampled_params(), at other weights than a draw. Run every forward and "
+                    "backward pass of a step in a block of its own (to accumulate gradients, a "
+                    "block for each batch), or call zero_grad() before the block."
+                )
 
     def _call(self, closure: Callable[[], Any]) -> Any:
         losses = []

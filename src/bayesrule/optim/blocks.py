@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from bayesrule.expectations import Expectation
 from bayesrule.optim.parts import Part
@@ -19,23 +22,12 @@ from bayesrule.types import Params
 TRAINING, PREVIEW = 2, 0
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """A part of the parameters, its belief and the point at which the loss is looked at."""
 
     part: Part
     posterior: Gaussian
     point: Point
-
-    @torch.no_grad()
-    def set_weights(self, weights: Params) -> None:
-        """Sets the weights to the mean, or to a draw.
-
-        They are written in place, so that a backward pass after the block is an error of autograd
-        instead of a gradient at the wrong weights.
-        """
-        for name, p in self.part.params.items():
-            p.copy_(weights[name])
 
 
 @dataclass
@@ -99,6 +91,31 @@ class Blocks:
                 "Parameters were added, frozen or unfrozen between a sampled_params() block and "
                 "its step(); do so after step() or zero_grad()."
             )
+
+
+class Spent(NamedTuple):
+    """A gradient that a step has used, as it was then."""
+
+    gradient: weakref.ref[Tensor]
+    version: int
+
+    @classmethod
+    def of(cls, gradient: Tensor) -> Spent:
+        """A note of a gradient."""
+        return cls(weakref.ref(gradient), gradient._version)
+
+    def is_still(self, gradient: Tensor) -> bool:
+        """Whether a gradient is the same, and nothing was added to it."""
+        return self.gradient() is gradient and gradient._version == self.version
+
+
+def unfit(params: Params) -> list[str]:
+    """The parameters on a CPU whose gradients are not finite; a GPU would have to wait."""
+    found = {k: p.grad for k, p in params.items() if p.grad is not None}
+    here = {k: v for k, v in found.items() if v.is_cpu and v.layout is torch.strided}
+    if not here or math.isfinite(sum(norm.item() for norm in norms(here).values())):
+        return []
+    return [name for name, gradient in here.items() if not gradient.isfinite().all()]
 
 
 def norms(gradient: Params) -> Params:

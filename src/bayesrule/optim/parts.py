@@ -53,10 +53,20 @@ class Part:
             memory[name] = DiagonalMatrix(values) if is_matrix else values
         return Gaussian(mean, memory.pop("precision")), memory
 
+    @torch.no_grad()
+    def set_weights(self, weights: Params) -> None:
+        """Sets the weights to the mean, or to a draw.
+
+        They are written in place, so that a backward pass after the block is an error of autograd
+        instead of a gradient at the wrong weights.
+        """
+        for name, p in self.params.items():
+            p.copy_(weights[name])
+
     def keep(self, state: OptimizerState, posterior: Gaussian, memory: Memory) -> None:
         """Stores belief and memory by parameter, and sets the weights to the mean."""
+        self.set_weights(posterior.mean)
         for name, p in self.params.items():
-            p.copy_(posterior.mean[name])
             state[p]["step"] = self.step + 1
             if p.dtype != posterior.mean[name].dtype:
                 state[p]["mean"] = posterior.mean[name]

@@ -15,13 +15,17 @@ from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import tree, vectors
 from bayesrule.tensors.randomness import Generators
-from bayesrule.types import Params
+from bayesrule.types import Number, Params, Part
 
 if TYPE_CHECKING:
     from bayesrule.posteriors.gaussian import Gaussian
 
 Free = dict[str, Params]
 """What gradient descent learns of a belief, by kind: "mean", and "scales" where there are some."""
+
+
+Turn = Callable[[Params], Params]
+"""A map of vectors from the coordinates of one belief to those of the next."""
 
 
 class ElboTerms(NamedTuple):
@@ -33,8 +37,8 @@ class ElboTerms(NamedTuple):
     gradient: Params
     curvature: Matrix | None
     prior: Prior
-    kl_weight: float | Tensor
-    share: float | Tensor
+    kl_weight: Number
+    share: Number
 
     def mean_gradient(self, mean: Params) -> Params:
         """The gradient in the mean: the loss's with the prior's pull."""
@@ -43,11 +47,9 @@ class ElboTerms(NamedTuple):
 
 
 class Posterior(ABC):
-    """A belief q over the weights of a network.
+    """A belief q over the weights of a network; how it can be moved is said by its family.
 
-    Every belief has a mean and variances, draws weights and knows its divergence from a prior;
-    both the divergence and the entropy may be estimated from draws, for which they are given a
-    generator. How a belief can be moved is said by its family.
+    Divergence and entropy may be estimated from draws, for which they are given a generator.
     """
 
     mean: Params
@@ -57,9 +59,9 @@ class Posterior(ABC):
     """Whether it is a Gaussian with a `precision` that can be multiplied with Jacobians."""
 
     @property
-    @abstractmethod
     def num_parameters(self) -> int:
         """How many numbers are learned to describe the belief."""
+        return vectors.numel(self.state_dict())
 
     @abstractmethod
     def variance(self) -> Params:
@@ -109,6 +111,10 @@ class Posterior(ABC):
         return self.variance()
 
     # How the belief moves: by natural gradients, or by gradients of free parameters.
+
+    def seen(self, prior: Prior) -> Prior:
+        """A prior of the weights as it pulls in the belief's coordinates."""
+        return prior
 
     def coordinates(self) -> Gaussian:
         """The belief as the natural-gradient rule moves it: a mean, and what it is divided by."""
@@ -170,47 +176,26 @@ class Posterior(ABC):
         return f"<{type(self).__name__}: {self.num_parameters:,} parameters for {shown}>"
 
 
-class Turn(ABC):
-    """A map of vectors from the coordinates of one belief to those of the next."""
-
-    @abstractmethod
-    def __call__(self, vector: Params) -> Params:
-        """The same vector in the new coordinates."""
-
-
-class Family(ABC):
+class Family(Part, ABC):
     """A choice of family: makes the first belief, and says how its beliefs can be moved.
 
-    - `structure`: that of the curvature which the natural-gradient rule averages for it; None
-      where natural gradients do not move it.
-    - `has_scales`: gradient descent learns its spread; `has_mean`: at least its mean.
-    - `spreads`: its weights have a variance; False for point estimates.
-    - `takes_precision`: a number tells its prior, as the precision of N(0, I / precision).
-    - `independent`: its weights are independent Gaussians, with a standard deviation each.
-    - `symmetric`: draws have a mirror image on the other side of the mean.
-    - `needs_draws`: its mean alone is no place to look at the loss from.
-    - `linearisable`: it is a Gaussian whose precision can be multiplied with Jacobians.
-    - `own_coordinates`: the weights are made from other tensors, in which the gradient is taken.
-    - `needs_additive`: a gradient is divided among the parts of the belief, point by point.
-    - `stack_obstacle`, `replay_obstacle`: what keeps the steps of many nets from being taken
-      together, or a step from being replayed as a CUDA graph, in words; None for nothing.
+    `stack_obstacle` and `replay_obstacle` are what keeps the steps of many nets from being taken
+    together, or a step from being replayed as a CUDA graph, in words; None for nothing.
     """
 
+    # That of the curvature which the natural-gradient rule averages; None where it moves nothing.
     structure: Structure | None = None
-    has_scales: bool = False
-    has_mean: bool = False
-    spreads: bool = True
-    takes_precision: bool = True
-    independent: bool = False
-    symmetric: bool = True
-    needs_draws: bool = False
-    linearisable: bool = False
-    own_coordinates: bool = False
-    needs_additive: bool = False
-
-    def words(self) -> str:
-        """The choice, in a word or two."""
-        return type(self).__name__
+    has_scales: bool = False  # Gradient descent learns its spread.
+    has_mean: bool = False  # Gradient descent learns its mean at least.
+    spreads: bool = True  # Its weights have a variance; False for point estimates.
+    takes_precision: bool = True  # A number tells its prior, the precision of N(0, I / precision).
+    independent: bool = False  # Weights are independent Gaussians with a standard deviation each.
+    symmetric: bool = True  # Draws have a mirror image on the other side of the mean.
+    needs_draws: bool = False  # Its mean alone is no place to look at the loss from.
+    linearisable: bool = False  # A Gaussian whose precision can be multiplied with Jacobians.
+    own_coordinates: bool = False  # Gradients are taken in tensors that the weights are made from.
+    needs_additive: bool = False  # A gradient is divided among its parts, point by point.
+    group_obstacle: str | None = None  # Why it cannot be that of one group of weights among others.
 
     @abstractmethod
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Posterior:
@@ -218,7 +203,9 @@ class Family(ABC):
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         """The curvature of the whole data set before any is seen."""
-        raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
+        if self.structure is None:
+            raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
+        return self.structure.identity(coordinates, weight)
 
     @abstractmethod
     def prior(self, given: object, params: Params) -> Prior:
@@ -241,10 +228,6 @@ class Family(ABC):
 
     @property
     def stack_obstacle(self) -> str | None:
-        """Why many nets cannot be stepped together."""
         return f"the family {type(self).__name__}"
 
-    @property
-    def replay_obstacle(self) -> str | None:
-        """Why a step cannot be replayed as a CUDA graph."""
-        return f"the family {type(self).__name__}"
+    replay_obstacle = stack_obstacle

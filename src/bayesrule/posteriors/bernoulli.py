@@ -9,46 +9,18 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from bayesrule.matrices import Known, KnownMatrix, Matrix, Structure
+from bayesrule.matrices import Matrix
+from bayesrule.matrices.blocks import Unit, UnitMatrix
 from bayesrule.posteriors._base import Family, Posterior
 from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point, Pull
 from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import vectors
-from bayesrule.types import Local, Params, Rows
+from bayesrule.tensors.abilities import derived
+from bayesrule.types import Local, Number, Params
 
 # In single precision draws saturate; without this their gradients would be exactly zero.
 _LEAST = 1e-10
-
-
-@dataclass(frozen=True)
-class UnitMatrix(KnownMatrix):
-    """The identity, which no data change: natural parameters are moved by plain gradients."""
-
-    def matmul(self, vector: Params) -> Params:
-        return vector
-
-    def solve(self, vector: Params) -> Params:
-        return vector
-
-
-class Unit(Known):
-    """The structure of natural parameters that are moved by plain gradients."""
-
-    def identity(self, params: Params, scale: float) -> UnitMatrix:
-        return UnitMatrix()
-
-    def contract(self, rows: Rows) -> UnitMatrix:
-        return UnitMatrix()
-
-    def project(self, matrix: Tensor, params: Params) -> UnitMatrix:
-        return UnitMatrix()
-
-
-def _log_normaliser(logits: Params) -> Tensor:
-    """`Σ log 2 cosh λ`, safe for large λ."""
-    parts = [v.abs() + functional.softplus(-2.0 * v.abs()) for v in logits.values()]
-    return torch.stack([part.sum() for part in parts]).sum()
 
 
 @dataclass(frozen=True)
@@ -63,7 +35,7 @@ class BernoulliPrior(Prior):
             return {name: self.logits[name] for name in like}
         return {name: torch.full_like(value, self.logits) for name, value in like.items()}
 
-    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+    def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
         vectors.add_(gradient, self.logits_of(gradient), alpha=-factor)
         return vectors.add_(gradient, at, alpha=factor)
 
@@ -111,7 +83,7 @@ class RelaxedDraw(Point):
         return UnitMatrix()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bernoulli(Posterior):
     """`q(θ) = Π exp(λθ) / (2 cosh λ)` over θ = ±1, λ the `logits`: half the log-odds.
 
@@ -125,15 +97,9 @@ class Bernoulli(Posterior):
 
     must_track = True
 
-    __repr__ = Posterior.__repr__
-
-    @property
-    def mean(self) -> Params:  # type: ignore[override]
+    @derived
+    def mean(self) -> Params:
         return {name: value.tanh() for name, value in self.logits.items()}
-
-    @property
-    def num_parameters(self) -> int:
-        return vectors.numel(self.logits)
 
     def variance(self) -> Params:
         return {name: 1.0 - value.square() for name, value in self.mean.items()}
@@ -154,7 +120,9 @@ class Bernoulli(Posterior):
 
     def log_prob(self, params: Params) -> Tensor:
         """`log q(θ)`, a 0-d tensor."""
-        return vectors.dot(self.logits, params) - _log_normaliser(self.logits)
+        # log 2 cosh λ in a form that is safe for large λ.
+        parts = {k: v.abs() + functional.softplus(-2.0 * v.abs()) for k, v in self.logits.items()}
+        return vectors.dot(self.logits, params) - vectors.total(parts)
 
     def entropy(self, generator: Generator | None = None) -> Tensor:
         # log 2 cosh λ − λ tanh λ in a form that is safe for large λ.
@@ -199,6 +167,7 @@ class BernoulliFamily(Family):
     sure: float = 1.0
     temperature: float = 1.0
 
+    structure = Unit()
     symmetric = False
     takes_precision = False
 
@@ -209,16 +178,9 @@ class BernoulliFamily(Family):
                 f"{self.sure} and {self.temperature}."
             )
 
-    @property
-    def structure(self) -> Structure:  # type: ignore[override]
-        return Unit()
-
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Bernoulli:
         signs = {k: torch.where(v.detach() < 0, -1.0, 1.0).to(v) for k, v in params.items()}
         return Bernoulli(vectors.scale(signs, self.sure), self.temperature)
-
-    def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
-        return UnitMatrix()
 
     def prior(self, given: object, params: Params) -> Prior:
         if given is None:

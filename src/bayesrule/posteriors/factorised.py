@@ -13,13 +13,14 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrule.matrices import DiagonalMatrix, Matrix
-from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
+from bayesrule.posteriors._base import ElboTerms, Family, Free
 from bayesrule.posteriors.gaussian import FanIn, Gaussian, Normal, gaussian_of, gaussian_prior
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior, as_prior
 from bayesrule.tensors import vectors
+from bayesrule.tensors.abilities import derived
 from bayesrule.tensors.randomness import Generators
-from bayesrule.types import Params
+from bayesrule.types import Number, Params
 
 SHARE = 0.05
 """First standard deviations as a share of the prior's: about e⁻³."""
@@ -48,6 +49,8 @@ class StdSlope(DiagonalMatrix):
 class ScaleMatrix(DiagonalMatrix):
     """The precision `diag(1/σ²)` of known standard deviations, worked out where it is asked for."""
 
+    several_draws = True
+
     def __init__(self, std: Params) -> None:
         self.__dict__["std"] = std
 
@@ -70,11 +73,11 @@ class ScaleKL(NamedTuple):
     Numbers, or 0-d tensors where steps are replayed; the precision may be one for each weight.
     """
 
-    weight: float | Tensor
+    weight: Number
     precision: float | Tensor | Params
 
     @classmethod
-    def of(cls, prior: Prior, weight: float | Tensor, like: Params) -> ScaleKL:
+    def of(cls, prior: Prior, weight: Number, like: Params) -> ScaleKL:
         """That of `weight KL(q ‖ prior)`."""
         precision = prior.diagonal(like)
         if isinstance(precision, dict):
@@ -126,8 +129,6 @@ class Factorised(Normal):
     scales: Params
     independent = True
 
-    __repr__ = Posterior.__repr__
-
     @abstractmethod
     def _std(self) -> Params:
         """The standard deviations, worked out."""
@@ -143,17 +144,11 @@ class Factorised(Normal):
         return self.__dict__["_kept"][1]
 
     @abstractmethod
-    def scale_gradients(
-        self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None
-    ) -> Params:
+    def scale_gradients(self, slope: Params, share: Number, kl: ScaleKL) -> Params:
         """The gradient of `share (F + kl)` in the free parameters of the scales.
 
         `slope` is `∂F/∂σ`, which may be used up. Of many nets, each may have a share of its own.
         """
-
-    @property
-    def any_tensor(self) -> Tensor:
-        return next(iter(self.mean.values()))
 
     def free(self) -> Free:
         return {"mean": self.mean, "scales": self.scales}
@@ -165,17 +160,9 @@ class Factorised(Normal):
         scales = self.scale_gradients(slope, terms.share, kl)
         return {"mean": terms.mean_gradient(self.mean), "scales": scales}
 
-    @property
-    def num_parameters(self) -> int:
-        return vectors.numel(self.mean) + vectors.numel(self.scales)
-
-    @property
-    def precision(self) -> Matrix:  # type: ignore[override]
+    @derived
+    def precision(self) -> Matrix:
         return ScaleMatrix(self.std())
-
-    def variance(self) -> Params:
-        std = self.std()
-        return vectors.mul(std, std)
 
     def noise(self, generator: Generator) -> Params:
         """A draw of `(θ − mean) / σ`."""
@@ -191,11 +178,6 @@ class Factorised(Normal):
     def draw(self, generator: Generator) -> Point:
         return IndependentDraw.of(self, self.noise(generator))
 
-    @property
-    def several_draws(self) -> bool:  # type: ignore[override]
-        """Whether all weights are of one type, so that one call draws them."""
-        return len({value.dtype for value in self.mean.values()}) == 1
-
     def draw_several(self, generators: Generators, draws: int) -> Point:
         noise = vectors.several_randn_like(self.mean, draws, generators)
         std = self.std()
@@ -204,9 +186,6 @@ class Factorised(Normal):
             for name, mean in self.mean.items()
         }
         return IndependentDraw(weights, self, noise)
-
-    def offset(self, generator: Generator) -> Params:
-        return vectors.mul_(self.noise(generator), self.std())
 
     def fault(self) -> str | None:
         """What is wrong with the scales, by the weight's name: collapsed, exploded, or not numbers.
@@ -223,9 +202,6 @@ class Factorised(Normal):
                 return f"A standard deviation of {name!r} has exploded to {high:.1e}"
         return None
 
-    def _uncertain(self) -> Params:
-        return self.mean
-
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
         """`Σ ½[P(σ² + (μ − μ₀)²) − 1 − log Pσ²]`, P the prior's precisions."""
         given = as_prior(prior)
@@ -233,21 +209,20 @@ class Factorised(Normal):
             return self.any_tensor.new_tensor(math.inf)
         if given.earlier is not None and not given.earlier.independent:
             return super().kl(given)
-        parts = [self._kl_of(name, gaussian_of(given, self.mean)) for name in self.mean]
+        before, parts = gaussian_of(given, self.mean), []
+        for name, s in self.std().items():
+            m = self.mean[name] - before.mean[name]
+            precision = before.precision.only((name,)).diagonal()[name]
+            terms = precision * (s * s + m * m) - 1.0 - torch.log(s * s * precision)
+            parts.append(0.5 * terms.sum(dtype=torch.float64))
         return torch.stack(parts).sum().to(self.any_tensor.dtype)
-
-    def _kl_of(self, name: str, prior: Normal) -> Tensor:
-        s, m = self.std()[name], self.mean[name] - prior.mean[name]
-        precision = prior.precision.only((name,)).diagonal()[name]
-        terms = precision * (s * s + m * m) - 1.0 - torch.log(s * s * precision)
-        return 0.5 * terms.sum(dtype=torch.float64)
 
     def kept(self) -> Gaussian:
         mean = {name: value.clone() for name, value in self.mean.items()}
         return Gaussian(mean, DiagonalMatrix(vectors.reciprocal(self.variance())))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MeanField(Factorised):
     """Every weight has its own standard deviation; `scales` are their logarithms.
 
@@ -262,14 +237,9 @@ class MeanField(Factorised):
     def _std(self) -> Params:
         return dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
 
-    __repr__ = Posterior.__repr__
-
-    def scale_gradients(
-        self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None
-    ) -> Params:
+    def scale_gradients(self, slope: Params, share: Number, kl: ScaleKL) -> Params:
         std = self.std()
-        slope = vectors.mul_(slope, std)
-        return vectors.scale_(slope if kl is None else kl.added_(slope, std), share)
+        return vectors.scale_(kl.added_(vectors.mul_(slope, std), std), share)
 
 
 def first_std(params: Params, spread: float | FanIn, prior: Prior | float) -> Params:

@@ -22,6 +22,7 @@ from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
 from bayesrule.posteriors.points import GaussianDraw, Point
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
 from bayesrule.tensors import tree, vectors
+from bayesrule.tensors.abilities import derived
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
 
@@ -32,8 +33,8 @@ class Normal(Posterior):
     precision: Matrix
     linearisable = True
 
-    @property
-    def independent(self) -> bool:  # type: ignore[override]
+    @derived
+    def independent(self) -> bool:
         """Whether the precision is diagonal."""
         return self.precision.independent
 
@@ -54,8 +55,8 @@ class Normal(Posterior):
     def draw(self, generator: Generator) -> Point:
         return GaussianDraw.of(self.mean, self.offset(generator), self.precision)
 
-    @property
-    def several_draws(self) -> bool:  # type: ignore[override]
+    @derived
+    def several_draws(self) -> bool:
         """Whether the precision takes several draws at once, of weights of one type."""
         return self.precision.several_draws and len({v.dtype for v in self.mean.values()}) == 1
 
@@ -114,7 +115,7 @@ def gaussian_of(prior: Prior, like: Params) -> Normal:
     return Gaussian(vectors.zeros_like(like), Isotropic().identity(like, precision))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Gaussian(Normal):
     """`q(θ) = N(mean, precision⁻¹)` with the precision in any structure.
 
@@ -126,25 +127,14 @@ class Gaussian(Normal):
     mean: Params
     precision: Matrix
 
-    __repr__ = Posterior.__repr__
-
-    @property
-    def num_parameters(self) -> int:
-        free = tree.leaves(self.precision)
-        return vectors.numel(self.mean) + sum(v.numel() for _, v in free if isinstance(v, Tensor))
-
-    @property
-    def any_tensor(self) -> Tensor:
-        return next(iter(self.mean.values()))
-
     def anew(self) -> Gaussian:
-        return Gaussian(self.mean, self.precision.anew())
+        return replace(self, precision=self.precision.anew())
 
     def coordinates(self) -> Gaussian:
         return self
 
     def with_mean(self, mean: Params) -> Gaussian:
-        return Gaussian(mean, self.precision)
+        return replace(self, mean=mean)
 
     def with_precision(self, precision: Matrix) -> tuple[Gaussian, None]:
         return Gaussian(self.mean, precision), None
@@ -232,12 +222,10 @@ class GaussianFamily(Family):
 
     has_mean = True
     linearisable = True
+    stack_obstacle = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.structure, Structure):
-            raise TypeError(
-                f"GaussianFamily takes a structure such as Diagonal(), got {self.structure!r}."
-            )
+        Structure.check(self.structure, "GaussianFamily")
         if not self.curvature >= 0:
             raise ValueError(f"The initial curvature must not be negative: {self.curvature}.")
         if self.spread is not None and not self.structure.elementwise:
@@ -249,21 +237,21 @@ class GaussianFamily(Family):
     def for_model(self, model: nn.Module) -> GaussianFamily:
         return replace(self, structure=self.structure.for_model(model))
 
-    @property
-    def independent(self) -> bool:  # type: ignore[override]
+    @derived
+    def independent(self) -> bool:
         """Whether each weight has a variance of its own, and no part in those of others."""
         return self.structure.independent
-
-    @property
-    def stack_obstacle(self) -> str | None:
-        return None
 
     @property
     def replay_obstacle(self) -> str | None:
         return None if self.structure.replays else f"the structure {self.structure!r}"
 
     def prior(self, given: object, params: Params) -> Prior:
-        return gaussian_prior(given)
+        prior = gaussian_prior(given)
+        if prior.earlier is None:
+            return prior
+        precision = self.structure.own_form(prior.earlier.precision)
+        return EarlierPosterior(Gaussian(prior.earlier.mean, precision))
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         return self.structure.identity(coordinates, weight * self.curvature)

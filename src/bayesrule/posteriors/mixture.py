@@ -6,30 +6,39 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.matrices import Diagonal, DiagonalMatrix, Matrix, Structure
+from bayesrule.matrices import BlockMatrix, Diagonal, DiagonalMatrix, Matrix
+from bayesrule.matrices.blocks import UnitMatrix
 from bayesrule.posteriors._base import Family, Posterior
-from bayesrule.posteriors.gaussian import Gaussian, gaussian_of
-from bayesrule.posteriors.mixture_parts import (
-    BASELINE,
-    LOGITS,
-    MixtureDraw,
-    component_prior,
-    components_of,
-    in_blocks,
-)
-from bayesrule.posteriors.points import Point
-from bayesrule.posteriors.prior import Prior
-from bayesrule.tensors import seeds, vectors
-from bayesrule.types import Params, Rows
+from bayesrule.posteriors.gaussian import Gaussian, gaussian_of, gaussian_prior
+from bayesrule.posteriors.points import Point, Pull
+from bayesrule.posteriors.prior import EarlierPosterior, Prior
+from bayesrule.tensors import seeds, tree, vectors
+from bayesrule.tensors.abilities import derived
+from bayesrule.types import Local, Number, Params
 
+LOGITS, BASELINE = "mixture.logits", "mixture.baseline"
+"""The names of the components' log weights and of the average objective among the coordinates."""
+# An objective counts as at most so many nats from the average, which is not known at first.
+_FARTHEST = 5.0
+# Log weights learn more slowly than means, or the first mode that is found would take them all.
+_SLOWER = 0.1
+# Entropies and divergences are means over so many draws.
 _DRAWS = 64
 
 
-@dataclass(frozen=True)
+def _in_blocks(components: Matrix) -> BlockMatrix:
+    """The matrix of all coordinates: diagonals of the components, the identity for the rest."""
+    groups = {"components": tuple(components.diagonal()), "weights": (LOGITS, BASELINE)}
+    return BlockMatrix({"components": components, "weights": UnitMatrix()}, groups)
+
+
+@dataclass(frozen=True, repr=False)
 class Mixture(Posterior):
     """`q(θ) = Σ_k π_k N(m_k, diag(s_k)⁻¹)`: `means` and `precision` (K, *shape), `logits` (K,).
 
@@ -43,8 +52,6 @@ class Mixture(Posterior):
     baseline: Tensor
 
     must_track = True
-
-    __repr__ = Posterior.__repr__
 
     @property
     def log_weights(self) -> Tensor:
@@ -61,16 +68,12 @@ class Mixture(Posterior):
         """`min(1, K π)`, (K,)."""
         return (len(self.logits) * self.weights).clamp_max(1.0)
 
-    @property
-    def mean(self) -> Params:  # type: ignore[override]
+    @derived
+    def mean(self) -> Params:
         return self._average(self.means)
 
     def _average(self, values: Params) -> Params:
         return {name: torch.tensordot(self.weights, v, 1) for name, v in values.items()}
-
-    @property
-    def num_parameters(self) -> int:
-        return 2 * vectors.numel(self.means) + self.logits.numel() + 1
 
     def variance(self) -> Params:
         mean, spread = self.mean, self.precision.inverse_diagonal()
@@ -124,34 +127,159 @@ class Mixture(Posterior):
         given = component_prior(prior)
         if not given.proper:
             return self.logits.new_tensor(math.inf)
-        before = gaussian_of(given.inner, self.mean)
+        before = given.mixture or gaussian_of(given.gaussian, self.mean)
         return self._expected(lambda one: self.log_prob(one) - before.log_prob(one), generator)
 
     def coordinates(self) -> Gaussian:
         more = {LOGITS: self.logits, BASELINE: self.baseline}
-        return Gaussian({**self.means, **more}, in_blocks(self.precision))
+        return Gaussian({**self.means, **more}, _in_blocks(self.precision))
 
     def with_mean(self, mean: Params) -> Mixture:
         means = {name: mean[name] for name in self.means}
         return replace(self, means=means, logits=mean[LOGITS], baseline=mean[BASELINE])
 
     def with_precision(self, precision: Matrix) -> tuple[Mixture, None]:
-        return replace(self, precision=components_of(precision)), None
+        components = precision.only(tuple(self.means))
+        return replace(self, precision=DiagonalMatrix(components.diagonal())), None
 
 
-class _Components(Structure):
+@dataclass(frozen=True)
+class ComponentPrior(Prior):
+    """A prior of the weights, by a Gaussian that pulls on the mean of every component.
+
+    Where it is an earlier `mixture`, the Gaussian has its mean and its variances. What is left of
+    `−log p` then is looked at where the loss is, at draws (`left_at`).
+    """
+
+    gaussian: Prior
+    mixture: Mixture | None = None
+
+    @derived
+    def proper(self) -> bool:
+        return self.gaussian.proper
+
+    def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
+        names = [name for name in gradient if name not in (LOGITS, BASELINE)]
+        self.gaussian.pull_({k: gradient[k] for k in names}, {k: at[k] for k in names}, factor)
+        return gradient
+
+    def slopes(self, at: Params) -> tuple[Params, Params]:
+        """`P (at − centre)` and the diagonal of P, the slopes of the Gaussian's `−log p`."""
+        zeros = vectors.zeros_like(at)
+        bends = self.gaussian.added_to(DiagonalMatrix(zeros)).diagonal()
+        return self.gaussian.pulled(zeros, at), bends
+
+    def left_at(self, params: Params) -> tuple[Params, Params] | None:
+        """The slopes of `−log p` without those of the Gaussian; None where nothing is left."""
+        if self.mixture is None:
+            return None
+        both = zip(self.mixture.slopes(params), self.slopes(params), strict=True)
+        first, second = (vectors.scale(vectors.add(log_p, one), -1.0) for log_p, one in both)
+        return first, second
+
+    def added_to(self, curvature: Matrix) -> Matrix:
+        components = curvature.only(tuple(curvature.diagonal()))
+        return _in_blocks(self.gaussian.added_to(components))
+
+    def diagonal(self, like: Params) -> float | Params:
+        return self.gaussian.diagonal(like)
+
+    def log_prob(self, params: Params) -> Tensor:
+        return (self.mixture or self.gaussian).log_prob(params)
+
+    def describe(self) -> Any:
+        return self.gaussian.describe()
+
+
+def component_prior(given: object) -> ComponentPrior:
+    """A prior, whatever it was given as, for every component."""
+    if isinstance(given, Mixture):
+        kept = tree.map_tensors(given, torch.clone)
+        precision = DiagonalMatrix(vectors.reciprocal(kept.variance()))
+        return ComponentPrior(EarlierPosterior(Gaussian(kept.mean, precision)), kept)
+    return given if isinstance(given, ComponentPrior) else ComponentPrior(gaussian_prior(given))
+
+
+@dataclass(frozen=True)
+class MixtureDraw(Point):
+    """A draw θ of the whole mixture; its gradient is divided among the components.
+
+    Component k has the share `δ_k = q_k(θ) / q(θ)` of everything, whose mean over draws is 1. With
+    `f = loss − log p + log q` its mean follows `E_q[δ_k ∇f] = E_{q_k}[∇f]`, its precision
+    `E_q[δ_k ∇²f]`; Khan & Rue (2023), eqs 29 and 30. The rule adds the prior's Gaussian part in
+    closed form. The log weights follow `E_q[(δ_k − 1) f]`, a tenth as fast.
+
+    A share may be as large as 1/π_k, so components of small weight move by `c_k = min(1, K π_k)`
+    of their step, which leaves the optimum where it is.
+    """
+
+    belief: Mixture
+
+    pulls = True
+
+    @cached_property
+    def _log_probs(self) -> Tensor:
+        return self.belief.component_log_probs(self.coordinates)
+
+    @property
+    def _log_prob(self) -> Tensor:
+        return (self.belief.log_weights + self._log_probs).logsumexp(0)
+
+    @property
+    def shares(self) -> Tensor:
+        """`δ`, (K,)."""
+        return (self._log_probs - self._log_prob).exp()
+
+    @property
+    def position(self) -> Params:
+        """`δ_k θ` of each component, (K, *shape): over draws its mean is `m_k`."""
+        wide = {k: self.coordinates[k].expand_as(m) for k, m in self.belief.means.items()}
+        return vectors.scale(wide, self.shares)
+
+    def price(self, gradient: Params) -> Matrix:
+        """Of each component `S_k (θ − m_k) ∘ ∇ℓ`, (K, *shape)."""
+        away = self.belief.scaled_offsets(self.coordinates)
+        return DiagonalMatrix({name: value * gradient[name] for name, value in away.items()})
+
+    def pulled(self, local: Local, pull: Pull) -> Local:
+        assert isinstance(pull.prior, ComponentPrior)
+        belief, shares = self.belief, self.shares
+        part = belief.parts_of_step
+        first, second = belief.slopes(self.coordinates)
+        if left := pull.prior.left_at(self.coordinates):
+            first, second = vectors.add(first, left[0]), vectors.add(second, left[1])
+        pulls, bends = pull.prior.slopes(belief.means)
+
+        def divided(value: Params, slope: Params, prior: Params) -> Params:
+            """`c_k δ_k (value + share slope)`, and what of the prior's part is too much then."""
+            total = vectors.add(value, slope, alpha=pull.share)
+            wide = {k: one.expand_as(belief.means[k]) for k, one in total.items()}
+            closed = vectors.scale(prior, pull.share * (part - 1.0))
+            return vectors.add(vectors.scale(wide, part * shares), closed)
+
+        gradient = divided(local.gradient, first, pulls) | self._of_weights(local, pull, shares)
+        if local.curvature is None:
+            return replace(local, gradient=gradient)
+        values = divided(local.curvature.diagonal(), second, bends)
+        target = vectors.add(values, belief.precision.values, alpha=pull.share)
+        return replace(local, gradient=gradient, curvature=_in_blocks(DiagonalMatrix(target)))
+
+    def _of_weights(self, local: Local, pull: Pull, shares: Tensor) -> Params:
+        """The gradients of the log weights and of the average objective."""
+        # The loss of the whole data at this draw, with what the prior and the entropy add.
+        loss = pull.scale * local.loss / pull.share
+        objective = loss + self._log_prob - pull.prior.log_prob(self.coordinates)
+        ahead = objective - self.belief.baseline
+        change = _SLOWER * self.belief.parts_of_step * (shares - 1.0)
+        logits = pull.share * change * ahead.clamp(-_FARTHEST, _FARTHEST)
+        return {LOGITS: logits, BASELINE: -pull.share * ahead}
+
+
+class _Components(Diagonal):
     """One diagonal for each component, made from the diagonal of a curvature at a draw."""
 
     mixes_entropy = True
-
-    def identity(self, params: Params, scale: float) -> Matrix:
-        return Diagonal().identity(params, scale)
-
-    def contract(self, rows: Rows) -> Matrix:
-        return Diagonal().contract(rows)
-
-    def project(self, matrix: Tensor, params: Params) -> Matrix:
-        return Diagonal().project(matrix, params)
+    independent = elementwise = stacks = replays = False
 
 
 @dataclass(frozen=True)
@@ -173,9 +301,11 @@ class MixtureFamily(Family):
     spread: float = 1.0
     curvature: float = 1.0
 
+    structure = _Components()
     symmetric = False
     needs_additive = True
     needs_draws = True
+    group_obstacle = "it divides gradients among its parts; use it for all weights"
 
     def __post_init__(self) -> None:
         if not (self.components >= 1 and self.spread >= 0 and self.curvature >= 0):
@@ -184,20 +314,16 @@ class MixtureFamily(Family):
                 f"not negative, got {self.components}, {self.spread} and {self.curvature}."
             )
 
-    @property
-    def structure(self) -> Structure:  # type: ignore[override]
-        return _Components()
-
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         wide = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
-        return in_blocks(Diagonal().identity(wide, weight * self.curvature))
+        return _in_blocks(Diagonal().identity(wide, weight * self.curvature))
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Mixture:
         means = {name: self._scattered(name, value.detach()) for name, value in params.items()}
         precision = component_prior(prior).added_to(self.first_curvature(params, weight))
         some = next(iter(params.values()))
         logits, baseline = some.new_zeros(self.components), some.new_zeros(())
-        return Mixture(means, components_of(precision), logits, baseline)
+        return Mixture(means, DiagonalMatrix(precision.diagonal()), logits, baseline)
 
     def _scattered(self, name: str, value: Tensor) -> Tensor:
         """The first means (K, *shape): their average is the weight."""
@@ -208,9 +334,4 @@ class MixtureFamily(Family):
         return value + self.spread * (noise / size).to(value)
 
     def prior(self, given: object, params: Params) -> Prior:
-        if isinstance(given, Mixture):
-            raise TypeError(
-                "A mixture is no prior of a later one; use a Gaussian posterior of earlier data, "
-                f"such as those of GaussianFamily(Diagonal()), got {given!r}."
-            )
         return component_prior(given)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Generator, Tensor
 
-from bayesrule.matrices import Known, KnownMatrix, Matrix, Structure
-from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
+from bayesrule.matrices import Known, KnownMatrix, Matrix
+from bayesrule.posteriors._base import Family, Posterior
 from bayesrule.posteriors.gaussian import Gaussian, gaussian_prior
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import GaussianPrior, Prior
-from bayesrule.tensors import vectors
 from bayesrule.types import Params
 
 
@@ -27,35 +26,13 @@ class _Here(Point):
         return self
 
 
-@dataclass(frozen=True)
-class PointBelief(Posterior):
-    """All belief on one value: a mean without variance."""
+@dataclass(frozen=True, repr=False)
+class PointBelief(Gaussian):
+    """All belief on one value: a mean without variance, of a precision without end."""
 
-    mean: Params
+    precision: Matrix = field(default_factory=KnownMatrix)
 
-    independent = True
-    linearisable = True
-
-    __repr__ = Posterior.__repr__
-
-    @property
-    def num_parameters(self) -> int:
-        return vectors.numel(self.mean)
-
-    @property
-    def precision(self) -> Matrix:
-        """A precision without end."""
-        return KnownMatrix()
-
-    @property
-    def any_tensor(self) -> Tensor:
-        return next(iter(self.mean.values()))
-
-    def variance(self) -> Params:
-        return vectors.zeros_like(self.mean)
-
-    def uncertain_variance(self) -> Params:
-        return {}
+    words = Posterior.words
 
     def sample(self, generator: Generator) -> Params:
         return {name: value.clone() for name, value in self.mean.items()}
@@ -70,20 +47,14 @@ class PointBelief(Posterior):
     def entropy(self, generator: Generator | None = None) -> Tensor:
         return torch.zeros((), device=self.device)
 
-    def coordinates(self) -> Gaussian:
-        return Gaussian(self.mean, KnownMatrix())
-
-    def with_mean(self, mean: Params) -> PointBelief:
-        return PointBelief(mean)
-
     def with_precision(self, precision: Matrix) -> tuple[PointBelief, None]:
         return self, None
 
-    def free(self) -> Free:
-        return {"mean": self.mean}
-
-    def free_gradients(self, terms: ElboTerms) -> Free:
-        return {"mean": terms.mean_gradient(self.mean)}
+    def kept(self) -> Gaussian:
+        raise TypeError(
+            "A value without a variance is no prior of Gaussian weights: it says nothing of how "
+            f"far from it they may be, got {self!r}; use GaussianPrior(precision)."
+        )
 
 
 @dataclass(frozen=True)
@@ -95,14 +66,11 @@ class PointEstimate(Family):
 
     with_prior: bool = True
 
+    structure = Known()
     has_mean = True
     spreads = False
     independent = True
     linearisable = True
-
-    @property
-    def structure(self) -> Structure:  # type: ignore[override]
-        return Known()
 
     stack_obstacle = replay_obstacle = None
 
@@ -110,9 +78,6 @@ class PointEstimate(Family):
         # An earlier value says nothing of how far from it a later one may be.
         prior = GaussianPrior(0.0) if isinstance(given, PointBelief) else gaussian_prior(given)
         return prior if self.with_prior else GaussianPrior(0.0)
-
-    def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
-        return KnownMatrix()
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> PointBelief:
         return PointBelief({name: value.detach().clone() for name, value in params.items()})

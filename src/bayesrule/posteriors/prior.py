@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bayesrule.matrices import Matrix
 from bayesrule.tensors import vectors
-from bayesrule.types import Params
+from bayesrule.tensors.abilities import derived
+from bayesrule.types import Number, Params
 
 if TYPE_CHECKING:
     from bayesrule.posteriors.gaussian import Gaussian
@@ -24,10 +25,10 @@ class Prior(ABC):
     """
 
     @abstractmethod
-    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+    def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
         """`gradient + factor P (at − centre)`, in the gradient's place."""
 
-    def pulled(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+    def pulled(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
         """As `pull_`, in a vector of its own."""
         return self.pull_(vectors.scale(gradient, 1.0), at, factor)
 
@@ -47,15 +48,10 @@ class Prior(ABC):
     def describe(self) -> Any:
         """What tells this prior from another one, in words or numbers that json can hold."""
 
-    @property
-    def proper(self) -> bool:
-        """Whether it is a probability distribution at all."""
-        return True
-
-    @property
-    def earlier(self) -> Gaussian | None:
-        """The Gaussian posterior of earlier data that it is, if it is one."""
-        return None
+    proper: bool = True
+    """Whether it is a probability distribution at all."""
+    earlier: Gaussian | None = None
+    """The Gaussian posterior of earlier data that it is, if it is one."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,14 @@ class GaussianPrior(Prior):
         if not (self.precision >= 0 and math.isfinite(self.precision)):
             raise ValueError(f"prior_precision must not be negative, got {self.precision}.")
 
-    @property
+    @derived
     def proper(self) -> bool:
         return self.precision > 0
 
-    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+    def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
         return vectors.add_(gradient, at, alpha=factor * self.precision)
 
-    def pulled(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+    def pulled(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
         return vectors.add(gradient, at, alpha=factor * self.precision)
 
     def added_to(self, curvature: Matrix) -> Matrix:
@@ -101,11 +97,11 @@ class EarlierPosterior(Prior):
 
     posterior: Gaussian
 
-    @property
+    @derived
     def earlier(self) -> Gaussian:
         return self.posterior
 
-    def pull_(self, gradient: Params, at: Params, factor: float | Tensor = 1.0) -> Params:
+    def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
         centre = {name: self.posterior.mean[name] for name in gradient}
         away = vectors.add({name: at[name] for name in gradient}, centre, alpha=-1.0)
         return vectors.add_(gradient, self.posterior.precision.matmul(away), alpha=factor)

@@ -5,24 +5,70 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
+import torch
 from torch import Generator, Tensor
 
 from bayesrule.matrices import BlockMatrix, Matrix
-from bayesrule.matrices.blocks import pick
+from bayesrule.matrices.blocks import Names, pick
 from bayesrule.posteriors._base import ElboTerms, Free, Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point, Pull
 from bayesrule.posteriors.prior import Prior, as_prior
-from bayesrule.posteriors.product_prior import prior_of
-from bayesrule.tensors.abilities import every, some
-from bayesrule.types import Local, Params
-
-Names = tuple[str, ...]
+from bayesrule.tensors.abilities import derived, every, some
+from bayesrule.types import Local, Number, Params
 
 
 def _union(parts: Iterable[Params]) -> Params:
     return reduce(lambda a, b: a | b, parts, {})
+
+
+@dataclass(frozen=True)
+class ProductPrior(Prior):
+    """The prior of each group of weights."""
+
+    parts: dict[str, Prior]
+    groups: dict[str, Names]
+
+    proper = every("parts", "proper")
+
+    def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
+        for group, part in self.parts.items():
+            names = [name for name in self.groups[group] if name in gradient]
+            part.pull_(pick(gradient, names), pick(at, names), factor)
+        return gradient
+
+    def added_to(self, curvature: Matrix) -> Matrix:
+        blocks = {
+            group: part.added_to(curvature.only(self.groups[group]))
+            for group, part in self.parts.items()
+        }
+        return BlockMatrix(blocks, self.groups)
+
+    def diagonal(self, like: Params) -> Params:
+        found: Params = {}
+        for group, part in self.parts.items():
+            names = pick(like, [name for name in self.groups[group] if name in like])
+            one = part.diagonal(names)
+            found |= (
+                one
+                if isinstance(one, dict)
+                else {k: torch.full_like(v, one) for k, v in names.items()}
+            )
+        return found
+
+    def log_prob(self, params: Params) -> Tensor:
+        each = self.parts.items()
+        return _sum(part.log_prob(pick(params, self.groups[group])) for group, part in each)
+
+    def describe(self) -> Any:
+        return {group: part.describe() for group, part in self.parts.items()}
+
+
+def prior_of(prior: Prior, group: str) -> Prior:
+    """The prior of one group of weights."""
+    return prior.parts[group] if isinstance(prior, ProductPrior) else prior
 
 
 @dataclass(frozen=True)
@@ -84,7 +130,7 @@ def _local_of(local: Local, names: Names) -> Local:
     return replace(local, gradient=pick(local.gradient, names), curvature=curvature)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Product(Posterior):
     """`q(θ) = Π q_g(θ_g)`: a belief for each group of weights."""
 
@@ -92,8 +138,6 @@ class Product(Posterior):
     groups: dict[str, Names]
     names: Names = ()
     """All weights in the order of the module; without it they come group by group."""
-
-    __repr__ = Posterior.__repr__
 
     independent = every("parts", "independent")
     linearisable = every("parts", "linearisable")
@@ -106,17 +150,9 @@ class Product(Posterior):
         found = _union(function(part) for part in self.parts.values())
         return {name: found[name] for name in self.names or found if name in found}
 
-    @property
-    def mean(self) -> Params:  # type: ignore[override]
+    @derived
+    def mean(self) -> Params:
         return self._each(lambda part: part.mean)
-
-    @property
-    def any_tensor(self) -> Tensor:
-        return next(iter(self.parts.values())).any_tensor
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(part.num_parameters for part in self.parts.values())
 
     def variance(self) -> Params:
         return self._each(lambda part: part.variance())
@@ -177,30 +213,33 @@ class Product(Posterior):
         return replace(self, parts={group: part for group, (part, _) in found.items()}), None
 
     def free(self) -> Free:
-        found: Free = {}
-        for part in self.parts.values():
-            for kind, tensors in part.free().items():
-                found[kind] = found.get(kind, {}) | tensors
-        return found
+        return _by_kind(part.free() for part in self.parts.values())
 
     def free_gradients(self, terms: ElboTerms) -> Free:
-        found: Free = {}
-        for group, part in self.parts.items():
+        def of(group: str) -> Free:
             names, curvature = self.groups[group], terms.curvature
             own = terms._replace(
                 gradient=pick(terms.gradient, names),
                 curvature=None if curvature is None else curvature.only(names),
                 prior=prior_of(terms.prior, group),
             )
-            for kind, tensors in part.free_gradients(own).items():
-                found[kind] = found.get(kind, {}) | tensors
-        return found
+            return self.parts[group].free_gradients(own)
+
+        return _by_kind(map(of, self.parts))
 
     def anew(self) -> Product:
         return replace(self, parts={group: part.anew() for group, part in self.parts.items()})
 
     def fault(self) -> str | None:
         return next((one for part in self.parts.values() if (one := part.fault())), None)
+
+
+def _by_kind(parts: Iterable[Free]) -> Free:
+    found: Free = {}
+    for part in parts:
+        for kind, tensors in part.items():
+            found[kind] = found.get(kind, {}) | tensors
+    return found
 
 
 def _sum(values: Iterable[Tensor]) -> Tensor:

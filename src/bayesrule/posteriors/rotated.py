@@ -2,30 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
+import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, distributed
 
 from bayesrule.matrices import DiagonalMatrix, Kronecker, Matrix
-from bayesrule.matrices.kronecker import KroneckerMatrix
-from bayesrule.matrices.rotation import Rotation
+from bayesrule.matrices.kronecker import KroneckerMatrix, Rotation
+from bayesrule.matrices.kronecker_layer import CorrectedLayer
 from bayesrule.posteriors._base import Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian, GaussianFamily, Normal
 from bayesrule.posteriors.points import Point
-from bayesrule.posteriors.prior import GaussianPrior, Prior
-from bayesrule.posteriors.rotated_weight import turned
+from bayesrule.posteriors.prior import EarlierPosterior, Prior, as_prior
 from bayesrule.tensors import tree, vectors
-from bayesrule.types import Params
+from bayesrule.tensors.stand_in import WeightStandIn, plain
+from bayesrule.types import Number, Params
+
+
+class _RotatedLayer:
+    """The weight and the bias of one layer, `V X Uᵀ`, from the matrix X (out, in) in its bases."""
+
+    def __init__(self, layer: CorrectedLayer, matrix: Tensor) -> None:
+        self.place, self.left, self.right = layer.place, layer.left, layer.right
+        self.matrix = matrix
+
+    @cached_property
+    def whole(self) -> Params:
+        """Weight and bias by name, worked out once."""
+        # A module may look at its weight without gradients first and use it with them later.
+        with torch.enable_grad():
+            return self.place.split(self.left @ self.matrix @ self.right.mT)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """`((x, 1) U) Xᵀ Vᵀ`: with few inputs cheaper than the weight itself."""
+        flat = x.reshape(-1, x.shape[-1])
+        if self.place.bias is None:
+            inputs = flat @ self.right
+        else:
+            inputs = torch.addmm(self.right[-1], flat, self.right[:-1])
+        outputs = inputs @ self.matrix.mT @ self.left.mT
+        return outputs.reshape(*x.shape[:-1], len(self.left))
+
+    def is_cheap(self, x: Tensor) -> bool:
+        """Whether rotating the inputs takes fewer operations than rotating the weight."""
+        (out, wide), rows = self.place.size, x.numel() // max(1, x.shape[-1])
+        return rows * (out**2 + wide**2) < out * wide * (out + wide)
+
+
+class RotatedWeight(WeightStandIn):
+    """A weight or a bias of a layer whose matrix is given in other bases.
+
+    A linear layer with few inputs is applied in these bases; every other torch function gets the
+    weight itself.
+    """
+
+    layer: _RotatedLayer
+    alternative = "Use GaussianFamily() instead of RotatedFamily() (inverse_every=1)."
+
+    @staticmethod
+    def __new__(cls, label: str, shape: Sequence[int], layer: _RotatedLayer) -> RotatedWeight:
+        like = layer.matrix
+        tensor = Tensor._make_wrapper_subclass(
+            cls, torch.Size(shape), dtype=like.dtype, device=like.device, requires_grad=True
+        )
+        tensor.label, tensor.layer = label, layer
+        return tensor
+
+    def materialised(self) -> Tensor:
+        return self.layer.whole[self.label]
+
+    @classmethod
+    def bypassed(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return cls.unhandled(function, args, kwargs)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"RotatedWeight({self.label!r}, shape={tuple(self.shape)})"
+
+
+def turned(rotation: Rotation, seen: Params) -> Params:
+    """The weights to run a network with, from their matrices `seen` in the bases of a rotation."""
+    weights = {name: seen[name] for name in rotation.rest}
+    for name, matrix in rotation.layers.items():
+        layer, (out, *_) = _RotatedLayer(matrix, seen[name]), matrix.place.shape
+        weights[name] = RotatedWeight(name, matrix.place.shape, layer)
+        if matrix.place.bias is not None:
+            weights[matrix.place.bias] = RotatedWeight(matrix.place.bias, (out,), layer)
+    return {name: weights[name] for name in rotation.names}
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    x = plain(input)
+    rotated = isinstance(weight, RotatedWeight) and _are_of_one_layer(weight, bias)
+    if rotated and weight.layer.is_cheap(x):
+        return weight.layer.linear(x)
+    return F.linear(x, plain(weight), plain(bias))
+
+
+def _are_of_one_layer(weight: RotatedWeight, bias: Any) -> bool:
+    """Whether a weight and a bias, which may be None, are those of one layer."""
+    if bias is not None and getattr(bias, "layer", None) is not weight.layer:
+        return False
+    return weight.layer.place.names == tuple(one.label for one in (weight, bias) if one is not None)
+
+
+RotatedWeight.handlers = {F.linear: _linear}
 
 
 @dataclass(frozen=True)
 class RotatedPoint(Point):
-    """Weights given as seen in other bases, in which their gradient is wanted, too."""
+    """Weights given as seen in other bases, in which their gradient is wanted, too.
+
+    A draw knows the mean there.
+    """
 
     rotation: Rotation
+    mean: Params = field(default_factory=dict)
 
     def weights(self, coordinates: Params) -> Params:
         return turned(self.rotation, coordinates)
@@ -37,30 +132,24 @@ class RotatedPoint(Point):
     def seen(self, gradient: Params) -> Params:
         return self.rotation.into(gradient)
 
-
-@dataclass(frozen=True)
-class RotatedDraw(RotatedPoint):
-    """A draw of weights in other bases, which knows the mean there."""
-
-    mean: Params
-
-    def mirrored(self) -> RotatedDraw:
+    def mirrored(self) -> RotatedPoint:
         twice = vectors.scale(self.mean, 2.0)
         return replace(self, coordinates=vectors.add_(twice, self.coordinates, alpha=-1.0))
 
 
 @dataclass(frozen=True)
-class _Turned(Turn):
-    """From the bases of one belief to those of the next."""
+class _EarlierSeen(EarlierPosterior):
+    """A posterior of earlier data as the prior of weights that are given in other bases."""
 
-    old: Rotation
-    new: Rotation
+    rotation: Rotation
 
-    def __call__(self, vector: Params) -> Params:
-        return self.new.into(self.old.back(vector))
+    def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
+        weights = self.rotation.back(at)
+        slope = super().pull_(vectors.zeros_like(weights), weights, factor)
+        return vectors.add_(gradient, self.rotation.into(slope))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rotated(Normal):
     """`q(θ) = N(mean, precision⁻¹)` with `rotated`, the mean seen in the precision's own bases.
 
@@ -72,16 +161,10 @@ class Rotated(Normal):
     rotated: Params
     precision: KroneckerMatrix
 
-    __repr__ = Posterior.__repr__
-
     @classmethod
     def of(cls, mean: Params, precision: KroneckerMatrix) -> Rotated:
         """The belief with this mean; the precision is one that `spectral` made."""
         return cls(Rotation.of(precision).into(mean), precision)
-
-    @property
-    def any_tensor(self) -> Tensor:
-        return next(iter(self.rotated.values()))
 
     @cached_property
     def rotation(self) -> Rotation:
@@ -108,26 +191,24 @@ class Rotated(Normal):
         return self.rotation.back(self.inner.offset(generator))
 
     def at_mean(self) -> Point:
-        return RotatedPoint(self.rotated, self.rotation)
+        return RotatedPoint(self.rotated, self.rotation, self.rotated)
 
     def draw(self, generator: Generator) -> Point:
-        return RotatedDraw(self.inner.sample(generator), self.rotation, self.rotated)
+        return RotatedPoint(self.inner.sample(generator), self.rotation, self.rotated)
 
-    def untracked(self, generator: Generator) -> Point:
-        return RotatedPoint(self.inner.sample(generator), self.rotation)
+    untracked = draw
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
-        return self.inner.kl(prior)
-
-    def entropy(self, generator: Generator | None = None) -> Tensor:
-        return self.inner.entropy()
+        # N(0, I / precision) looks the same in all bases.
+        return self.inner.kl(prior) if as_prior(prior).earlier is None else super().kl(prior)
 
     several_draws = False
 
     def anew(self) -> Rotated:
-        precision = self.precision.anew()
-        assert isinstance(precision, KroneckerMatrix)
-        return Rotated(self.rotated, precision)
+        return Rotated(self.rotated, self.precision.anew())
+
+    def seen(self, prior: Prior) -> Prior:
+        return prior if prior.earlier is None else _EarlierSeen(prior.earlier, self.rotation)
 
     def coordinates(self) -> Gaussian:
         return self.inner
@@ -140,15 +221,12 @@ class Rotated(Normal):
 
     def with_precision(self, precision: Matrix) -> tuple[Rotated, Turn]:
         new = Rotated.of(self.mean, _of_first_rank(cast(KroneckerMatrix, precision).spectral()))
-        return new, _Turned(self.rotation, new.rotation)
+        return new, lambda vector: new.rotation.into(self.rotation.back(vector))
 
     def divisor(self, precision: Matrix) -> Matrix:
         """A damped precision in the bases of this belief, which damping leaves as they are."""
         damped = _of_first_rank(cast(KroneckerMatrix, precision).spectral())
         return DiagonalMatrix(Rotation.of(damped).values())
-
-    def kept(self) -> Gaussian:
-        return Gaussian(self.mean, self.precision.factored()).kept()
 
 
 @dataclass(frozen=True)
@@ -172,6 +250,8 @@ class RotatedFamily(GaussianFamily):
 
     has_mean = False
     own_coordinates = True
+    group_obstacle = "it is kept in eigenbases; use GaussianFamily(Kronecker())"
+    replay_obstacle = "a belief that is kept in eigenbases"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,10 +259,6 @@ class RotatedFamily(GaussianFamily):
             raise TypeError(
                 f"RotatedFamily takes Kronecker(), got {self.structure!r}; use GaussianFamily()."
             )
-
-    @property
-    def replay_obstacle(self) -> str | None:
-        return "a belief that is kept in eigenbases"
 
     def other_form(self) -> GaussianFamily | None:
         corrected = cast(Kronecker, self.structure).corrected
@@ -192,15 +268,6 @@ class RotatedFamily(GaussianFamily):
         precision = cast(KroneckerMatrix, posterior.whole_precision())
         new = Rotated.of(posterior.mean, precision.spectral())
         return new, new.rotation.into
-
-    def prior(self, given: object, params: Params) -> Prior:
-        prior = super().prior(given, params)
-        if not isinstance(prior, GaussianPrior):
-            raise TypeError(
-                "A belief that is kept in eigenbases needs a prior that is the same in all bases, "
-                "N(0, I / precision); use GaussianFamily(Kronecker()) with an earlier posterior."
-            )
-        return prior
 
     def init(  # type: ignore[override]
         self, params: Params, *, weight: float, prior: Prior | float

@@ -11,19 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.posteriors._base import Posterior
-from bayesrule.posteriors.factorised import (
-    SHARE,
-    Factorised,
-    FreeScales,
-    ScaleKL,
-    first_std,
-)
+from bayesrule.posteriors.factorised import SHARE, Factorised, FreeScales, ScaleKL, first_std
 from bayesrule.posteriors.gaussian import FanIn
 from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import seeds, vectors
 from bayesrule.tensors.cuda_streams import side_by_side
-from bayesrule.types import Params
+from bayesrule.types import Number, Params
 
 # From how many weights on, and up to how many columns, a CPU works on these one by one.
 _WIDE, _FEW = 1 << 15, 3
@@ -31,7 +24,7 @@ Rank = int | Mapping[str, int | None]
 """The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KTied(Factorised):
     """`q(W) = N(mean, (U Vᵀ)²)`, squared elementwise; Swiatkowski et al. (2020), eq. 8.
 
@@ -55,15 +48,10 @@ class KTied(Factorised):
         tied = side_by_side(self._product, [name for name in self.mean if f"{name}.u" in free])
         return {k: tied[k] if k in tied else free[k] for k in self.mean if k in tied or k in free}
 
-    __repr__ = Posterior.__repr__
-
-    def scale_gradients(
-        self, slope: Params, share: float | Tensor = 1.0, kl: ScaleKL | None = None
-    ) -> Params:
+    def scale_gradients(self, slope: Params, share: Number, kl: ScaleKL) -> Params:
         """`∂F/∂log u = (S V) ∘ u` and `∂F/∂log v = (Sᵀ U) ∘ v` with `S = ∂F/∂σ`."""
         std, free = self.std(), self.__dict__["_factors"]
         own = {name: one for name, one in slope.items() if name in free}
-        kl = kl or ScaleKL(0.0, 0.0)
         found = kl.added_(vectors.mul_(own, std), std) if own else {}
         numbers = kl.tensors(next(iter(slope.values())))
 

@@ -2,8 +2,13 @@
 
 from bayesrule.predicting.predict import Linearised, MonteCarlo, Probit, elbo, predict
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.predicting.signal_to_noise import SignalToNoise
-from bayesrule.predicting.spectra import Spectrum, compress, compressed_parameters, spectrum
+from bayesrule.predicting.scales import (
+    SignalToNoise,
+    Spectrum,
+    compress,
+    compressed_parameters,
+    spectrum,
+)
 
 __all__ = [
     "Linearised",

@@ -13,12 +13,6 @@ ECE_BINS = 15
 
 def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     """All scores that fit the kind of prediction; log-likelihoods are per point, of the mixture."""
-    _refuse_not_finite(prediction)
-    measure = _class_scores if prediction.classification else _real_scores
-    return {name: float(value) for name, value in measure(prediction, y).items()}
-
-
-def _refuse_not_finite(prediction: Prediction) -> None:
     bad = ~prediction.mean.flatten(start_dim=1).isfinite().all(dim=1)
     if bad.any():
         raise ValueError(
@@ -26,15 +20,20 @@ def _refuse_not_finite(prediction: Prediction) -> None:
             "nothing to score: training has diverged. A smaller learning_rate or a larger "
             "prior_precision usually helps."
         )
+    measure = _class_scores if prediction.classification else _real_scores
+    return {name: float(value) for name, value in measure(prediction, y).items()}
 
 
 def _class_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
     probs, labels = prediction.probs, y.reshape(-1).long()
     return {
         "accuracy": metrics.accuracy(probs, labels),
+        "balanced_accuracy": metrics.balanced_accuracy(probs, labels),
         "nll": metrics.nll(probs, labels),
         "brier": metrics.brier(probs, labels),
         "ece": metrics.ece(probs, labels, bins=ECE_BINS),
+        "auroc": metrics.class_auroc(probs, labels),
+        "average_precision": metrics.average_precision(probs, labels),
     }
 
 
@@ -52,14 +51,11 @@ def _real_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
 
 
 def _crps(prediction: Prediction, y: Tensor) -> Tensor:
-    if prediction.components.gaussian:
-        means, variances = prediction.components.mean, prediction.components.variance
-        flat = len(means), -1
-        return metrics.crps_mixture_of_gaussians(
-            means.reshape(flat), variances.sqrt().reshape(flat), y.reshape(-1)
-        )
-    samples = prediction.sample(200).flatten(start_dim=1)
-    return metrics.crps_samples(samples, y.reshape(-1))
+    if not prediction.components.gaussian:
+        return metrics.crps_samples(prediction.sample(200).flatten(start_dim=1), y.reshape(-1))
+    means, variances = prediction.components.mean, prediction.components.variance
+    moments = means.flatten(start_dim=1), variances.sqrt().flatten(start_dim=1)
+    return metrics.crps_mixture_of_gaussians(*moments, y.reshape(-1))
 
 
 def coverage_levels() -> Tensor:

@@ -8,67 +8,12 @@ Half precision and integers are computed in float32.
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-def _floats(**tensors: Tensor) -> list[Tensor]:
-    """The tensors in the one float dtype, float32 or float64, that holds them all."""
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            kind = type(tensor).__name__
-            raise TypeError(f"{name} must be a torch tensor, got {kind}; use torch.as_tensor.")
-    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
-    dtype = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    return [tensor.to(dtype) for tensor in tensors.values()]
-
-
-def _aligned(drawn: tuple[str, ...] = (), **tensors: Tensor) -> list[Tensor]:
-    """The tensors in one float dtype and one shape; those named in ``drawn`` keep a leading K."""
-    lead = [int(name in drawn) for name in tensors]
-    pairs = list(zip(_floats(**tensors), lead, strict=True))
-    points = [tuple(t.shape[k:]) for t, k in pairs]
-    base = min(points, key=len)
-    agree = all(shape in (base, (*base, 1)) for shape in points)
-    if not agree or any(t.ndim < k or t.numel() == 0 for t, k in pairs):
-        got = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        rule = " after the leading draws (K, ...)" if drawn else ""
-        raise ValueError(f"Shapes must be equal and not empty{rule}, got {got}; reshape or expand.")
-    return [t.reshape(t.shape[:k] + base) for t, k in pairs]
-
-
-def _simplex(probs: Tensor, shape: str) -> Tensor:
-    """Probabilities of ``shape``, "(n, C)" or "(K, n, C)", refused when they look like logits."""
-    (probs,) = _aligned(probs=probs)
-    if probs.ndim != shape.count(",") + 1:
-        raise ValueError(f"probs must be {shape}, got {tuple(probs.shape)}.")
-    # A mean of half-precision softmaxes is off by a few 1e-3; logits are off by far more.
-    if not ((probs >= 0).all() and ((probs.sum(-1) - 1).abs() < 1e-2).all()):
-        raise ValueError(
-            f"probs must be 0 or more and sum to 1 over the last dimension, got values from "
-            f"{probs.min():.3g} to {probs.max():.3g}; for logits use logits.softmax(-1)."
-        )
-    return probs
-
-
-def _classes(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities (n, C) with integer labels (n,)."""
-    probs = _simplex(probs, "(n, C)")
-    n, classes = probs.shape
-    _floats(y=y)  # refuses what is not a tensor
-    if tuple(y.shape) not in ((n,), (n, 1)) or y.is_floating_point():
-        raise ValueError(
-            f"y must be integer labels of shape ({n},) for probs {tuple(probs.shape)}, got "
-            f"{y.dtype} of shape {tuple(y.shape)}; use y.long(), or y.argmax(-1) if one-hot."
-        )
-    y = y.reshape(n).long()
-    if y.min() < 0 or y.max() >= classes:
-        got = f"{int(y.min())}..{int(y.max())}"
-        raise ValueError(f"Labels for {classes} classes lie in 0..{classes - 1}, got {got}.")
-    return probs, y
+from bayesrule.predicting.shapes import aligned, classes, floats, simplex
 
 
 def rmse(mean: Tensor, y: Tensor) -> Tensor:
@@ -77,7 +22,7 @@ def rmse(mean: Tensor, y: Tensor) -> Tensor:
     >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([[1.0], [4.0]]))
     tensor(1.4142)
     """
-    mean, y = _aligned(mean=mean, y=y)
+    mean, y = aligned(mean=mean, y=y)
     return (y - mean).square().mean().sqrt()
 
 
@@ -87,20 +32,19 @@ def mae(mean: Tensor, y: Tensor) -> Tensor:
     >>> mae(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
     tensor(1.)
     """
-    mean, y = _aligned(mean=mean, y=y)
+    mean, y = aligned(mean=mean, y=y)
     return (y - mean).abs().mean()
 
 
 def gaussian_log_likelihood(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
     """Log-likelihood per point under one Gaussian, 1/n Σ log N(y | mean, variance).
 
-    This is the figure of the PBP paper (Hernández-Lobato & Adams, 2015); noisy K-FAC's is
-    ``mixture_log_likelihood``. Neither is the joint log-likelihood of the test set.
+    The figure of Hernández-Lobato & Adams (2015), not the joint log-likelihood of the test set.
 
     >>> gaussian_log_likelihood(torch.zeros(2), torch.ones(2), torch.zeros(2))
     tensor(-0.9189)
     """
-    mean, variance, y = _aligned(mean=mean, variance=variance, y=y)
+    mean, variance, y = aligned(mean=mean, variance=variance, y=y)
     if (variance <= 0).any():
         raise ValueError(f"variance must be above 0, got {variance.min():.3g}; add the noise.")
     return -0.5 * ((y - mean).square() / variance + (2 * math.pi * variance).log()).mean()
@@ -109,14 +53,13 @@ def gaussian_log_likelihood(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor
 def mixture_log_likelihood(log_probs: Tensor) -> Tensor:
     """Log-likelihood per point under the mixture of K draws, (K, n) log densities.
 
-    1/n Σ_i log 1/K Σ_k exp(log_probs[k, i]): a mixture at each point, as in the noisy K-FAC paper
-    (Zhang et al., 2018); PBP's figure is ``gaussian_log_likelihood``. Neither is the joint, which
-    sums over the points inside the exponential.
+    1/n Σ_i log 1/K Σ_k exp(log_probs[k, i]): a mixture at each point, as in Zhang et al. (2018),
+    and not the joint log-likelihood, which sums over the points inside the exponential.
 
     >>> mixture_log_likelihood(torch.tensor([[0.2], [0.4]]).log())  # log 0.3
     tensor(-1.2040)
     """
-    (log_probs,) = _aligned(log_probs=log_probs)
+    (log_probs,) = aligned(log_probs=log_probs)
     if log_probs.ndim != 2 and log_probs.shape[2:] != (1,):
         shape = tuple(log_probs.shape)
         raise ValueError(f"log_probs must be (K, n), got {shape}; sum over a point's outputs.")
@@ -129,8 +72,19 @@ def accuracy(probs: Tensor, y: Tensor) -> Tensor:
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
     tensor(0.5000)
     """
-    probs, y = _classes(probs, y)
+    probs, y = classes(probs, y)
     return (probs.argmax(-1) == y).to(probs.dtype).mean()
+
+
+def balanced_accuracy(probs: Tensor, y: Tensor) -> Tensor:
+    """Mean over the classes in y of the share of their points that are found; rare ones count too.
+
+    >>> balanced_accuracy(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 0, 0, 1]))
+    tensor(0.5000)
+    """
+    probs, y = classes(probs, y)
+    found = probs.argmax(-1) == y
+    return torch.stack([found[y == c].to(probs.dtype).mean() for c in y.unique()]).mean()
 
 
 def nll(probs: Tensor, y: Tensor) -> Tensor:
@@ -139,7 +93,7 @@ def nll(probs: Tensor, y: Tensor) -> Tensor:
     >>> nll(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 0]))
     tensor(0.3466)
     """
-    probs, y = _classes(probs, y)
+    probs, y = classes(probs, y)
     chosen = probs.gather(-1, y[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)
     return -chosen.log().mean()
 
@@ -150,7 +104,7 @@ def brier(probs: Tensor, y: Tensor) -> Tensor:
     >>> brier(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
     tensor(0.5000)
     """
-    probs, y = _classes(probs, y)
+    probs, y = classes(probs, y)
     truth = torch.nn.functional.one_hot(y, probs.shape[-1])
     return (probs - truth).square().sum(-1).mean()
 
@@ -172,7 +126,7 @@ def reliability(probs: Tensor, y: Tensor, bins: int = 15, adaptive: bool = False
     >>> reliability(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0]), bins=2).accuracy
     tensor([ nan, 0.5000])
     """
-    probs, y = _classes(probs, y)
+    probs, y = classes(probs, y)
     if bins < 1:
         raise ValueError(f"bins must be 1 or more, got {bins}.")
     confidence, best = probs.max(-1)
@@ -194,8 +148,7 @@ def reliability(probs: Tensor, y: Tensor, bins: int = 15, adaptive: bool = False
 def ece(probs: Tensor, y: Tensor, bins: int = 15, adaptive: bool = False) -> Tensor:
     """Expected calibration error, Σ_b count_b / n |accuracy_b - confidence_b|.
 
-    Equal-width bins of confidence, or with ``adaptive`` equal-mass ones; see ``reliability``.
-    The figure depends on the number of bins: compare like with like.
+    The bins are those of ``reliability``; the figure depends on their number.
 
     >>> ece(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1]))
     tensor(0.4000)
@@ -211,7 +164,7 @@ def entropy(probs: Tensor) -> Tensor:
     >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.6931, 0.0000])
     """
-    return torch.special.entr(_simplex(probs, "(n, C)")).sum(-1)
+    return torch.special.entr(simplex(probs, "(n, C)")).sum(-1)
 
 
 def mutual_information(probs: Tensor) -> Tensor:
@@ -222,7 +175,7 @@ def mutual_information(probs: Tensor) -> Tensor:
     >>> mutual_information(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
     tensor([0.6931])
     """
-    probs = _simplex(probs, "(K, n, C)")
+    probs = simplex(probs, "(K, n, C)")
     total = torch.special.entr(probs.mean(0)).sum(-1)
     within = torch.special.entr(probs).sum(-1).mean(0)
     return (total - within).clamp_min(0)  # draws that agree may round below 0
@@ -236,7 +189,7 @@ def auroc(scores_in: Tensor, scores_out: Tensor) -> Tensor:
     >>> auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9]))
     tensor(0.7500)
     """
-    scores_in, scores_out = _floats(scores_in=scores_in, scores_out=scores_out)
+    scores_in, scores_out = floats(scores_in=scores_in, scores_out=scores_out)
     for name, scores in {"scores_in": scores_in, "scores_out": scores_out}.items():
         if scores.numel() == 0 or scores.ndim < 1 or scores.shape[1:] not in ((), (1,)):
             raise ValueError(f"{name} must be (n,) and not empty, got {tuple(scores.shape)}.")
@@ -247,13 +200,52 @@ def auroc(scores_in: Tensor, scores_out: Tensor) -> Tensor:
     return (below.to(out.dtype) / (2 * len(ordered))).mean()
 
 
+def class_auroc(probs: Tensor, y: Tensor) -> Tensor:
+    """AUROC of each class in y against the others, by its probability (n, C); their mean.
+
+    With two classes it is the AUROC of either. NaN where y holds one class only.
+
+    >>> class_auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]]), torch.tensor([0, 0, 1]))
+    tensor(0.5000)
+    """
+    probs, y = classes(probs, y)
+    present = y.unique()
+    if len(present) < 2:
+        return probs.new_tensor(math.nan)
+    return torch.stack([auroc(probs[y != c, c], probs[y == c, c]) for c in present]).mean()
+
+
+def average_precision(probs: Tensor, y: Tensor) -> Tensor:
+    """Mean over the classes in y of Σ_k (R_k - R_k-1) P_k, the area under precision by recall.
+
+    P_k and R_k are precision and recall of the points with at least the k-th highest probability.
+    Guessing gives each class its share of the points.
+
+    >>> average_precision(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+    tensor(1.)
+    """
+    probs, y = classes(probs, y)
+    return torch.stack([_average_precision(probs[:, c], y == c) for c in y.unique()]).mean()
+
+
+def _average_precision(scores: Tensor, positive: Tensor) -> Tensor:
+    ordered, order = scores.sort(descending=True)
+    hits = positive[order].to(scores.dtype).cumsum(0)
+    # Points with equal scores come in together.
+    last = torch.cat([ordered[1:] != ordered[:-1], ordered.new_ones(1, dtype=torch.bool)])
+    taken = torch.arange(1, len(scores) + 1, device=scores.device)[last]
+    hits = hits[last]
+    gained = torch.diff(hits, prepend=hits.new_zeros(1)) / hits[-1]
+    return (gained * hits / taken).sum()
+
+
 def coverage(lower: Tensor, upper: Tensor, y: Tensor) -> Tensor:
     """Share of points inside their interval, 1/n Σ [lower <= y <= upper].
 
     >>> coverage(torch.zeros(4), torch.ones(4), torch.tensor([0.0, 0.5, 1.0, 2.0]))
     tensor(0.7500)
     """
-    lower, upper, y = _aligned(lower=lower, upper=upper, y=y)
+    lower, upper, y = aligned(lower=lower, upper=upper, y=y)
     sharpness(lower, upper)  # refuses crossed or NaN bounds, which would only look like misses
     return ((lower <= y) & (y <= upper)).to(y.dtype).mean()
 
@@ -264,7 +256,7 @@ def sharpness(lower: Tensor, upper: Tensor) -> Tensor:
     >>> sharpness(torch.zeros(2), torch.tensor([1.0, 3.0]))
     tensor(2.)
     """
-    lower, upper = _aligned(lower=lower, upper=upper)
+    lower, upper = aligned(lower=lower, upper=upper)
     if not (lower <= upper).all():
         got = f"{int((~(lower <= upper)).sum())} of {lower.numel()} that do"
         raise ValueError(f"lower must not exceed upper or be NaN, got {got}; were they swapped?")
@@ -280,7 +272,7 @@ def coverage_curve(pit: Tensor, levels: Tensor | Sequence[float]) -> Tensor:
     >>> coverage_curve(torch.tensor([0.01, 0.3, 0.5, 0.8]), [0.5, 0.9])
     tensor([0.5000, 0.7500])
     """
-    (pit,) = _aligned(pit=pit)
+    (pit,) = aligned(pit=pit)
     nominal = torch.as_tensor(levels, dtype=pit.dtype, device=pit.device).contiguous()
     for name, values in {"pit": pit, "levels": nominal}.items():
         if not ((values >= 0) & (values <= 1)).all():
@@ -303,7 +295,7 @@ def crps_gaussian(mean: Tensor, std: Tensor, y: Tensor) -> Tensor:
     >>> crps_gaussian(torch.zeros(1), torch.ones(1), torch.zeros(1))  # (√2 - 1) / √π
     tensor(0.2337)
     """
-    mean, std, y = _aligned(mean=mean, std=std, y=y)
+    mean, std, y = aligned(mean=mean, std=std, y=y)
     return crps_mixture_of_gaussians(mean[None], std[None], y)
 
 
@@ -315,7 +307,7 @@ def crps_mixture_of_gaussians(means: Tensor, stds: Tensor, y: Tensor) -> Tensor:
     >>> crps_mixture_of_gaussians(torch.zeros(3, 1), torch.ones(3, 1), torch.zeros(1))
     tensor(0.2337)
     """
-    means, stds, y = _aligned(("means", "stds"), means=means, stds=stds, y=y)
+    means, stds, y = aligned(("means", "stds"), means=means, stds=stds, y=y)
     draws = len(means)
     if len(stds) != draws:
         raise ValueError(f"means and stds need as many draws, got {draws} and {len(stds)}; expand.")
@@ -337,7 +329,7 @@ def crps_samples(samples: Tensor, y: Tensor, fair: bool = True) -> Tensor:
     >>> crps_samples(torch.tensor([[0.0], [1.0]]), torch.tensor([0.5]), fair=False)
     tensor(0.2500)
     """
-    samples, y = _aligned(("samples",), samples=samples, y=y)
+    samples, y = aligned(("samples",), samples=samples, y=y)
     draws = len(samples)
     if fair and draws < 2:
         raise ValueError("The fair CRPS takes 2 draws or more, got 1; pass fair=False.")

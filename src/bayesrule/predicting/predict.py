@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,15 +11,21 @@ import torch
 from torch import Tensor
 
 from bayesrule.curvature import Problem, Recording
-from bayesrule.expectations import AtMean, Expectation, Look, Moments
+from bayesrule.expectations import Draws, Expectation, Look, Moments
 from bayesrule.learner import Learner
-from bayesrule.likelihoods import Likelihood, Marginal
 from bayesrule.likelihoods._base import one_vector_per_output
-from bayesrule.moments import Propagation
+from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, num_examples, take
+from bayesrule.tensors.autocast import only_in_modules
+from bayesrule.tensors.network import Inputs, Network, num_examples, take
+from bayesrule.tensors.unfit import (
+    check_belief,
+    check_finite,
+    check_outputs,
+    recordable,
+)
 from bayesrule.types import Batch, Params, State
 
 
@@ -30,10 +37,7 @@ class Probit:
     """
 
     num: ClassVar[int] = 100
-
-    def draws(self, likelihood: Likelihood) -> bool:
-        """Whether the outputs are drawn, and not integrated out."""
-        return likelihood.lacks("marginal") is not None
+    instead_of_probit: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,7 @@ class MonteCarlo:
     """
 
     num: int = 100
-
-    def draws(self, likelihood: Likelihood) -> bool:
-        """Whether the outputs are drawn, and not integrated out."""
-        return likelihood.probit_marginal or likelihood.lacks("marginal") is not None
+    instead_of_probit: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,15 @@ def predict(
     (tensor([[0.3333]]), tensor([[1.]]))
     """
     how = how or learner.predictive  # type: ignore[assignment]
+    state.check()
+    device = state.posterior.device.type
+    if torch.is_autocast_enabled(device):
+        with only_in_modules(device):
+            return predict(learner, state, x, how, seed=seed, batch_size=batch_size)
     inputs = as_inputs(x, state)
     if num_examples(inputs) == 0:
         raise ValueError("There are no inputs to predict.")
+    check_finite("The inputs", inputs)
     if isinstance(how, Linearised):
         return _linearised(learner, state, inputs, how, seed)
     if not isinstance(how, Expectation):
@@ -109,22 +116,24 @@ def predict(
     if how.look is Look.MOMENTS:
         return _moments(learner, state, inputs, how, batch_size)  # type: ignore[arg-type]
     outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
+    check_belief(outputs, lambda: state.posterior.mean)
     return Prediction.mixture(learner.likelihood.distribution(outputs, state.likelihood))
 
 
 def as_inputs(x: Any, state: State) -> Inputs:
     """Arrays and lists as tensors on the weights' device; floating ones get the weights' type."""
     if isinstance(x, tuple):
-        return tuple(_as_tensor(part, state) for part in x)
-    return _as_tensor(x, state)
-
-
-def _as_tensor(x: Any, state: State) -> Tensor:
+        return tuple(as_inputs(part, state) for part in x)  # type: ignore[misc]
     like = state.posterior.any_tensor
+    tensor = as_tensor(x, like.device)
+    return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+
+
+def as_tensor(x: Any, device: torch.device | None = None) -> Tensor:
+    """`torch.as_tensor` for arrays of all kinds."""
     if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
         x = x.copy()  # torch can only share memory that it may write to, in increasing order
-    tensor = torch.as_tensor(x, device=like.device)
-    return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+    return torch.as_tensor(x, device=device)
 
 
 @torch.no_grad()
@@ -139,31 +148,40 @@ def outputs_at(
 ) -> Tensor:
     """The network's outputs at each point of an expectation, (K, n, *)."""
     generator = seeds.generator(state.posterior.device, seed, 0)
-    starts = range(0, num_examples(x), batch_size)
-    outputs = []
-    for point in how.points(state.posterior, generator, tracked=False):
-        weights = point.params
-        parts = [
-            learner.network(
-                weights, state.buffers, take(x, slice(i, i + batch_size)), training=False
-            )
-            for i in starts
-        ]
-        outputs.append(torch.cat(parts))
+    points = how.points(state.posterior, generator, tracked=False)
+    weights = (point.params for point in points)
+    return stacked_outputs(learner.network, weights, state.buffers, x, batch_size)
+
+
+def stacked_outputs(
+    network: Network, weights: Iterable[Params], buffers: Params, x: Inputs, batch_size: int
+) -> Tensor:
+    """A network's outputs at each of K weights, (K, n, *)."""
+    parts, outputs = pieces(x, batch_size), []
+    for params in weights:
+        each = []
+        for part in parts:
+            found = network(params, buffers, part, training=False)
+            each.append(check_outputs(found, num_examples(part)))
+        outputs.append(each[0] if len(each) == 1 else torch.cat(each))
     return torch.stack(outputs)
 
 
+def pieces(x: Inputs, size: int) -> list[Inputs]:
+    """All examples, so many at a time."""
+    return [take(x, slice(i, i + size)) for i in range(0, num_examples(x), size)]
+
+
 def elbo(
-    learner: Learner,
-    state: State,
-    batch: Batch,
-    how: Expectation | None = None,
-    *,
-    seed: int = 0,
+    learner: Learner, state: State, batch: Batch, how: Expectation | None = None, *, seed: int = 0
 ) -> Tensor:
-    """`E_q[log p(y | f)] − T · KL(q ‖ prior)` of the whole data set given as one batch."""
+    """The evidence lower bound `E_q[log p(y | f)] − T · KL(q ‖ prior)`, in nats.
+
+    `batch` is the whole data set; `how` says where the expectation is taken, at 100 weight draws if
+    it does not. The KL counts the belief of a likelihood that learns its noise, too.
+    """
     x, y = batch
-    outputs = outputs_at(learner, state, as_inputs(x, state), how or AtMean(), seed=seed)
+    outputs = outputs_at(learner, state, as_inputs(x, state), how or Draws(100), seed=seed)
     likelihood = learner.likelihood
     each = [likelihood.log_prob(f, y, state.likelihood).sum() for f in outputs]
     return torch.stack(each).mean() - learner.temperature * learner.divergence(state)
@@ -177,33 +195,14 @@ def linearised_outputs(
         raise TypeError(_not_linearisable(type(state.posterior).__name__))
     # A caller's no_grad would leave no slopes, and so no variance at all.
     with torch.inference_mode(False), torch.enable_grad():
-        parts = [
-            _linearised_chunk(learner, state, _recordable(take(x, slice(i, i + chunk))))
-            for i in range(0, num_examples(x), chunk)
-        ]
+        parts = [_linearised_chunk(learner, state, recordable(part)) for part in pieces(x, chunk)]
     means, covariances = zip(*parts, strict=True)
     return torch.cat(means), torch.cat(covariances)
 
 
-def _recordable(x: Inputs) -> Inputs:
-    """Inputs that a backward pass may keep, which those made in inference mode are not."""
-    if isinstance(x, tuple):
-        return tuple(part.clone() if part.is_inference() else part for part in x)
-    return x.clone() if x.is_inference() else x
-
-
 def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator()
-    problem = Problem(
-        learner.network,
-        learner.likelihood,
-        state.likelihood,
-        state.buffers,
-        x,
-        torch.empty(0),
-        generator,
-        training=False,
-    )
+    parts = learner.network, learner.likelihood, state.likelihood, state.buffers
+    problem = Problem(*parts, x, torch.empty(0), torch.Generator(), training=False)
     recording = Recording(problem, Point(state.posterior.mean))
     outputs = recording.outputs.detach()
     rows, _ = recording.backward(one_vector_per_output(torch.ones_like(outputs)), gradient=False)
@@ -226,41 +225,20 @@ def independent_variances(state: State) -> Params:
 
 
 @torch.no_grad()
-def moment_outputs(
-    learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int = 4096
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance (n, *) of the outputs by moment propagation."""
-    variance = independent_variances(state)
-    found = []
-    for start in range(0, num_examples(x), batch_size):
-        propagation = Propagation(learner.network, how.activations, record=False)
-        part, buffers = take(x, slice(start, start + batch_size)), dict(state.buffers)
-        mean = state.posterior.mean
-        found.append(propagation.forward(mean, variance, buffers, part, training=False))
-    return torch.cat([f.centre for f in found]), torch.cat([f.variance for f in found])
-
-
 def _moments(
     learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int
 ) -> Prediction:
-    mean, variance = moment_outputs(learner, state, x, how, batch_size)
-    return closed_form(learner, state, mean, variance)
+    mean, variance = state.posterior.mean, independent_variances(state)
 
+    def run(part: Inputs) -> GaussianTensor:
+        propagation = Propagation(learner.network, how.activations, record=False)
+        return propagation.forward(mean, variance, dict(state.buffers), part, training=False)
 
-def closed_form(learner: Learner, state: State, mean: Tensor, variance: Tensor) -> Prediction:
-    """The prediction where the outputs are Gaussian and the likelihood can integrate them out."""
-    return _of_marginal(learner.likelihood.marginal(mean, variance, state.likelihood))
-
-
-def _of_marginal(marginal: Marginal) -> Prediction:
-    """A prediction of one component, with both parts of its variance."""
-    return Prediction(
-        components=marginal.distribution[None],
-        mean=marginal.mean,
-        epistemic=marginal.epistemic,
-        aleatoric=marginal.aleatoric,
-        conditional_means=marginal.mean[None],
-    )
+    outputs = [over_inputs(run, part) for part in pieces(x, batch_size)]
+    means, variances = zip(*outputs, strict=True)
+    likelihood = learner.likelihood
+    marginal = likelihood.marginal(torch.cat(means), torch.cat(variances), state.likelihood)
+    return Prediction.closed_form(marginal)
 
 
 def _linearised(
@@ -268,8 +246,10 @@ def _linearised(
 ) -> Prediction:
     mean, covariance = linearised_outputs(learner, state, x, how.chunk)
     likelihood = learner.likelihood
-    if not how.link.draws(likelihood):
-        return _of_marginal(likelihood.joint_marginal(mean, covariance, state.likelihood))
+    drawn = how.link.instead_of_probit and likelihood.probit_marginal
+    if not drawn and likelihood.lacks("marginal") is None:
+        marginal = likelihood.joint_marginal(mean, covariance, state.likelihood)
+        return Prediction.closed_form(marginal)
     outputs = _gaussian_draws(mean, covariance, how.link.num, seed)
     return Prediction.mixture(likelihood.distribution(outputs, state.likelihood))
 
@@ -281,6 +261,6 @@ def _gaussian_draws(mean: Tensor, covariance: Tensor, num: int, seed: int) -> Te
     eye = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)
     root = torch.linalg.cholesky(covariance + jitter[:, None, None] * eye)
     generator = seeds.generator(mean.device, seed, 0)
-    white = torch.empty(num, *flat.shape, dtype=flat.dtype, device=flat.device)
-    draws = flat + (root @ white.normal_(generator=generator).unsqueeze(-1)).squeeze(-1)
+    white = torch.empty(num, *flat.shape, 1, dtype=flat.dtype, device=flat.device)
+    draws = flat + (root @ white.normal_(generator=generator)).squeeze(-1)
     return draws.reshape(num, *mean.shape)

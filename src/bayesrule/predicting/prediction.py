@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bayesrule.likelihoods import TargetDistribution
+from bayesrule.likelihoods import Marginal, TargetDistribution
 from bayesrule.likelihoods._targets import quantile
 from bayesrule.predicting import metrics
 
@@ -22,7 +22,8 @@ class Prediction:
     (what it would not), each (n, *). For classes these are of the one-hot y.
 
     `components` are the K distributions p(y | f_k), as the likelihood makes them, and
-    `conditional_means` (K, n, *) their means.
+    `conditional_means` (K, n, *) their means. `information` is the mutual information where one
+    component stands for many outputs.
     """
 
     components: TargetDistribution
@@ -30,6 +31,7 @@ class Prediction:
     epistemic: Tensor
     aleatoric: Tensor
     conditional_means: Tensor
+    information: Tensor | None = None
 
     @classmethod
     def mixture(cls, components: TargetDistribution) -> Prediction:
@@ -41,6 +43,18 @@ class Prediction:
             epistemic=means.var(0, correction=0),
             aleatoric=components.variance.mean(0),
             conditional_means=means,
+        )
+
+    @classmethod
+    def closed_form(cls, marginal: Marginal) -> Prediction:
+        """One component, where a likelihood has integrated out Gaussian outputs."""
+        return cls(
+            components=marginal.distribution[None],
+            mean=marginal.mean,
+            epistemic=marginal.epistemic,
+            aleatoric=marginal.aleatoric,
+            conditional_means=marginal.mean[None],
+            information=marginal.information,
         )
 
     @property
@@ -115,13 +129,16 @@ class Prediction:
     def mutual_information(self) -> Tensor:
         """Information that the weights hold about y in nats, (n,): the epistemic part (BALD).
 
-        With one component (the probit link) to second order: `½ Σ_c Var[p_c] / p_c`.
+        Never less than zero, nor more than the entropy.
         """
         self._needs_classes("mutual_information")
+        if self.information is not None:
+            return self.information.reshape(-1)
         if self.num_components == 1:
-            # Yes and no have the same variance.
+            # To second order: ½ Σ_c Var[p_c] / p_c; yes and no have the same variance.
             spread = self.epistemic.reshape(len(self.mean), -1)
-            return 0.5 * (spread / self.probs.clamp_min(1e-12)).sum(-1)
+            second = 0.5 * (spread / self.probs.clamp_min(1e-12)).sum(-1)
+            return torch.minimum(second, self.entropy)
         each = [self._of_classes(means) for means in self.conditional_means]
         return metrics.mutual_information(torch.stack(each))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from bayesrule.expectations import Expectation
 from bayesrule.matrices import Structure
 from bayesrule.posteriors import Family, Point, Posterior, Prior
 from bayesrule.tensors import tree
-from bayesrule.types import Derivatives, Params
+from bayesrule.types import Derivatives, Params, Part
 
 Memory = dict[str, Any]
 """What a rule keeps between steps: averages and momentum."""
@@ -31,16 +32,12 @@ class Now(NamedTuple):
     step: int = 0
 
 
-class Rule(ABC):
+class Rule(Part, ABC):
     """How the belief moves, given derivatives of the loss.
 
     The steps of a rule differ by a few numbers, its `rates`, a named tuple. `move` takes them as
     numbers, or as 0-d tensors: then one step, captured as a CUDA graph, can be replayed for all.
     """
-
-    def words(self) -> str:
-        """The choice, in a word or two."""
-        return type(self).__name__
 
     @abstractmethod
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
@@ -66,9 +63,9 @@ class Rule(ABC):
         """A belief and a memory of which `move` may use up the tensors."""
         return tree.map_tensors(posterior, torch.clone), tree.map_tensors(memory, torch.clone)
 
-    @abstractmethod
     def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
         """The memory before the first step, from the first belief."""
+        return {}
 
     def adopted(
         self, memory: Memory, turn: Callable[[Params], Params], posterior: Posterior, weight: float
@@ -76,14 +73,12 @@ class Rule(ABC):
         """The memory beside a belief that was taken over from another form of its family."""
         return memory
 
-    @abstractmethod
     def rates(self, step: int) -> Any:
         """The numbers of a step, a named tuple; steps count from 0."""
-
-    @property
-    def constant_rates(self) -> tuple[str, ...]:
-        """The rates that are the same at all steps and may be numbers in each of them."""
         return ()
+
+    constant_rates: tuple[str, ...] = ()
+    """The rates that are the same at all steps and may be numbers in each of them."""
 
     def kind(self, step: int) -> int:
         """Steps of one kind do the same work, and differ in their rates and draws alone."""
@@ -105,16 +100,10 @@ class Rule(ABC):
 
     def rate_tensors(self, step: int, device: torch.device) -> Any:
         """The rates of a step with 0-d tensors in the places of those that change."""
-        rates = self.rates(step)
-        named = zip(rates._fields, rates, strict=True)
-        return type(rates)(
-            *(
-                float(value)
-                if name in self.constant_rates
-                else torch.tensor(float(value), device=device)
-                for name, value in named
-            )
-        )
+        fixed, rates = self.constant_rates, self.rates(step)
+        values = {name: float(value) for name, value in rates._asdict().items()}
+        changing = {k: torch.tensor(v, device=device) for k, v in values.items() if k not in fixed}
+        return type(rates)(**values | changing)
 
     def refill(self, tensors: Any, step: int) -> None:
         """Puts the rates of another step into their tensors."""
@@ -150,6 +139,16 @@ def refuse_look(expectation: Expectation, curvature: Curvature) -> None:
             f"{expectation.look.value}: LocalDraws() and Flipout() go with Pathwise(), Moments() "
             "with ExpectedLoss() or Innovations(), AtMean() and Draws() with all others."
         )
+    if not curvature.whole_data:
+        raise ValueError(
+            f"{kind}() stands for its batch alone; use it with the rule Conditioning(), or "
+            "ExpectedLoss() with the rule Elbo()."
+        )
 
 
-__all__ = ["Memory", "Now", "Rule", "refuse_look"]
+def refuse_negative(rule: Rule, *names: str) -> None:
+    """A ValueError for a rate that is neither a schedule nor a number of zero or more."""
+    for name in names:
+        value = getattr(rule, name)
+        if not callable(value) and not (value >= 0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be a number that is not negative, got {value}.")

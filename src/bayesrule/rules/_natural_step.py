@@ -5,20 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from bayesrule.matrices import DiagonalMatrix, Matrix
 from bayesrule.posteriors import Posterior
 from bayesrule.rules._base import Memory, Now
 from bayesrule.rules.momentum import Average, HeavyBall, Velocity
 from bayesrule.tensors import vectors
-from bayesrule.types import Params
+from bayesrule.types import Number, Params
 
 if TYPE_CHECKING:
     from bayesrule.rules.natural import Natural
-
-Number = float | Tensor
 
 
 class NaturalStep:
@@ -36,7 +31,8 @@ class NaturalStep:
         self._average_curvature()
         if self.rule.prior_at_draws:
             assert self.derivatives.average is not None
-            self.gradient = self.prior.pull_(self.gradient, self.derivatives.average)
+            prior = self.posterior.seen(self.prior)
+            self.gradient = prior.pull_(self.gradient, self.derivatives.average)
         if "curvature" in self.memory and self.number % self.rule.inverse_every == 0:
             self._follow_curvature()
         self._average_gradient()
@@ -87,12 +83,13 @@ class NaturalStep:
 
         An average is smaller than the gradient by `rates.seen`, and so is the prior's pull then.
         """
-        momentum, pull = self.rule.momentum, self.prior.pull_
+        momentum, prior = self.rule.momentum, self.posterior.seen(self.prior)
+        pull = prior.pull_
         if isinstance(momentum, Average):
             average = self.memory["momentum"]
             self.gradient = vectors.lerp_(average, self.gradient, 1.0 - momentum.decay)
             # The average itself is kept for the next step.
-            pull = self.prior.pulled
+            pull = prior.pulled
         if not self.rule.prior_at_draws:
             mean = self.posterior.coordinates().mean
             self.gradient = pull(self.gradient, mean, self.rates.seen)
@@ -136,7 +133,7 @@ class NaturalStep:
         rule, rates, derivatives = self.rule, self.rates, self.derivatives
         if math.isfinite(rule.kl_clip):
             # The nets of a stack, each with a loss of its own, come first in all tensors.
-            moved = _dot(self.gradient, direction, derivatives.loss.ndim)
+            moved = vectors.dot(self.gradient, direction, derivatives.loss.ndim)
             moved = moved * (rates.learning_rate**2 / derivatives.weight)
             vectors.scale_(direction, (rule.kl_clip / moved).sqrt().clamp_max(1.0))
         if math.isfinite(rule.clip):
@@ -165,9 +162,3 @@ def _shifted(
         return add(values, vectors.scale_(total, 1.0 / factor))
     shift = vectors.shift_ if in_place else vectors.shift
     return shift(values, (delta + more) / factor)
-
-
-def _dot(a: Params, b: Params, nets: int) -> Tensor:
-    """`⟨a, b⟩`, 0-d, or one for each net, (num,)."""
-    pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
-    return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation, Look
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Structure
-from bayesrule.posteriors import Family, Gaussian, Posterior
+from bayesrule.posteriors import Family, Gaussian
 from bayesrule.rules._base import Memory, Now, Rule
 from bayesrule.tensors import vectors
-
-
-class NoRates(NamedTuple):
-    """There are no numbers that change from step to step."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +62,6 @@ class Conditioning(Rule):
     def structure(self, family: Family) -> Structure:
         return Diagonal()
 
-    def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
-        return {}
-
-    def rates(self, step: int) -> NoRates:
-        return NoRates()
-
     def move(self, now: Now) -> tuple[Gaussian, Memory]:
         posterior, derivatives = now.posterior, now.derivatives
         assert derivatives.curvature is not None
@@ -86,8 +75,3 @@ class Conditioning(Rule):
         shares = vectors.div_(derivatives.curvature.diagonal(), precision)
         kept = vectors.shift_(vectors.scale_(vectors.clamp_(shares, share), -1.0), 1.0)
         return Gaussian(mean, DiagonalMatrix(vectors.div_(precision, kept))), now.memory
-
-    def stack_obstacle(
-        self, family: Family, expectation: Expectation, curvature: Curvature
-    ) -> str | None:
-        return None

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, optim
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Diagonal, Structure
 from bayesrule.posteriors import ElboTerms, Family, Posterior
-from bayesrule.rules._base import Memory, Now, Rule, refuse_look
+from bayesrule.rules._base import Memory, Now, Rule, refuse_look, refuse_negative
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.tensors import tree, vectors
-from bayesrule.types import Params
+from bayesrule.tensors.abilities import derived
+from bayesrule.types import Number, Params
 
 # Optimisers that treat every number alone.
 _ELEMENTWISE = {
@@ -30,8 +32,8 @@ _ELEMENTWISE = {
 class ElboRates(NamedTuple):
     """What may change from step to step: numbers, or 0-d tensors where steps are replayed."""
 
-    learning_rate: float | Tensor
-    kl_weight: float | Tensor
+    learning_rate: Number
+    kl_weight: Number
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,7 @@ class Elbo(Rule):
     keep_gradients: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "scale_multiplier", "kl_weight"):
-            value = getattr(self, name)
-            if not callable(value) and not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name} must be a number that is not negative, got {value}.")
+        refuse_negative(self, "learning_rate", "scale_multiplier", "kl_weight")
         if not self.clip > 0:
             raise ValueError(f"clip must be positive, got {self.clip}.")
 
@@ -82,11 +81,6 @@ class Elbo(Rule):
             raise ValueError(
                 f"{kind}() says nothing of the scales; use Price() with draws, SecondOrder(), "
                 "Fisher() or GGN() at the mean."
-            )
-        if not curvature.whole_data:
-            raise ValueError(
-                f"{kind}() stands for its batch alone; use it with the rule Conditioning(), or "
-                "ExpectedLoss() with Moments()."
             )
         if point and self.scale_multiplier != 1.0:
             raise ValueError(
@@ -114,7 +108,7 @@ class Elbo(Rule):
             memory["gradients"] = {k: vectors.zeros_like(v) for k, v in groups.items() if v}
         return memory
 
-    @property
+    @derived
     def constant_rates(self) -> tuple[str, ...]:
         return () if callable(self.kl_weight) else ("kl_weight",)
 
@@ -129,11 +123,13 @@ class Elbo(Rule):
                 derivatives.gradient, derivatives.curvature, now.prior, rates.kl_weight, share
             )
         )
-        if math.isfinite(self.clip):
-            _clip(gradients.values(), self.clip)
         for group, tensors in groups.items():
             for name, tensor in tensors.items():
-                tensor.grad = _laid_out(gradients[group][name], tensor)
+                # Optimisers in one kernel ask for gradients that lie in memory as the weights do.
+                tensor.grad = vectors.placed_as(gradients[group][name], tensor)
+                gradients[group][name] = tensor.grad
+        if math.isfinite(self.clip):
+            clip_grad_norm_([t for tensors in groups.values() for t in tensors.values()], self.clip)
         optimiser = self._optimiser(groups, rates.learning_rate)
         for group, states in now.memory["optimiser"].items():
             for name, state in states.items():
@@ -144,10 +140,10 @@ class Elbo(Rule):
             moved["gradients"] = {k: v for k, v in gradients.items() if v}
         return posterior.anew(), moved
 
-    def _optimiser(self, groups: dict[str, Params], rate: float | Tensor) -> Optimizer:
+    def _optimiser(self, groups: dict[str, Params], rate: Number) -> Optimizer:
         given = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
         own = {}
-        if getattr(self.optimiser, "func", self.optimiser) is Adam:
+        if self._kind is Adam:
             # One kernel for all weights; steps that are replayed on a GPU count on the device.
             own = {"fused": True, "capturable": isinstance(rate, Tensor)}
         parts = [{"params": tensors} for tensors in given.values()]
@@ -166,19 +162,24 @@ class Elbo(Rule):
         drawn = structure is not None and expectation.random
         if drawn and not (family.independent or structure.stacks):  # type: ignore[union-attr]
             return f"draws by the structure {type(structure).__name__}"
-        made = getattr(self.optimiser, "func", self.optimiser)
-        if made in _ELEMENTWISE:
+        if self._kind in _ELEMENTWISE:
             return None
-        name = getattr(made, "__name__", repr(made))
-        return f"the optimiser {name}, which may look at several numbers at once"
+        return f"the optimiser {self._name}, which may look at several numbers at once"
 
     def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
-        made = getattr(self.optimiser, "func", self.optimiser)
-        if made is Adam:
-            # A covariance that is neither moved nor looked at does not matter.
-            return family.replay_obstacle if expectation.random else None
-        name = getattr(made, "__name__", repr(made))
-        return f"the optimiser {name}, whose steps may look at numbers"
+        if self._kind is not Adam:
+            return f"the optimiser {self._name}, whose steps may look at numbers"
+        # A covariance that is neither moved nor looked at does not matter.
+        return family.replay_obstacle if expectation.random else None
+
+    @property
+    def _kind(self) -> Any:
+        """The optimiser's class, or the function that makes it."""
+        return getattr(self.optimiser, "func", self.optimiser)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._kind, "__name__", repr(self._kind))
 
 
 def _collected(optimiser: Optimizer, groups: dict[str, Params]) -> dict[str, dict[str, Any]]:
@@ -190,17 +191,3 @@ def _collected(optimiser: Optimizer, groups: dict[str, Params]) -> dict[str, dic
         for tensor in tensors.values():
             tensor.grad = None
     return {group: states for group, states in found.items() if states}
-
-
-def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
-    """In memory as the weight itself is (channels last), which optimisers in one kernel ask for."""
-    if gradient.stride() == like.stride():
-        return gradient
-    return torch.empty_like(like).copy_(gradient)
-
-
-def _clip(gradients: Iterable[Params], largest: float) -> None:
-    """Scales the whole gradient down to a norm, without asking the device what it is."""
-    tensors = [g for group in gradients for g in group.values()]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
-    torch._foreach_mul_(tensors, (largest / (norm + 1e-6)).clamp(max=1.0))

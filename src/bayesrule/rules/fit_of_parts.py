@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayesrule.curvature import Curvature
-from bayesrule.curvature.rows import refuse_recurrent
+from bayesrule.curvature.rows import refuse_embedding_bags, refuse_recurrent
 from bayesrule.expectations import Expectation, Look
 from bayesrule.likelihoods import Likelihood
 from bayesrule.posteriors import Family
@@ -26,7 +26,8 @@ def check_parts(
     rule.check(family, expectation, curvature)
     _refuse(expectation.obstacle(family))
     _check_coordinates(family, curvature)
-    _check_ranks(family, rule)
+    if distributed.world_size() > 1 and family.structure is not None:
+        _refuse(family.structure.rank_obstacle)
     _check_curvature(network, likelihood, curvature)
 
 
@@ -78,13 +79,10 @@ def _check_coordinates(family: Family, curvature: Curvature) -> None:
         )
 
 
-def _check_ranks(family: Family, rule: Rule) -> None:
-    if distributed.world_size() > 1 and family.structure is not None:
-        _refuse(family.structure.rank_obstacle)
-
-
 def _check_curvature(network: Network, likelihood: Likelihood, curvature: Curvature) -> None:
     for ability in curvature.asks:
         _refuse(likelihood.lacks(ability))
     if curvature.needs_rows:
         refuse_recurrent(network, curvature)
+    if curvature.twice:
+        refuse_embedding_bags(network, curvature)

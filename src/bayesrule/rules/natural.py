@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from bayesrule.curvature import Curvature, NoCurvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Diagonal, Matrix, Structure
 from bayesrule.posteriors import Family, Point, Posterior
-from bayesrule.rules._base import Memory, Now, Rule, refuse_look
-from bayesrule.rules._natural_fit import check_fit, refuse_unused, stack_obstacle
+from bayesrule.rules._base import Memory, Now, Rule, refuse_look, refuse_negative
 from bayesrule.rules._natural_step import NaturalStep
 from bayesrule.rules.momentum import Average, HeavyBall, Momentum, Velocity
 from bayesrule.schedules import Schedule, as_schedule
 from bayesrule.tensors import tree, vectors
-from bayesrule.types import Params
+from bayesrule.tensors.abilities import derived
+from bayesrule.types import Number, Params
 
-Number = float | Tensor
+# Options that say how a precision moves.
+_OF_PRECISIONS = ("square_root", "debias", "retract", "fixed_precision", "damping")
 
 
 class NaturalRates(NamedTuple):
@@ -83,10 +83,7 @@ class Natural(Rule):
     inverse_every: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "rate"):
-            value = getattr(self, name)
-            if not callable(value) and not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name} must be a number that is not negative, got {value}.")
+        refuse_negative(self, "learning_rate", "rate")
         for name in ("stats_every", "inverse_every"):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= 1):
@@ -98,9 +95,24 @@ class Natural(Rule):
             )
         if self.damped_root and not self.square_root:
             raise ValueError("damped_root says which root is taken: add square_root=True.")
-        refuse_unused(self)
+        self._refuse_unused()
 
-    # What fits.
+    def _refuse_unused(self) -> None:
+        """Options that would have no effect beside a precision that stays as it is are refused."""
+        if not self.fixed_precision:
+            return
+        unused = {
+            "debias": self.debias and not self.square_root,
+            "retract": self.retract,
+            "damping": self.damping > 0 and not self.square_root,
+            "inverse_every": self.inverse_every > 1,
+        }
+        for name, given in unused.items():
+            if given:
+                raise ValueError(
+                    f"{name} is for a precision that moves, which fixed_precision=True keeps: "
+                    "leave one of them out."
+                )
 
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
         structure = family.structure
@@ -110,7 +122,72 @@ class Natural(Rule):
                 "GaussianFamily(Diagonal()) or a rule that follows the ELBO's gradient."
             )
         refuse_look(expectation, curvature)
-        check_fit(self, structure, family, curvature)
+        self._check_curvature(family, structure, curvature)
+        self._check_structure(structure, curvature)
+
+    def _check_curvature(self, family: Family, structure: Structure, curvature: Curvature) -> None:
+        """Refuses a curvature that moves nothing, or cannot move the precision."""
+        kind, shape = type(curvature).__name__, type(structure).__name__
+        useless = [name for name in _OF_PRECISIONS if getattr(self, name)]
+        if not structure.moves and useless:
+            raise ValueError(
+                f"{family!r} has no precision that moves, so {useless[0]} would do nothing; leave "
+                "it out."
+            )
+        moving = self.square_root or self.moves_precision(family)
+        if moving and not curvature.gives_curvature:
+            raise ValueError(
+                f"{kind}() gives nothing to move the precision with; use PerExample(), Fisher(), "
+                "GGN() or Price(), or Natural(fixed_precision=True)."
+            )
+        if not moving and curvature.gives_curvature:
+            raise ValueError(
+                f"The precision of {family!r} stays as it is, so {kind}() would be worked out for "
+                "nothing; use NoCurvature()."
+            )
+        if curvature.slopes_only or (curvature.diagonal_only and not structure.elementwise):
+            raise ValueError(
+                f"{kind}() gives slopes or a diagonal, but natural gradients of {shape}() need a "
+                "curvature of that structure; use PerExample(), Fisher() or GGN(), or Elbo()."
+            )
+        if structure.mixes_entropy and moving and not self.retract:
+            raise ValueError(
+                f"The curvature of {family!r} holds that of its entropy, which may be negative; "
+                "use Natural(retract=True)."
+            )
+        # A full matrix says so itself when it is not positive; Newton's method counts on it.
+        watched = structure.says_if_negative or structure.positive_part
+        if curvature.may_be_negative and moving:
+            if not self.retract and (curvature.needs_draws or not watched):
+                raise ValueError(f"{kind}() may be negative; use Natural(retract=True).")
+            if self.square_root:
+                raise ValueError(
+                    f"{kind}() may be negative and then has no square root; use SquaredGradient(), "
+                    "PerExample(), Fisher() or GGN(), or Natural(square_root=False)."
+                )
+
+    def _check_structure(self, structure: Structure, curvature: Curvature) -> None:
+        """Refuses a structure that cannot take the curvature or the options."""
+        kind, shape = type(curvature).__name__, type(structure).__name__
+        if structure.positive_part and self.retract:
+            raise ValueError(
+                f"{shape}() is never negative, so retract=True would do nothing; leave it out."
+            )
+        if structure.needs_layers and curvature.gives_curvature and not curvature.needs_rows:
+            raise ValueError(
+                f"{shape}() is made layer by layer from single examples, which {kind}() does not "
+                "look at: use Fisher(), GGN() or PerExample()."
+            )
+        subtracts = curvature.needs_draws or isinstance(self.momentum, HeavyBall)
+        if structure.only_positive and subtracts:
+            raise ValueError(
+                f"{shape}() can only be averaged over positive curvature: use PerExample(), "
+                "Fisher() or GGN(), and Average() instead of HeavyBall()."
+            )
+        if self.square_root and not structure.elementwise:
+            raise ValueError(
+                f"square_root=True takes the root of a diagonal: use Diagonal(), got {shape}()."
+            )
 
     def structure(self, family: Family) -> Structure:
         assert family.structure is not None
@@ -178,7 +255,7 @@ class Natural(Rule):
         """Whether the mean is preconditioned by another matrix than the belief's precision."""
         return self.damping > 0 and not self.square_root
 
-    @property
+    @derived
     def constant_rates(self) -> tuple[str, ...]:
         changing = {"learning_rate": callable(self.learning_rate), "rate": callable(self.rate)}
         if isinstance(self.momentum, Average):
@@ -217,8 +294,16 @@ class Natural(Rule):
     def stack_obstacle(
         self, family: Family, expectation: Expectation, curvature: Curvature
     ) -> str | None:
-        assert family.structure is not None
-        return stack_obstacle(self, family.structure, curvature)
+        structure = family.structure
+        assert structure is not None
+        if structure.elementwise:
+            return None
+        # What is neither moved nor looked at may have any structure.
+        unmoved = self.fixed_precision and not curvature.needs_rows and curvature.of_weights
+        fits = curvature.needs_rows if structure.layered else not curvature.needs_draws
+        if unmoved or (structure.stacks and fits):
+            return None
+        return f"a covariance of the structure {type(structure).__name__}"
 
     def works_in_rows(self, family: Family) -> bool:
         return family.structure is not None and family.structure.elementwise

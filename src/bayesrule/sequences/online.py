@@ -13,7 +13,7 @@ becomes `h̄ + s δ`, `s + s² η`, and the next step starts from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +25,9 @@ from bayesrule.expectations import Look
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import Conditioned
 from bayesrule.matrices import DiagonalMatrix
-from bayesrule.moments import GaussianTensor, Propagation
-from bayesrule.predicting.predict import as_inputs, closed_form
+from bayesrule.moments import GaussianTensor, Innovation, Propagation
+from bayesrule.predicting.predict import as_inputs
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.sequences.carried import detached, fill, mapped, posterior, target_belief
 from bayesrule.tensors import distributed, vectors
 from bayesrule.types import Info, Local, State
 
@@ -120,8 +119,8 @@ class Online:
             _, outputs, carried = self.run(series, x_filled, record=False)
             prediction = self.prediction(series, outputs.centre, outputs.variance)
             predictions.append(prediction)
-            target = target_belief(prediction)
-            series = SeriesState(series.weights, mapped(carried, detached), target)
+            detached = mapped(carried, lambda h: GaussianTensor(h.centre, h.variance))
+            series = SeriesState(series.weights, detached, _target_belief(prediction))
         return predictions
 
     def step(self, series: SeriesState, batch: tuple[Any, Any]) -> tuple[SeriesState, SeriesStep]:
@@ -148,7 +147,8 @@ class Online:
         weights, info = series.weights, None
         if learn:
             weights, info = self._learn(weights, conditioned, innovations, len(outputs.centre))
-        after = SeriesState(weights, mapped(carried, posterior), target_belief(prediction, y))
+        conditioned_on = mapped(carried, lambda h: moved(h, innovation(h)))
+        after = SeriesState(weights, conditioned_on, _target_belief(prediction, y))
         log_prob = conditioned.log_prob
         return after, SeriesStep(prediction, log_prob, series, after.carried, x, y, filled, info)
 
@@ -184,7 +184,7 @@ class Online:
         missing = inputs.isnan()
         if not missing.any():
             return inputs, None
-        return fill(inputs, missing, series.target), missing
+        return _fill(inputs, missing, series.target), missing
 
     def conditioned(self, series: SeriesState, outputs: GaussianTensor, y: Tensor) -> Conditioned:
         """The innovations of Gaussian outputs by targets y, over the temperature."""
@@ -194,13 +194,22 @@ class Online:
 
     def prediction(self, series: SeriesState, mean: Tensor, variance: Tensor) -> Prediction:
         """The prediction of targets from Gaussian outputs."""
-        return closed_form(self.learner, series.weights, mean, variance)
+        noise = series.weights.likelihood
+        return Prediction.closed_form(self.learner.likelihood.marginal(mean, variance, noise))
 
     def _learn(
         self, state: State, conditioned: Conditioned, innovations: Any, size: int
     ) -> tuple[State, Info]:
+        learner, nothing = self.learner, state.posterior.any_tensor.new_empty(0)
+        # What a step is scaled by; what it looks at was worked out already.
+        problem = Problem(
+            *(learner.network, learner.likelihood, state.likelihood, dict(state.buffers)),
+            *(nothing, nothing, torch.Generator()),
+            weight=learner.weight,
+            count=distributed.count_over_ranks(size, conditioned.delta.device),
+            temperature=learner.temperature,
+        )
         delta, eta = (vectors.scale(part, -1.0) for part in innovations)
-        problem = self._problem(state, distributed.count_over_ranks(size, conditioned.delta.device))
         statistics = (
             vectors.scale(conditioned.statistics, problem.scale) if conditioned.statistics else {}
         )
@@ -213,20 +222,70 @@ class Online:
                 "The step gave numbers that are not finite. Standardise the series, or use a "
                 "smaller gain or MomentMatched() activations."
             )
-        return self.learner.absorb(state, local, problem)
+        new, info = learner.absorb(state, local, problem)
+        return new, learner.info(info.loss, new)
 
-    def _problem(self, state: State, count: int) -> Problem:
-        """What a step is scaled by; what it looks at was worked out already."""
-        learner, nothing = self.learner, state.posterior.any_tensor.new_empty(0)
-        return Problem(
-            learner.network,
-            learner.likelihood,
-            state.likelihood,
-            dict(state.buffers),
-            nothing,
-            nothing,
-            torch.Generator(),
-            weight=learner.weight,
-            count=count,
-            temperature=learner.temperature,
+
+def leaves(state: Any) -> list[GaussianTensor]:
+    """The Gaussians of a state, which may be nested in tuples and lists."""
+    if isinstance(state, tuple | list):
+        return [leaf for part in state for leaf in leaves(part)]
+    return [state] if isinstance(state, GaussianTensor) else []
+
+
+def mapped(state: Any, function: Callable[[GaussianTensor], GaussianTensor]) -> Any:
+    """A state with every Gaussian replaced."""
+    if isinstance(state, tuple | list):
+        return type(state)(mapped(part, function) for part in state)
+    return function(state) if isinstance(state, GaussianTensor) else state
+
+
+def innovation(x: GaussianTensor) -> Innovation:
+    """The innovation (δ, η) of a quantity after a pass back; zero where none arrived."""
+    if x.node is None or x.node.delta is None or x.node.eta is None:
+        return torch.zeros_like(x.variance), torch.zeros_like(x.variance)
+    return x.node.delta, x.node.eta
+
+
+def variance_share(variance: Tensor, eta: Tensor) -> Tensor:
+    """The share `1 + s η` of a variance that is left after an innovation; it stays positive."""
+    return (1.0 + variance * eta).clamp_min(1e-6)
+
+
+def moved(x: GaussianTensor, by: Innovation) -> GaussianTensor:
+    """`N(m + s δ, s + s² η)`, detached from the recorded pass."""
+    delta, eta = by
+    share = variance_share(x.variance, eta)
+    return GaussianTensor(x.centre + x.variance * delta, x.variance * share)
+
+
+def _target_belief(prediction: Prediction, y: Tensor | None = None) -> GaussianTensor | None:
+    """The target itself where it was observed, else its prediction; None if it is not real."""
+    if not prediction.components.gaussian:
+        return None
+    mean, variance = prediction.mean, prediction.variance
+    if y is None:
+        return GaussianTensor(mean, variance)
+    y = y.reshape(mean.shape)
+    missing = y.isnan()
+    return GaussianTensor(torch.where(missing, mean, y), torch.where(missing, variance, 0.0))
+
+
+def _fill(x: Tensor, missing: Tensor, target: GaussianTensor | None) -> Tensor:
+    """Inputs (B, *) with the last targets, in order, where they are missing."""
+    if target is None:
+        raise ValueError(
+            "NaN in the inputs stands for the last target, but there is none: this is the first "
+            "step of the series, or the targets are not real numbers. Give the inputs as numbers."
         )
+    size, count = target.centre[0].numel(), missing.flatten(1).sum(1)
+    rows = count > 0
+    if not (count[rows] == size).all():
+        raise ValueError(
+            f"NaN in the inputs stands for the last target, which is {size} number(s) for each "
+            f"series; got {count.tolist()} NaN. Give other missing inputs as numbers."
+        )
+    mean, variance = x.clone(), torch.zeros_like(x)
+    mean[missing] = target.centre[rows].flatten()
+    variance[missing] = target.variance[rows].flatten()
+    return GaussianTensor(mean, variance) if variance.any() else mean

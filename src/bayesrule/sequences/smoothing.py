@@ -10,17 +10,24 @@ the later innovations enter as `k δ₊` and `k² η₊`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesrule.likelihoods import NormalTargets
+from bayesrule.likelihoods import Marginal, NormalTargets
 from bayesrule.moments import GaussianTensor, Innovation
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.sequences.carried import innovation, leaves, mapped, moved, variance_share
-from bayesrule.sequences.online import Online, SeriesStep
+from bayesrule.sequences.online import (
+    Online,
+    SeriesStep,
+    innovation,
+    leaves,
+    mapped,
+    moved,
+    variance_share,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Smoothed:
 class _Later:
     """Innovations by all later targets: of the states after a step, and of its missing target."""
 
-    states: list[Innovation | None] = field(default_factory=list)
+    states: list[Innovation]
     target: Innovation | None = None
 
 
@@ -54,7 +61,7 @@ def rts_smoother(online: Online, steps: Sequence[SeriesStep]) -> Smoothed:
         raise ValueError("There are no steps to smooth.")
     predictions: list[Prediction] = []
     carried: list[Any] = []
-    later = _Later([None] * len(leaves(steps[-1].carried)))
+    later = _Later([innovation(x) for x in leaves(steps[-1].carried)])
     for number in reversed(range(len(steps))):
         step = steps[number]
         if number + 1 < len(steps) and steps[number + 1].before.carried is not step.carried:
@@ -69,7 +76,7 @@ def rts_smoother(online: Online, steps: Sequence[SeriesStep]) -> Smoothed:
     return Smoothed(predictions[::-1], carried[::-1], first)
 
 
-def _shifted(carried: Any, innovations: list[Innovation | None]) -> Any:
+def _shifted(carried: Any, innovations: list[Innovation]) -> Any:
     remaining = iter(innovations)
     return mapped(carried, lambda x: moved(x, next(remaining)))
 
@@ -80,17 +87,16 @@ def _smoothed(online: Online, step: SeriesStep, later: _Later) -> tuple[Predicti
     conditioned = online.conditioned(step.before, outputs, step.y)
     propagation.tape.back(outputs, conditioned.delta, conditioned.eta)
     by_own = [innovation(x) for x in leaves(propagation.inputs)]
-    ends = leaves(state)
-    shares = [_share(x) for x in ends]
-    on_states = [
-        None if lasting is None else (share * lasting[0], share.square() * lasting[1])
-        for share, lasting in zip(shares, later.states, strict=True)
-    ]
-    delta, eta = conditioned.delta, conditioned.eta
-    target = later.target
+    pairs = zip(leaves(state), later.states, strict=True)
+    on_states = [_left_by_own_target(x, lasting) for x, lasting in pairs]
+    delta, eta, target = conditioned.delta, conditioned.eta, later.target
     if target is not None and target[0].shape != delta.shape:
         target = None  # the outputs of a heteroscedastic likelihood hold the noise too
-    on_output = _on_output(target, step.y, delta)
+    on_output = torch.zeros_like(delta), torch.zeros_like(delta)
+    if target is not None:
+        # A missing target is known from later steps, which had it as an input.
+        missing = step.y.reshape(delta.shape).isnan()
+        on_output = torch.where(missing, target[0], 0.0), torch.where(missing, target[1], 0.0)
     mean = outputs.centre + outputs.variance * (delta + on_output[0])
     share = variance_share(outputs.variance, eta + on_output[1])
     shift, spread = _through_states(online, step, later, variance_share(outputs.variance, eta))
@@ -101,17 +107,10 @@ def _smoothed(online: Online, step: SeriesStep, later: _Later) -> tuple[Predicti
     return prediction, _before(step, by_own, _back(online, step, on_states, on_output))
 
 
-def _share(x: GaussianTensor) -> Tensor:
-    by = innovation(x)
-    return torch.ones_like(x.centre) if by is None else variance_share(x.variance, by[1])
-
-
-def _on_output(target: Innovation | None, y: Tensor, like: Tensor) -> Innovation:
-    """The innovation of a missing target by later steps, which had it as an input."""
-    if target is None:
-        return torch.zeros_like(like), torch.zeros_like(like)
-    missing = y.reshape(like.shape).isnan()
-    return torch.where(missing, target[0], 0.0), torch.where(missing, target[1], 0.0)
+def _left_by_own_target(x: GaussianTensor, lasting: Innovation) -> Innovation:
+    """`k δ₊` and `k² η₊` with the share k of the variance that the step's own target leaves."""
+    share = variance_share(x.variance, innovation(x)[1])
+    return share * lasting[0], share.square() * lasting[1]
 
 
 def _with_noise(p: Prediction, variance: Tensor, on_output: Innovation) -> Prediction:
@@ -123,11 +122,8 @@ def _with_noise(p: Prediction, variance: Tensor, on_output: Innovation) -> Predi
     mean = p.mean + noise * delta
     left = noise + (2.0 * variance + noise) * noise * eta
     total = (p.epistemic + left).clamp_min(1e-6 * noise)
-    parts = NormalTargets(mean[None], total.sqrt()[None])
-    aleatoric = total - p.epistemic
-    return replace(
-        p, components=parts, mean=mean, aleatoric=aleatoric, conditional_means=mean[None]
-    )
+    targets = NormalTargets(mean, total.sqrt())
+    return Prediction.closed_form(Marginal(targets, mean, p.epistemic, total - p.epistemic))
 
 
 def _through_states(
@@ -138,19 +134,16 @@ def _through_states(
     The covariances come from unit innovations of one output at a time.
     """
     shift, spread = torch.zeros_like(share), torch.zeros_like(share)
-    if all(lasting is None for lasting in later.states):
-        return shift, spread
     for output in range(share[0].numel()):
         propagation, outputs, state = online.run(step.before, step.x)
-        unit = _column(share, output)
+        unit = share.new_zeros(share.shape)
+        unit.view(len(share), -1)[:, output] = 1.0
         propagation.tape.back(outputs, unit, unit)
         for x, lasting in zip(leaves(state), later.states, strict=True):
-            slope = innovation(x)
-            if slope is None or lasting is None:
-                continue
-            reach = slope[0] * x.variance
-            shift += unit * _each_series(reach * lasting[0], share)
-            spread += unit * _each_series(reach.square() * lasting[1], share)
+            reach = innovation(x)[0] * x.variance
+            if reach.any():
+                shift += unit * _each_series(reach * lasting[0], share)
+                spread += unit * _each_series(reach.square() * lasting[1], share)
     return shift * share, spread * share.square()
 
 
@@ -165,34 +158,26 @@ def _each_series(values: Tensor, like: Tensor) -> Tensor:
     return sums.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def _column(like: Tensor, output: int) -> Tensor:
-    """One for one output of each series, zero for the others."""
-    unit = like.new_zeros(len(like), like[0].numel())
-    unit[:, output] = 1.0
-    return unit.reshape(like.shape)
-
-
 def _back(
-    online: Online, step: SeriesStep, on_states: list[Innovation | None], on_output: Innovation
-) -> list[Innovation | None]:
+    online: Online, step: SeriesStep, on_states: list[Innovation], on_output: Innovation
+) -> list[Innovation]:
     """Innovations after a step carried back through it, to its uncertain inputs and states."""
     propagation, outputs, state = online.run(step.before, step.x)
     for x, by in zip(leaves(state), on_states, strict=True):
-        if by is not None and x.node is not None:
+        if x.node is not None:
             x.node.learn(*by)
     propagation.tape.back(outputs, *on_output)
     return [innovation(x) for x in leaves(propagation.inputs)]
 
 
-def _before(
-    step: SeriesStep, by_own: list[Innovation | None], by_later: list[Innovation | None]
-) -> _Later:
+def _before(step: SeriesStep, by_own: list[Innovation], by_later: list[Innovation]) -> _Later:
     """Innovations of the states before a step, and of the target that was its input."""
-    both = [_plus(a, b) for a, b in zip(by_own, by_later, strict=True)]
+    pairs = zip(by_own, by_later, strict=True)
+    both = [(own[0] + later[0], own[1] + later[1]) for own, later in pairs]
     if not isinstance(step.x, GaussianTensor):
         return _Later(both)
     on_x, states = both[0], both[1:]
-    if step.filled is None or on_x is None or step.before.target is None:
+    if step.filled is None or step.before.target is None:
         return _Later(states)
     delta, eta = (_on_target(part, step.filled, step.before.target.centre) for part in on_x)
     return _Later(states, (delta, eta))
@@ -204,9 +189,3 @@ def _on_target(on_x: Tensor, filled: Tensor, like: Tensor) -> Tensor:
     on_target = like.new_zeros(len(like), like[0].numel())
     on_target[rows] = on_x[filled].reshape(-1, on_target.shape[1])
     return on_target.reshape(like.shape)
-
-
-def _plus(a: Innovation | None, b: Innovation | None) -> Innovation | None:
-    if a is None or b is None:
-        return a or b
-    return a[0] + b[0], a[1] + b[1]

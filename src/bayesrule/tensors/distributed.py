@@ -7,7 +7,6 @@ sums its derivatives over the ranks by itself.
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import os
 from typing import Any, TypeVar
 
@@ -87,7 +86,7 @@ def mean_over_ranks(local: T) -> T:
     the first rank has them."""
     if world_size() == 1:
         return local
-    tensors = {name: v for name, v in tree.leaves(local) if isinstance(v, Tensor)}
+    tensors = tree.tensors(local)
     # In float64 the mean of equal float32 numbers is that number: frozen weights do not drift.
     wide = {k: v.double() for k, v in tensors.items() if v.is_floating_point()}
     new = {k: (v / world_size()).to(tensors[k].dtype) for k, v in _all_reduce(wide).items()}
@@ -102,7 +101,7 @@ def barrier() -> None:
 
 
 def _all_reduce(local: T) -> T:
-    tensors = {name: v for name, v in tree.leaves(local) if isinstance(v, Tensor)}
+    tensors = tree.tensors(local)
     summed: dict[str, Tensor] = {}
     for dtype in sorted({v.dtype for v in tensors.values()}, key=str):
         names = [name for name, v in tensors.items() if v.dtype == dtype]
@@ -131,10 +130,5 @@ def _each(nested: Any, method: str) -> Any:
     own = getattr(nested, method, None)
     if own is not None and not isinstance(nested, type):
         return own(rank(), world_size())
-    if isinstance(nested, dict):
-        return {name: _each(child, method) for name, child in nested.items()}
-    if dataclasses.is_dataclass(nested) and not isinstance(nested, type):
-        fields = [field.name for field in dataclasses.fields(nested) if field.init]
-        new = {name: _each(getattr(nested, name), method) for name in fields}
-        return dataclasses.replace(nested, **new)
-    return nested
+    new = {name: _each(child, method) for name, child in tree.children(nested)}
+    return tree.with_children(nested, new)

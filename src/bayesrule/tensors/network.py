@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
+import copy
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesrule.tensors.autocast import called
+from bayesrule.tensors.private_copy import Blueprint
+from bayesrule.tensors.unfit import check_module
 from bayesrule.types import Params
 
 Inputs = Tensor | tuple[Tensor, ...]
 
-Place = tuple[dict[str, Any], str]
-"""A dictionary of a module and the name of a tensor in it."""
+_GLOBAL_RANDOMNESS = threading.RLock()
 
 
 def num_examples(x: Inputs) -> int:
@@ -33,6 +34,11 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
 def copies(params: Params) -> Params:
     """The same numbers in tensors of their own."""
     return {name: value.clone() for name, value in params.items()}
+
+
+def as_leaves(params: Params) -> Params:
+    """The same numbers as tensors whose gradients can be asked for."""
+    return {name: value.detach().requires_grad_() for name, value in params.items()}
 
 
 def check_batch(x: Inputs, y: Tensor) -> int:
@@ -57,29 +63,24 @@ class Network:
     """A module whose trainable parameters are given from outside at each call.
 
     Frozen parameters and buffers (batch-norm statistics) belong to the state and travel together as
-    `buffers`. The module itself is never changed: its mode is restored after each call. Training
-    is done in the modes that the parts had when the network was made, if it was in training mode.
+    `buffers`. The module itself is never changed, not even for the time of a call: each call runs a
+    copy of its own (`Blueprint`), so threads do not see each other's weights. What the code of the
+    module keeps in plain attributes is forgotten with the copy. Training is done in the modes that
+    the parts had when the network was made, if it was in training mode.
     """
 
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"The model must be a torch.nn.Module, got {type(model).__name__}.")
-        for name, module in model.named_modules():
-            if getattr(module, "max_norm", None) is not None:
-                raise ValueError(
-                    f"Layer {name!r} ({type(module).__name__}) has max_norm={module.max_norm}: it "
-                    "changes its weights while it runs, which would change a belief behind its "
-                    "back. Build it with max_norm=None; the prior keeps weights small."
-                )
+        check_module(model)
         self.model = model
-        self._modules = list(model.modules())
-        # A part that was put into evaluation mode, such as a frozen batch norm, stays in it.
-        self._modes = [module.training or not model.training for module in self._modules]
-        self._recurrent = [m for m in self._modules if isinstance(m, nn.RNNBase)]
-        self._places = _places(model)
+        named = model.named_modules()
+        self._normalising = {k: m for k, m in named if getattr(m, "running_mean", None) is not None}
+        self._blueprint = Blueprint(model)
         self._trainable = [k for k, v in model.named_parameters() if v.requires_grad]
         # What is known of the module's calls; found on first need.
         self.understood: Understood | None = None
+        self._watched = False
         if not self._trainable:
             raise ValueError("The model has no trainable parameters, so there is nothing to learn.")
 
@@ -96,103 +97,53 @@ class Network:
 
     def averaged(self) -> list[str]:
         """The buffers in which normalising layers keep averages over batches."""
-        names = []
-        for prefix, module in self.model.named_modules():
-            if getattr(module, "running_mean", None) is not None:
-                place = f"{prefix}." if prefix else ""
-                names += [
-                    place + key for key, value in module._buffers.items() if value is not None
-                ]
-        return names
-
-    @contextmanager
-    def equal_averages(self) -> Iterator[None]:
-        """Normalising layers give every batch the same weight, instead of more to later ones."""
-        layers: list[Any] = [
-            m for m in self._modules if getattr(m, "running_mean", None) is not None
+        return [
+            f"{prefix}.{key}".removeprefix(".")
+            for prefix, module in self._normalising.items()
+            for key, value in module._buffers.items()
+            if value is not None
         ]
-        before = [module.momentum for module in layers]
-        try:
-            for module in layers:
-                module.momentum = None
-            yield
-        finally:
-            for module, momentum in zip(layers, before, strict=True):
-                module.momentum = momentum
 
-    @contextmanager
-    def _mode(self, training: bool) -> Iterator[None]:
-        before = [module.training for module in self._modules]
-        try:
-            for module, mode in zip(self._modules, self._modes, strict=True):
-                module.__dict__["training"] = training and mode
-            yield
-        finally:
-            for module, flag in zip(self._modules, before, strict=True):
-                module.__dict__["training"] = flag
+    def averaging_equally(self) -> Network:
+        """A network whose normalising layers give every batch the same weight, not later ones more.
 
-    @contextmanager
-    def _swapped(self, params: Params, buffers: Params) -> Iterator[None]:
-        """The module with other tensors in its places, as torch.func.functional_call has it.
-
-        The places are known once and for all, which saves most of that function's time. A buffer
-        that the module replaces instead of changing it is found in `buffers` afterwards.
+        >>> norm = nn.BatchNorm1d(1)
+        >>> network, buffers = Network(norm).averaging_equally(), Network(norm).buffers()
+        >>> for x in (torch.zeros(2, 1), torch.full((2, 1), 8.0)):
+        ...     _ = network(network.params(), buffers, x, training=True)
+        >>> buffers["running_mean"], norm.momentum
+        (tensor([4.]), 0.1)
         """
-        before = []
-        try:
-            for given in (params, buffers):
-                for name, tensor in given.items():
-                    for store, key in self._places[name]:
-                        before.append((store, key, store[key]))
-                        store[key] = tensor
-            for module in self._recurrent:
-                before += [(vars(module), name, value) for name, value in _listed(module).items()]
-            yield
-            for name in buffers:
-                store, key = self._places[name][0]
-                buffers[name] = store[key]
-        finally:
-            for store, key, tensor in before:
-                store[key] = tensor
+        made = copy.copy(self)
+        made._blueprint = self._blueprint.with_settings(self._normalising.values(), momentum=None)
+        return made
 
     def __call__(self, params: Params, buffers: Params, x: Inputs, *, training: bool) -> Tensor:
         """The outputs; in training mode the module may change `buffers`, in place or by name."""
         args = (x,) if isinstance(x, Tensor) else x
-        with self._mode(training), self._swapped(params, buffers):
-            return self.model(*args)
-
-
-def _places(model: nn.Module) -> dict[str, list[Place]]:
-    """Where each parameter and buffer stands in the module; tied ones stand in several places."""
-    found: dict[int, list[Place]] = {}
-    for module in model.modules():
-        for store in (module._parameters, module._buffers):
-            for key, value in store.items():
-                if value is not None:
-                    found.setdefault(id(value), []).append((store, key))
-    named = itertools.chain(model.named_parameters(), model.named_buffers())
-    return {name: found[id(value)] for name, value in named}
-
-
-def _listed(module: nn.RNNBase) -> dict[str, Any]:
-    """A recurrent layer's own list of its weights, as it was before it follows the swap.
-
-    The layer would bring weights on a GPU into one piece of memory, but tensor subclasses have
-    none; they are listed here, so that it sees nothing to be done.
-    """
-    before = {name: vars(module)[name] for name in ("_flat_weights", "_flat_weight_refs")}
-    weights = [getattr(module, name) for name in module._flat_weights_names]
-    if any(type(weight) not in (Tensor, nn.Parameter) for weight in weights):
-        vars(module)["_flat_weights"] = weights
-        vars(module)["_flat_weight_refs"] = [weakref.ref(weight) for weight in weights]
-    return before
+        parts = self._blueprint.copied({**buffers, **params}, training=training)
+        if self._watched or not training:
+            outputs = called(parts[0], args)
+        else:
+            with self._blueprint.watched(params) as watch:
+                outputs = called(parts[0], args)
+            if torch.is_grad_enabled():
+                watch.check(outputs)
+            self._watched = True
+        for name in buffers:
+            number, store, key = self._blueprint.places[name]
+            buffers[name] = vars(parts[number])[store][key]
+        return outputs
 
 
 @contextmanager
 def forked_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Seeded global randomness for what a module draws itself (dropout), restored afterwards."""
+    """Seeded global randomness for what a module draws itself (dropout), restored afterwards.
+
+    There is one state for all threads of a process, so they wait for each other here.
+    """
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with _GLOBAL_RANDOMNESS, torch.random.fork_rng(devices=devices):
         # torch.manual_seed would also seed devices that are not restored.
         torch.default_generator.manual_seed(seed)
         for one in devices:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
 
 from bayesrule.types import Params
 
@@ -118,10 +119,19 @@ def gradients(
     stand-in itself would be lost: a `torch.autograd.Function` took it without asking any handler.
     """
     stand_ins = [value for value in weights.values() if isinstance(value, WeightStandIn)]
-    with torch._C.DisableTorchFunctionSubclass():
-        slopes = torch.autograd.grad(
-            outputs, [*leaves, *stand_ins], vector, retain_graph=retain_graph, allow_unused=True
-        )
+    wanted = [*leaves, *stand_ins]
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            slopes = torch.autograd.grad(
+                outputs, wanted, vector, retain_graph=retain_graph, allow_unused=True
+            )
+    except CheckpointError as problem:
+        if not stand_ins:
+            raise
+        raise TypeError(
+            f"The weight {stand_ins[0].label!r} and those like it cannot be met a second time, as "
+            f"torch.utils.checkpoint has it. {stand_ins[0].alternative}"
+        ) from problem
     for weight, slope in zip(stand_ins, slopes[len(leaves) :], strict=True):
         if slope is not None:
             raise TypeError(
@@ -133,12 +143,7 @@ def gradients(
 
 
 def named_gradients(
-    outputs: Tensor,
-    vector: Tensor,
-    leaves: Params,
-    weights: Params,
-    *,
-    retain_graph: bool = False,
+    outputs: Tensor, vector: Tensor, leaves: Params, weights: Params, *, retain_graph: bool = False
 ) -> Params:
     """The gradients of `leaves` by name for one vector that is backpropagated from the outputs."""
     slopes = gradients(outputs, list(leaves.values()), weights, vector, retain_graph=retain_graph)

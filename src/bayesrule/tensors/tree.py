@@ -24,6 +24,11 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | int | fl
         yield prefix, tree
 
 
+def tensors(tree: Any) -> dict[str, Tensor]:
+    """All tensors of a nested object by name."""
+    return {name: leaf for name, leaf in leaves(tree) if isinstance(leaf, Tensor)}
+
+
 def rebuild(tree: T, leaf: Callable[[str, Any], Any], prefix: str = "") -> T:
     """A copy of a nested object in which every tensor and number is `leaf(name, old)`."""
     if isinstance(tree, Tensor | int | float):
@@ -32,6 +37,11 @@ def rebuild(tree: T, leaf: Callable[[str, Any], Any], prefix: str = "") -> T:
         name: rebuild(child, leaf, f"{prefix}/{name}" if prefix else name)
         for name, child in children(tree)
     }
+    return with_children(tree, new)
+
+
+def with_children(tree: T, new: dict[str, Any]) -> T:
+    """A copy of a dataclass or a dict with other parts of the same names; other things as is."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return dataclasses.replace(tree, **new)
     return new if isinstance(tree, dict) else tree  # type: ignore[return-value]

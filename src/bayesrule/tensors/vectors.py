@@ -6,7 +6,6 @@ As in torch, names that end in an underscore work in place; they are for vectors
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -50,22 +49,12 @@ def matched(vector: Params, like: Params) -> Params:
     """The same vector, in one row where the other is."""
     if not isinstance(like, Flat) or isinstance(vector, Flat):
         return vector
-    return Flat.of({name: _as_laid_out(vector[name], value) for name, value in like.items()})
+    return Flat.of({name: placed_as(vector[name], value) for name, value in like.items()})
 
 
-def _as_laid_out(value: Tensor, like: Tensor) -> Tensor:
+def placed_as(value: Tensor, like: Tensor) -> Tensor:
+    """The same numbers, in memory as those of another tensor are (channels last)."""
     return value if value.stride() == like.stride() else torch.empty_like(like).copy_(value)
-
-
-def _each(name: str, *lists: Any, **options: Any) -> Any:
-    """One of torch's operations on lists of tensors; on single tensors by its plain form.
-
-    The form for lists works on pieces of many thousand numbers, so one tensor is faster without.
-    """
-    if len(lists[0]) > 1:
-        return getattr(torch, f"_foreach_{name}")(*lists, **options)
-    single = (part[0] if isinstance(part, list) else part for part in lists)
-    return [getattr(torch.Tensor, name)(*single, **options)]
 
 
 def _named(like: Params, values: Sequence[Tensor]) -> Params:
@@ -81,26 +70,33 @@ def _list(a: Params) -> list[Tensor]:
 
 def _values(vector: Params, like: Params) -> list[Tensor]:
     """The tensors of a vector beside those of another."""
-    if not isinstance(like, Flat):
-        return [vector[name] for name in like]
-    one = matched(vector, like)
-    assert isinstance(one, Flat)
-    return [one.row]
+    return _list(matched(vector, like)) if isinstance(like, Flat) else [vector[k] for k in like]
 
 
-def add(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
-    """`a + alpha b`; alpha is a number or a tensor, as for `add_`."""
-    if isinstance(alpha, Tensor):
-        pairs = zip(_list(a), _values(b, a), strict=True)
-        return _named(a, [one.addcmul(other, over(alpha, other)) for one, other in pairs])  # type: ignore[arg-type]
-    return _named(a, _each("add", _list(a), _values(b, a), alpha=alpha))
+def _apply(name: str, a: Params, *others: Params | float | Tensor, **options: float) -> Params:
+    """One of torch's operations on vectors and numbers; a name with an underscore is in place.
+
+    torch's form for lists works on pieces of many thousand numbers, so one tensor is faster by the
+    plain form.
+    """
+    tensors = _list(a)
+    rest = [_values(other, a) if isinstance(other, dict) else other for other in others]
+    if len(tensors) > 1:
+        values = getattr(torch, f"_foreach_{name}")(tensors, *rest, **options)
+    else:
+        single = [other[0] if isinstance(other, list) else other for other in rest]
+        values = [getattr(Tensor, name)(one, *single, **options) for one in tensors]
+    return a if name[-1] == "_" else _named(a, values)
 
 
-def shift(a: Params, value: float | Tensor) -> Params:
-    """`a + value`, elementwise; the value is a number, or one for each net."""
-    if _differs(value):
-        return {name: one + over(value, one) for name, one in a.items()}
-    return _named(a, _each("add", _list(a), value))
+def _apply_by(name: str, a: Params, *others: Params, number: Tensor) -> Params:
+    """An operation on vectors and a number that is a tensor: 0-d, or one for each net, (num,).
+
+    The call for all at once would ask a GPU what the number is.
+    """
+    groups = zip(_list(a), *(_values(other, a) for other in others), strict=True)
+    values = [getattr(Tensor, name)(*group, over(number, group[0])) for group in groups]
+    return a if name[-1] == "_" else _named(a, values)
 
 
 def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
@@ -113,131 +109,117 @@ def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
     return factor
 
 
-def _differs(factor: float | Tensor) -> bool:
-    """Whether each net of a stack has a number of its own."""
-    return isinstance(factor, Tensor) and factor.ndim > 0
-
-
-def scale(a: Params, factor: float | Tensor) -> Params:
-    """`factor a`; the factor is a number, or one for each net."""
-    if _differs(factor):
-        return {name: value * over(factor, value) for name, value in a.items()}
-    return _named(a, _each("mul", _list(a), factor)) if a else {}
-
-
-def scale_(a: Params, factor: float | Tensor) -> Params:
-    """`a ← factor a`; the factor is a number, or one for each net."""
-    if _differs(factor):
-        for value in a.values():
-            value.mul_(over(factor, value))
-    elif a:
-        _each("mul_", _list(a), factor)
-    return a
+def add(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
+    """`a + alpha b`; alpha is a number, a 0-d tensor, or one number for each net."""
+    if isinstance(alpha, Tensor):
+        return _apply_by("addcmul", a, b, number=alpha)
+    return _apply("add", a, b, alpha=alpha)
 
 
 def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
-    """`a ← a + alpha b`; alpha is a number, a 0-d tensor, or one for each net."""
+    """`a ← a + alpha b`; alpha as for `add`."""
     if isinstance(alpha, Tensor):
-        for one, other in zip(_list(a), _values(b, a), strict=True):
-            one.addcmul_(other, over(alpha, other))  # type: ignore[arg-type]
-    else:
-        _each("add_", _list(a), _values(b, a), alpha=alpha)
-    return a
+        return _apply_by("addcmul_", a, b, number=alpha)
+    return _apply("add_", a, b, alpha=alpha)
+
+
+def shift(a: Params, value: float | Tensor) -> Params:
+    """`a + value`, elementwise; the value as alpha for `add`."""
+    if isinstance(value, Tensor):
+        return _apply_by("add", a, number=value)
+    return _apply("add", a, value)
 
 
 def shift_(a: Params, value: float | Tensor) -> Params:
-    """`a ← a + value`, elementwise; the value is a number or a tensor, as for `add_`."""
+    """`a ← a + value`, elementwise; the value as alpha for `add`."""
     if isinstance(value, Tensor):
-        # The call for all at once would ask a GPU what the value is.
-        for one in _list(a):
-            one.add_(over(value, one))
-        return a
-    _each("add_", _list(a), value)
-    return a
+        return _apply_by("add_", a, number=value)
+    return _apply("add_", a, value)
 
 
-def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
-    """`a ← (1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
-    if isinstance(weight, Tensor):
-        for one, other in zip(_list(a), _values(b, a), strict=True):
-            one.lerp_(other, weight)
-    else:
-        _each("lerp_", _list(a), _values(b, a), weight)
-    return a
+def scale(a: Params, factor: float | Tensor) -> Params:
+    """`factor a`; the factor as alpha for `add`."""
+    if isinstance(factor, Tensor) and factor.ndim:
+        return _apply_by("mul", a, number=factor)
+    return _apply("mul", a, factor)
 
 
-def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
-    """`a ← a + value b / c`, elementwise; the value is a number or a tensor, as for `add_`."""
-    if isinstance(value, Tensor):
-        ratio = _each("div", _values(b, a), _values(c, a))
-        return add_(a, _named(a, ratio), alpha=value)
-    _each("addcdiv_", _list(a), _values(b, a), _values(c, a), value=value)
-    return a
-
-
-def mul_(a: Params, b: Params) -> Params:
-    """`a ← a ∘ b`."""
-    _each("mul_", _list(a), _values(b, a))
-    return a
-
-
-def div_(a: Params, b: Params) -> Params:
-    """`a ← a / b`, elementwise."""
-    _each("div_", _list(a), _values(b, a))
-    return a
-
-
-def mul(a: Params, b: Params) -> Params:
-    """`a ∘ b`."""
-    return _named(a, _each("mul", _list(a), _values(b, a)))
-
-
-def div(a: Params, b: Params) -> Params:
-    """`a / b`, elementwise."""
-    return _named(a, _each("div", _list(a), _values(b, a)))
-
-
-def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
-    """`a + value b ∘ c`."""
-    lists = _list(a), _values(b, a), _values(c, a)
-    return _named(a, _each("addcmul", *lists, value=value))
-
-
-def addcmul_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
-    """`a ← a + value b ∘ c`; the value is a number or a tensor, as for `add_`."""
-    if isinstance(value, Tensor):
-        return add_(a, _named(a, _each("mul", _values(b, a), _values(c, a))), alpha=value)
-    _each("addcmul_", _list(a), _values(b, a), _values(c, a), value=value)
-    return a
+def scale_(a: Params, factor: float | Tensor) -> Params:
+    """`a ← factor a`; the factor as alpha for `add`."""
+    if isinstance(factor, Tensor) and factor.ndim:
+        return _apply_by("mul_", a, number=factor)
+    return _apply("mul_", a, factor)
 
 
 def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
     """`(1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
     if isinstance(weight, Tensor):
-        pairs = zip(_list(a), _values(b, a), strict=True)
-        return _named(a, [one.lerp(other, weight) for one, other in pairs])
-    return _named(a, _each("lerp", _list(a), _values(b, a), weight))
+        return _apply_by("lerp", a, b, number=weight)
+    return _apply("lerp", a, b, weight)
+
+
+def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
+    """`a ← (1 − weight) a + weight b`; the weight as for `lerp`."""
+    if isinstance(weight, Tensor):
+        return _apply_by("lerp_", a, b, number=weight)
+    return _apply("lerp_", a, b, weight)
+
+
+def mul(a: Params, b: Params) -> Params:
+    """`a ∘ b`."""
+    return _apply("mul", a, b)
+
+
+def mul_(a: Params, b: Params) -> Params:
+    """`a ← a ∘ b`."""
+    return _apply("mul_", a, b)
+
+
+def div(a: Params, b: Params) -> Params:
+    """`a / b`, elementwise."""
+    return _apply("div", a, b)
+
+
+def div_(a: Params, b: Params) -> Params:
+    """`a ← a / b`, elementwise."""
+    return _apply("div_", a, b)
+
+
+def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
+    """`a + value b ∘ c`."""
+    return _apply("addcmul", a, b, c, value=value)
+
+
+def addcmul_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
+    """`a ← a + value b ∘ c`; the value as alpha for `add`."""
+    if isinstance(value, Tensor):
+        return add_(a, mul(matched(b, a), c), alpha=value)
+    return _apply("addcmul_", a, b, c, value=value)
+
+
+def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
+    """`a ← a + value b / c`, elementwise; the value as alpha for `add`."""
+    if isinstance(value, Tensor):
+        return add_(a, div(matched(b, a), c), alpha=value)
+    return _apply("addcdiv_", a, b, c, value=value)
 
 
 def reciprocal(a: Params) -> Params:
     """`1 / a`, elementwise."""
-    return _named(a, _each("reciprocal", _list(a)))
+    return _apply("reciprocal", a)
 
 
 def sqrt(a: Params) -> Params:
     """`√a`, elementwise."""
-    values = _list(a)
-    if any(value.device.type != "cpu" for value in values):
-        return _named(a, _each("sqrt", values))
+    if any(value.device.type != "cpu" for value in _list(a)):
+        return _apply("sqrt", a)
     # Twice as fast there as the root itself, and zero for zero too.
-    found = _each("rsqrt", values)
-    _each("reciprocal_", found)
-    return _named(a, found)
+    return _apply("reciprocal_", rsqrt(a))
 
 
 def rsqrt(a: Params) -> Params:
     """`1/√a`, elementwise."""
-    return _named(a, _each("rsqrt", _list(a)))
+    return _apply("rsqrt", a)
 
 
 def clamp_(a: Params, bound: float | Tensor) -> Params:
@@ -246,14 +228,13 @@ def clamp_(a: Params, bound: float | Tensor) -> Params:
         for one in _list(a):
             torch.minimum(torch.maximum(one, -bound, out=one), bound, out=one)
         return a
-    _each("clamp_max_", _list(a), bound)
-    _each("clamp_min_", _list(a), -bound)
-    return a
+    return _apply("clamp_min_", _apply("clamp_max_", a, bound), -bound)
 
 
-def dot(a: Params, b: Params) -> Tensor:
-    """`⟨a, b⟩`, a 0-d tensor."""
-    return torch.stack([torch.vdot(a[k].reshape(-1), b[k].reshape(-1)) for k in a]).sum()
+def dot(a: Params, b: Params, nets: int = 0) -> Tensor:
+    """`⟨a, b⟩`, 0-d; with `nets=1` one of each net of a stack, (num,)."""
+    pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
+    return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)
 
 
 def total(a: Params) -> Tensor:
@@ -280,11 +261,8 @@ def randn_like(a: Params, generator: Generator | Generators) -> Params:
         blocks = rows.split([value.numel() // num for value in a.values()], dim=1)
         # Each weight gets memory of its own, which fused arithmetic wants.
         return {k: part.reshape(v.shape) for (k, v), part in zip(a.items(), blocks, strict=True)}
-    flat = randomness.normal(numel(a), generator, dtype=dtype, device=device)
-    if isinstance(a, Flat):
-        return Flat.around(flat, a)
-    parts = flat.split([value.numel() for value in a.values()])
-    return {k: laid_out(part, v) for (k, v), part in zip(a.items(), parts, strict=True)}
+    flat = Flat.around(randomness.normal(numel(a), generator, dtype=dtype, device=device), a)
+    return flat if isinstance(a, Flat) else dict(flat)
 
 
 def several_randn_like(a: Params, draws: int, generators: Generators) -> Params:

@@ -3,10 +3,4 @@
 from bayesrule.training.many import fit_many
 from bayesrule.training.train import Run, TrainingError, fit, load_run
 
-__all__ = [
-    "Run",
-    "TrainingError",
-    "fit",
-    "fit_many",
-    "load_run",
-]
+__all__ = ["Run", "TrainingError", "fit", "fit_many", "load_run"]

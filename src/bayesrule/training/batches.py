@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesrule.tensors import distributed, seeds
-from bayesrule.tensors.network import Inputs, num_examples, take
+from bayesrule.tensors import distributed, seeds, tree
+from bayesrule.tensors.network import Inputs, take
+from bayesrule.training.fingerprint import digest
 from bayesrule.types import Batch
 
 # A stream of its own, away from those of the learner's steps.
 _SHUFFLE = 4095
-
-
-class Batches(Protocol):
-    """A source of batches that can be walked through again and again."""
-
-    def __len__(self) -> int:
-        """Batches in an epoch."""
-
-    def epoch(self, epoch: int, seed: int) -> Iterator[Batch]:
-        """The batches of an epoch."""
-
-    def all(self) -> Iterator[Batch]:
-        """Every example once, in any order."""
+_EMPTY = "There are no examples to learn from."
 
 
 @dataclass(frozen=True)
@@ -37,23 +26,37 @@ class TensorBatches:
     x: Inputs
     y: Tensor
     batch_size: int
-    shuffle: bool = True
 
     def __len__(self) -> int:
         return -(-len(self.y) // self.batch_size)
 
+    def order(self, epoch: int, seed: int) -> Tensor:
+        """All rows in the order of an epoch."""
+        generator = seeds.generator("cpu", seed, epoch, _SHUFFLE)
+        return torch.randperm(len(self.y), generator=generator)
+
     def epoch(self, epoch: int, seed: int) -> Iterator[Batch]:
-        order = torch.arange(len(self.y))
-        if self.shuffle:
-            order = torch.randperm(
-                len(self.y), generator=seeds.generator("cpu", seed, epoch, _SHUFFLE)
-            )
-        for rows in order.split(self.batch_size):
+        """The batches of an epoch."""
+        for rows in self.order(epoch, seed).split(self.batch_size):
             yield self._rows(_share(rows))
 
     def all(self) -> Iterator[Batch]:
+        """Every example once, in any order."""
         for part in _share(torch.arange(len(self.y))).split(self.batch_size):
             yield self._rows(part)
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many examples there are."""
+        return (len(self.y),)
+
+    def facts(self) -> dict[str, str]:
+        """What tells these data from others."""
+        inputs = self.x if isinstance(self.x, tuple) else (self.x,)
+        return {"training inputs": digest(inputs), "training targets": digest([self.y])}
+
+    def not_finite(self) -> str | None:
+        """Where a number of the data is not finite, in words."""
+        return _not_finite((self.x, self.y))
 
     def _rows(self, rows: Tensor) -> Batch:
         rows = rows.to(self.y.device)
@@ -79,7 +82,12 @@ class LoaderBatches:
 
     def epoch(self, epoch: int, seed: int) -> Iterator[Batch]:
         key = seeds.key(seed, epoch, _SHUFFLE)
-        for part in self._parts():
+        sampler = getattr(self.loader, "sampler", None)
+        batch_sampler = getattr(self.loader, "batch_sampler", None)
+        nested = getattr(batch_sampler, "sampler", None)
+        parts: list[Any] = [self.loader, sampler, batch_sampler, nested]
+        # Whatever may hold a generator or count epochs.
+        for part in parts:
             if isinstance(getattr(part, "generator", None), torch.Generator):
                 part.generator.manual_seed(key)
             if hasattr(part, "set_epoch"):
@@ -90,21 +98,89 @@ class LoaderBatches:
         # The order of a sum shows in its last bits, so it too must not depend on what went before.
         return self.epoch(0, seed=0)
 
+    def sizes(self) -> tuple[int, ...]:
+        """How many examples there may be, as far as the loader says: in its data, in an epoch."""
+        if not hasattr(self.loader, "dataset"):
+            return ()
+        parts: tuple[Any, Any] = self.loader.dataset, getattr(self.loader, "sampler", None)
+        data, drawn = (len(part) if hasattr(part, "__len__") else None for part in parts)
+        each = None if drawn is None else drawn * distributed.world_size()
+        return tuple(size for size in (data, each) if size is not None)
+
+    def facts(self) -> dict[str, str]:
+        """What tells these data from others, as far as they can be looked at."""
+        data = getattr(self.loader, "dataset", self.loader)
+        tensors = getattr(data, "tensors", None)
+        looks = [digest(tensors)] if tensors else [_looked_at(data) for _ in range(2)]
+        size = f"{type(data).__name__} of {len(data) if hasattr(data, '__len__') else '?'}"
+        # Examples that are made at random are never the same twice.
+        return {"training data": f"{size}, {looks[0] if looks[0] == looks[-1] else 'random'}"}
+
+    def not_finite(self) -> str | None:
+        """Where a number of the data is not finite, in words."""
+        for number, batch in enumerate(self.all()):
+            if found := _not_finite(batch):
+                return f"{found} of batch {number}"
+        return None
+
     def _pairs(self) -> Iterator[Batch]:
         for batch in self.loader:
             x, y = _pair(batch)
             # Several inputs come out of a loader as a list.
             yield (tuple(x) if isinstance(x, list) else x), y  # type: ignore[misc]
 
-    def _parts(self) -> list[Any]:
-        """The loader and its samplers: whatever may hold a generator or count epochs."""
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        nested = getattr(batch_sampler, "sampler", None)
-        return [self.loader, getattr(self.loader, "sampler", None), batch_sampler, nested]
+
+Batches = TensorBatches | LoaderBatches
+"""A source of batches that can be walked through again and again."""
+
+
+def _looked_at(data: Any, most: int = 16) -> str | None:
+    """A hash of some examples from the first to the last; None where they cannot be had."""
+    try:
+        last = len(data) - 1
+        with torch.random.fork_rng(devices=[]):
+            rows = [data[row] for row in sorted({i * last // (most - 1) for i in range(most)})]
+        return digest(tree.tensors({str(i): _as_dict(row) for i, row in enumerate(rows)}).values())
+    except Exception:
+        return None
+
+
+def _as_dict(example: Any) -> Any:
+    """An example with tensors for arrays and numbers, and dicts for pairs and lists."""
+    if isinstance(example, tuple | list):
+        return {str(i): _as_dict(part) for i, part in enumerate(example)}
+    if isinstance(example, dict):
+        return {str(name): _as_dict(part) for name, part in example.items()}
+    return torch.as_tensor(example)
+
+
+def _not_finite(batch: Any) -> str | None:
+    """Where in a batch the first number is that is not finite, in words."""
+    for name, parts in zip(("inputs", "targets"), batch, strict=True):
+        for part in parts if isinstance(parts, tuple) else (parts,):
+            bad = (~torch.as_tensor(part).isfinite()).nonzero()
+            if len(bad):
+                row, *rest = bad[0].tolist()
+                column = f", column {', '.join(map(str, rest))}" if rest else ""
+                value = float(torch.as_tensor(part)[tuple(bad[0])])
+                return f"The training {name} have {value} in row {row}{column}"
+    return None
+
+
+def is_pair(data: Any) -> bool:
+    """Whether data may be (x, y)."""
+    return isinstance(data, tuple | list) and len(data) == 2
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An option that counts something; others are refused."""
+    if not (isinstance(value, int) and value >= 1):
+        raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
+    return value
 
 
 def _pair(found: Any) -> tuple[Any, Any]:
-    if not (isinstance(found, tuple | list) and len(found) == 2):
+    if not is_pair(found):
         kind = f"{len(found)} parts" if isinstance(found, tuple | list) else type(found).__name__
         raise TypeError(
             f"Datasets and loaders give pairs (x, y), this one gave {kind}. Several inputs go "
@@ -133,22 +209,22 @@ def as_batches(data: Any, batch_size: int) -> Batches:
     >>> len(source), [len(y) for _, y in source.epoch(0, seed=0)]
     (3, [4, 4, 2])
     """
-    if isinstance(data, tuple | list) and len(data) == 2:
-        x, y = data
+    if is_pair(data):
+        x, targets = data[0], torch.as_tensor(data[1])
         several = isinstance(x, tuple)
-        inputs = tuple(torch.as_tensor(p) for p in x) if several else torch.as_tensor(x)
-        targets = torch.as_tensor(y)
-        sizes = {len(part) for part in inputs} if several else {num_examples(inputs)}
+        parts = tuple(torch.as_tensor(part) for part in (x if several else (x,)))
+        sizes = {len(part) for part in parts}
         if sizes != {len(targets)}:
             found = " and ".join(str(size) for size in sorted(sizes))
             raise ValueError(f"{found} inputs but {len(targets)} targets.")
         if not len(targets):
-            raise ValueError("There are no examples to learn from.")
-        return TensorBatches(inputs, targets, _whole(batch_size))
+            raise ValueError(_EMPTY)
+        inputs = parts if several else parts[0]
+        return TensorBatches(inputs, targets, whole_number("batch_size", batch_size))
     if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):
         pairs = [_pair(data[i]) for i in range(len(data))]
         if not pairs:
-            raise ValueError("There are no examples to learn from.")
+            raise ValueError(_EMPTY)
         return as_batches(tuple(_stack(part) for part in zip(*pairs, strict=True)), batch_size)
     if isinstance(data, Iterable) and hasattr(data, "__len__"):
         return LoaderBatches(data)
@@ -162,9 +238,3 @@ def _stack(values: tuple[Any, ...]) -> Inputs:
     if isinstance(values[0], tuple):
         return tuple(_stack(part) for part in zip(*values, strict=True))  # type: ignore[misc]
     return torch.stack([torch.as_tensor(value) for value in values])
-
-
-def _whole(batch_size: int) -> int:
-    if not (isinstance(batch_size, int) and batch_size >= 1):
-        raise ValueError(f"batch_size is a whole number of at least 1, got {batch_size!r}.")
-    return batch_size

@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,34 +19,42 @@ from bayesrule.learner import Learner
 from bayesrule.tensors import tree
 from bayesrule.types import State
 
+Place = str | os.PathLike[str]
 OtherForm = tuple[State, Callable[[State], State]]
+
+Epoch = dict[str, float]
+"""Figures of one epoch: epoch, step, loss (per example), validation, seconds."""
+
+
+HALF_WRITTEN = ".bayesrule.part"
+"""How the names of files end that are being written."""
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read; what was there before is untouched."""
 
 
-def save(path: str | os.PathLike[str], state: State, **facts: Any) -> Path:
+def save(path: Place, state: State, **facts: Any) -> Path:
     """Writes a state and some json-able facts to one file; readers see the old file or the new one.
 
     Under the given name there is always a whole file: the bytes go to a temporary file beside it,
     reach the disk, and only then take the name.
     """
-    target = Path(path)
-    tensors, numbers = {}, {}
-    for name, leaf in tree.leaves(state):
-        if isinstance(leaf, Tensor):
-            tensors[name] = leaf.detach().contiguous()
-        else:
-            numbers[name] = leaf
+    write_atomically(Path(path), payload(state, **facts))
+    return Path(path)
+
+
+def payload(state: State, **facts: Any) -> bytes:
+    """The bytes of a state and some json-able facts."""
+    leaves = dict(tree.leaves(state))
+    tensors = {k: v.detach().contiguous() for k, v in leaves.items() if isinstance(v, Tensor)}
+    numbers = {k: v for k, v in leaves.items() if k not in tensors}
     metadata = {"numbers": json.dumps(numbers), "facts": json.dumps(facts)}
-    payload = _safetensors().save({k: v.clone() for k, v in tensors.items()}, metadata)
-    write_atomically(target, payload)
-    return target
+    return _safetensors().save({k: v.clone() for k, v in tensors.items()}, metadata)
 
 
 def load(
-    path: str | os.PathLike[str], template: State, other_form: OtherForm | None = None
+    path: Place, template: State, other_form: OtherForm | None = None
 ) -> tuple[State, dict[str, Any]]:
     """The state in a file and its facts; `template` is any state of the same learner.
 
@@ -53,10 +62,12 @@ def load(
     device, which is then taken over.
     """
     tensors, metadata = _read(Path(path))
-    if other_form is not None and _fits(tensors, other_form[0]):
+    numbers, facts = metadata["numbers"], metadata["facts"]
+    if other_form is not None:
         first, adopted = other_form
-        return adopted(_filled(path, tensors, metadata["numbers"], first)), metadata["facts"]
-    return _filled(path, tensors, metadata["numbers"], template), metadata["facts"]
+        if set(_names_in_file(first, tensors).values()) == set(tensors):
+            return adopted(_filled(path, tensors, numbers, first)), facts
+    return _filled(path, tensors, numbers, template), facts
 
 
 def other_form(learner: Learner, seed: int = 0) -> OtherForm | None:
@@ -79,37 +90,40 @@ def other_form(learner: Learner, seed: int = 0) -> OtherForm | None:
     return replace(learner.init(seed), posterior=posterior, rule=memory), adopted
 
 
-def _fits(tensors: dict[str, Tensor], template: State) -> bool:
-    """Whether a file holds what a state does, by name."""
-    names = [name for name, old in tree.leaves(template) if isinstance(old, Tensor)]
-    found = {_name_in_file(name, tensors) for name in names}
-    return None not in found and found == set(tensors)
-
-
 def _filled(
-    path: str | os.PathLike[str],
-    tensors: dict[str, Tensor],
-    numbers: dict[str, Any],
-    template: State,
+    path: Place, tensors: dict[str, Tensor], numbers: dict[str, Any], template: State
 ) -> State:
     """The template with the tensors and numbers of a file in it."""
+    names = _names_in_file(template, tensors)
 
     def leaf(name: str, old: Any) -> Any:
-        if isinstance(old, Tensor):
-            return _tensor(tensors, name, old, path)
-        if name not in numbers:
-            raise CheckpointError(_mismatch(path, f"{name!r} is missing"))
-        return type(old)(numbers[name])
+        written: dict[str, Any] = tensors if isinstance(old, Tensor) else numbers
+        if names.get(name, name) not in written:
+            raise _mismatch(path, f"{name!r} is missing")
+        if not isinstance(old, Tensor):
+            return _number(path, name, numbers[name], type(old))
+        # Copied into memory that torch has aligned: products may round by where their tensors lie.
+        new = tensors[names[name]].clone().to(old.device)
+        # What a likelihood learns may get its shape from the first batch.
+        if new.shape != old.shape and not name.startswith("likelihood/"):
+            found, wanted = tuple(new.shape), tuple(old.shape)
+            raise _mismatch(path, f"{name!r} is {found} and should be {wanted}")
+        if new.dtype != old.dtype:
+            raise _mismatch(path, f"{name!r} is {new.dtype} and should be {old.dtype}")
+        return new
 
-    wanted = {
-        _name_in_file(name, tensors)
-        for name, old in tree.leaves(template)
-        if isinstance(old, Tensor)
-    }
-    extra = sorted(set(tensors) - wanted)
-    if extra:
-        raise CheckpointError(_mismatch(path, f"it also holds {extra[0]!r}"))
+    if extra := sorted(set(tensors) - set(names.values())):
+        raise _mismatch(path, f"it also holds {extra[0]!r}")
     return tree.rebuild(template, leaf)
+
+
+def _number(path: Place, name: str, found: Any, kind: type) -> Any:
+    """A number of a file, which is of the kind that it should be."""
+    fits = type(found) in ((int, float) if kind is float else (kind,))
+    # Comparisons with what is not a number are false.
+    if not fits or not (0 if name == "step" else -(2**63)) <= found < 2**64:
+        raise damaged(path, f"its {name!r} is {str(found)[:40]!r}")
+    return kind(found)
 
 
 # Names of this version, and what the version before called the same tensors.
@@ -123,26 +137,40 @@ _FORMER_NAMES = (
 )
 
 
-def _name_in_file(name: str, tensors: dict[str, Tensor]) -> str | None:
-    """The name under which a file holds a tensor: its own, or that of the version before."""
-    former = (re.sub(new, old, name) for new, old in _FORMER_NAMES)
-    return next((one for one in (name, *former) if one in tensors), None)
+def _names_in_file(template: State, tensors: dict[str, Tensor]) -> dict[str, str]:
+    """Under which name a file holds each tensor of a state: its own, or that of before."""
+    names = [name for name, old in tree.leaves(template) if isinstance(old, Tensor)]
+    former = {name: [re.sub(new, old, name) for new, old in _FORMER_NAMES] for name in names}
+    return {
+        name: next((one for one in (name, *former[name]) if one in tensors), name) for name in names
+    }
 
 
-def facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+def facts(path: Place) -> dict[str, Any]:
     """Only the facts of a file."""
     return _read(Path(path))[1]["facts"]
 
 
-def write_atomically(target: Path, payload: bytes) -> None:
-    """Writes bytes so that the name holds either the old content or the new one."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+def write_atomically(
+    target: Path, payload: bytes, before: Callable[[], None] | None = None
+) -> None:
+    """Writes bytes so that the name holds either the old content or the new one.
+
+    A link stays a link, and a file that was there keeps who may read it. `before` is called when
+    the bytes are on the disk and take the name next.
+    """
+    target = Path(os.path.realpath(target))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}{HALF_WRITTEN}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        if before is not None:
+            before()
         os.replace(temporary, target)
     except OSError as problem:
         kept = " The file that was there is untouched." if target.exists() else ""
@@ -156,45 +184,57 @@ def write_atomically(target: Path, payload: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file has the header of one that `save` wrote."""
+    try:
+        return _metadata(path).keys() >= {"numbers", "facts"}
+    except CheckpointError:
+        return False
+
+
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """The tensors of a file, and its `numbers` and `facts`."""
     if not path.is_file():
         raise CheckpointError(f"There is no checkpoint {path}.")
-    library = _safetensors()
-    from safetensors import SafetensorError, safe_open
+    written = _metadata(path)
+    with _readable(path):
+        metadata = {name: json.loads(written[name]) for name in ("numbers", "facts")}
+        tensors = _safetensors().load_file(path)
+    for name, found in metadata.items():
+        if not isinstance(found, dict):
+            raise damaged(path, f"its {name} are {type(found).__name__}, not a table")
+    return tensors, metadata
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    _safetensors()
+    from safetensors import safe_open
+
+    with _readable(path), safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Around code that damaged files make raise."""
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
-            written = file.metadata() or {}
-        metadata = {name: json.loads(written[name]) for name in ("numbers", "facts")}
-        return library.load_file(path), metadata
-    except (SafetensorError, OSError, ValueError, KeyError) as problem:
-        raise CheckpointError(
-            f"{path} is not a whole checkpoint ({problem}). Nothing was changed; remove the file "
-            "to start over, or restore it from a copy."
-        ) from problem
+        yield
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise damaged(path, problem) from problem
 
 
-def _tensor(
-    tensors: dict[str, Tensor], name: str, old: Tensor, path: str | os.PathLike[str]
-) -> Tensor:
-    held = _name_in_file(name, tensors)
-    if held is None:
-        raise CheckpointError(_mismatch(path, f"{name!r} is missing"))
-    # Copied into memory that torch has aligned: products may round by where their tensors lie.
-    new = tensors[held].clone().to(old.device)
-    # What a likelihood learns may get its shape from the first batch.
-    if new.shape != old.shape and not name.startswith("likelihood/"):
-        found, wanted = tuple(new.shape), tuple(old.shape)
-        raise CheckpointError(_mismatch(path, f"{name!r} is {found} and should be {wanted}"))
-    if new.dtype != old.dtype:
-        what = f"{name!r} is {new.dtype} and should be {old.dtype}"
-        raise CheckpointError(_mismatch(path, what))
-    return new
+def damaged(path: Place, what: object) -> CheckpointError:
+    """What is said of a file that cannot be one that a run wrote."""
+    return CheckpointError(
+        f"{path} is not a whole checkpoint ({what}). Nothing was changed; remove the file to start "
+        "over, or restore it from a copy."
+    )
 
 
-def _mismatch(path: str | os.PathLike[str], what: str) -> str:
-    return (
+def _mismatch(path: Place, what: str) -> CheckpointError:
+    return CheckpointError(
         f"{path} was written by another model or method: {what}. Use the same model and method, or "
         "another folder."
     )
@@ -212,16 +252,14 @@ def _safetensors() -> Any:
 
 def same(a: State, b: State) -> bool:
     """Whether two states are equal bit for bit."""
-    first, second = dict(tree.leaves(a)), dict(tree.leaves(b))
-    return first.keys() == second.keys() and all(
-        _same_bits(v, second[k]) if isinstance(v, Tensor) else v == second[k]
-        for k, v in first.items()
-    )
+    return _bits(a) == _bits(b)
 
 
-def _same_bits(a: Tensor, b: Any) -> bool:
-    if not isinstance(b, Tensor) or a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    # As bytes NaN equals itself, and 0 differs from −0.
-    x, y = (v.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for v in (a, b))
-    return torch.equal(x, y)
+def _bits(state: State) -> dict[str, Any]:
+    """Tensors as type, shape and bytes, in which NaN equals itself, and 0 differs from −0."""
+    leaves: dict[str, Any] = dict(tree.leaves(state))
+    for name, leaf in leaves.items():
+        if isinstance(leaf, Tensor):
+            flat = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            leaves[name] = leaf.dtype, leaf.shape, flat.numpy().tobytes()
+    return leaves

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from bayesrule.execution.replayed import Replayed, replay_obstacle
+from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
+from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
-from bayesrule.tensors.network import forked_randomness
-from bayesrule.training.batches import TensorBatches, as_batches
+from bayesrule.predicting.predict import as_inputs
+from bayesrule.tensors.network import Inputs, forked_randomness, take
+from bayesrule.training.batches import TensorBatches, as_batches, is_pair, whole_number
+from bayesrule.training.net import Net, fault
 from bayesrule.training.progress import Progress
-from bayesrule.training.together import Net, Together
-from bayesrule.training.train import Run, TrainingError, fit
+from bayesrule.training.train import Loop, Run
+from bayesrule.types import Batch
 
 Build = Callable[[Any, Any], Learner]
 
@@ -51,17 +59,17 @@ def fit_many(
     >>> len(runs), runs[1].predict(x).mean.shape, len(runs[0].history)
     (2, torch.Size([20, 1]), 3)
     """
-    if not (isinstance(epochs, int) and epochs >= 1):
-        raise ValueError(f"epochs is a whole number of at least 1, got {epochs!r}.")
+    whole_number("epochs", epochs)
     nets = _nets(build, sets, batch_size, seeds, validation)
     total = epochs * sum(len(net.batches) for net in nets)
     with Progress(total, 0, f"{len(nets)} nets", progress) as bar:
         for group in _groups(nets):
             if len(group) > 1:
-                Together(group, bar).run(epochs)
+                _Together(group, bar).run(epochs)
             else:
-                _alone(group[0], epochs, batch_size, bar)
-    return [net.run for net in nets]
+                step = partial(group[0].learner.step, checked=False)
+                Loop(group[0], epochs).run(bar, step)
+    return [Run(net.learner, net.state, net.history) for net in nets]
 
 
 def _nets(
@@ -77,22 +85,23 @@ def _nets(
     first = seeds if isinstance(seeds, int) else 0
     numbers = list(seeds) if isinstance(seeds, Sequence) else range(first, first + len(given))
     checks = [None] * len(given) if validation is None else list(validation)
-    learners = [None] * len(given) if callable(build) else list(build)
+    learners = [build] * len(given) if callable(build) else list(build)
     for name, values in (("seeds", numbers), ("validation", checks), ("learners", learners)):
         if len(values) != len(given):
             raise ValueError(f"There are {len(given)} sets, but {len(values)} {name}.")
     nets = []
-    for k, (one, seed) in enumerate(zip(given, numbers, strict=True)):
+    for k, (one, seed, check) in enumerate(zip(given, numbers, checks, strict=True)):
         batches = _batches(one, batch_size, k)
-        learner = _built(build, one, int(seed)) if callable(build) else build[k]
+        with forked_randomness(torch.get_default_device(), int(seed)):
+            learner = build(*one) if callable(build) else build[k]
         if not isinstance(learner, Learner):
             raise TypeError(f"Set {k}: build gives a Learner, got {type(learner).__name__}.")
-        nets.append(Net(k, learner, batches, int(seed), _pair(checks[k], k)))
+        nets.append(Net(learner, batches, int(seed), check, number=k))
     return nets
 
 
 def _batches(given: Any, batch_size: int, number: int) -> TensorBatches:
-    if not (isinstance(given, tuple | list) and len(given) == 2):
+    if not is_pair(given):
         raise TypeError(f"Set {number} is a pair (x, y), got {type(given).__name__}.")
     try:
         found = as_batches(given, batch_size)
@@ -102,36 +111,108 @@ def _batches(given: Any, batch_size: int, number: int) -> TensorBatches:
     return found
 
 
-def _built(build: Build, given: tuple[Any, Any], seed: int) -> Learner:
-    with forked_randomness(torch.get_default_device(), seed):
-        return build(*given)
-
-
-def _pair(given: Any, number: int) -> tuple[Any, Any] | None:
-    if given is None or (isinstance(given, tuple | list) and len(given) == 2):
-        return None if given is None else (given[0], given[1])
-    raise TypeError(
-        f"validation holds a pair (x, y) or None for each set, got {type(given).__name__} for set "
-        f"{number}."
-    )
-
-
 def _groups(nets: list[Net]) -> list[list[Net]]:
     """Nets that can train together; those that cannot are groups of their own."""
     groups: dict[object, list[Net]] = {}
     for net in nets:
-        groups.setdefault(net.key if net.together else net.number, []).append(net)
+        alone = obstacle(net.learner) is not None
+        groups.setdefault(net.number if alone else _alike(net), []).append(net)
     return list(groups.values())
 
 
-def _alone(net: Net, epochs: int, batch_size: int, bar: Progress) -> None:
-    data = net.batches.x, net.batches.y
-    options: dict[str, Any] = {"validation": net.validation, "seed": net.seed}
-    try:
-        run = fit(
-            net.learner, data, epochs=epochs, batch_size=batch_size, progress=False, **options
-        )
-    except TrainingError as problem:
-        raise TrainingError(f"Set {net.number}: {problem}") from problem
-    net.state, net.history = run.state, run.history
-    bar.advance(epochs * len(net.batches))
+def _alike(net: Net) -> tuple[Any, ...]:
+    """What nets that train together have in common."""
+    learner, data = net.learner, _data(net)
+    parts = learner.family, learner.expectation, learner.curvature, learner.rule
+    inputs = data.x if isinstance(data.x, tuple) else (data.x,)
+    ragged = ragged_obstacle(learner) is None
+    model = learner.model
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return (
+        # Parts print as the calls that build them; what does not is equal to itself alone.
+        *(repr(part) for part in (*parts, learner.likelihood)),
+        (learner.prior_precision, learner.temperature),
+        (str(model), tuple(module.training for module in model.modules())),
+        tuple((k, v.shape, v.dtype, str(v.device), v.requires_grad) for k, v in tensors),
+        tuple((part.shape[1:], part.dtype) for part in (*inputs, data.y)),
+        len(data),
+        None if ragged else (len(data.y), learner.num_data),
+    )
+
+
+class _Together:
+    """Nets that take their steps together: all have as many batches in an epoch."""
+
+    def __init__(self, nets: list[Net], bar: Progress) -> None:
+        self.nets, self.bar = nets, bar
+        num_data = [net.learner.num_data for net in nets]
+        self.stack = Stacked(nets[0].learner, len(nets), num_data=num_data)
+        self.state = self.stack.stack([net.state for net in nets])
+        on_gpu = self.state.posterior.device.type == "cuda"
+        replayed = on_gpu and replay_obstacle(self.stack.learner) is None
+        self.step = Replayed(self.stack).step if replayed else self.stack.step
+        sets = [_data(net) for net in nets]
+        self.x = as_inputs(_joined([data.x for data in sets]), self.state)
+        self.y = torch.cat([data.y for data in sets]).to(self.state.posterior.device)
+        self.lengths, self.batch_size = [len(data.y) for data in sets], sets[0].batch_size
+
+    def run(self, epochs: int) -> None:
+        """All epochs."""
+        for epoch in range(epochs):
+            self._epoch(epoch)
+        for net, state in zip(self.nets, self.stack.unstack(self.state), strict=True):
+            net.finish(state)
+
+    def _epoch(self, epoch: int) -> None:
+        begun, total, count = time.perf_counter(), torch.zeros(()), len(self.nets[0].batches)
+        for batch, sizes in self._batches(epoch):
+            self.state, info = self.step(self.state, batch, sizes=sizes, donate=True)
+            total = total.to(info.loss) + info.loss
+            self.bar.advance(len(self.nets))
+        pairs = zip(total.tolist(), self.stack.num_data, strict=True)
+        losses = [loss / count / num_data for loss, num_data in pairs]
+        scores: list[float | None] = [None] * len(self.nets)
+        if fault(self.state, losses) or any(net.validation is not None for net in self.nets):
+            scores = self._looked_at(losses, epoch)
+        for net, loss, score in zip(self.nets, losses, scores, strict=True):
+            net.note(self.state.step, loss, score, begun)
+        self.bar.note(loss=sum(losses) / len(losses))
+
+    def _looked_at(self, losses: list[float], epoch: int) -> list[float | None]:
+        """The validation score of each net; a net whose numbers have gone wrong stops it all."""
+        each = list(zip(self.nets, self.stack.unstack(self.state), losses, strict=True))
+        for net, state, loss in each:
+            net.check(state, loss)
+        return [net.score(net.settled(state, epoch)) for net, state, _ in each]
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Batch, list[int]]]:
+        """The batches of all nets, each in its own order, and how many examples are its own."""
+        orders, start = [], 0
+        for net, length in zip(self.nets, self.lengths, strict=True):
+            orders.append(_data(net).order(epoch, net.seed) + start)
+            start += length
+        order = nn.utils.rnn.pad_sequence(orders, batch_first=True).to(self.y.device)
+        size = self.batch_size
+        for i, rows in enumerate(order.split(size, dim=1)):
+            flat = rows.reshape(-1)
+            x, y = _shaped(take(self.x, flat), rows), _shaped(self.y[flat], rows)
+            yield (x, y), [min(size, length - i * size) for length in self.lengths]
+
+
+def _data(net: Net) -> TensorBatches:
+    assert isinstance(net.batches, TensorBatches)
+    return net.batches
+
+
+def _joined(parts: list[Inputs]) -> Inputs:
+    """The inputs of all sets, one after another."""
+    if isinstance(parts[0], tuple):
+        return tuple(torch.cat(each) for each in zip(*parts, strict=True))
+    return torch.cat(parts)  # type: ignore[arg-type]
+
+
+def _shaped(part: Any, rows: Tensor) -> Any:
+    """Examples (num · n, *) as (num, n, *)."""
+    if isinstance(part, tuple):
+        return tuple(_shaped(one, rows) for one in part)
+    return part.unflatten(0, rows.shape)

@@ -35,6 +35,6 @@ def mlp(
         raise ValueError(f"A layer has at least one unit, got {sizes}.")
     layers: list[nn.Module] = []
     with forked_randomness(torch.get_default_device(), seed):
-        for i, (a, b) in enumerate(pairwise(sizes)):
-            layers += [nn.Linear(a, b)] if i == len(sizes) - 2 else [nn.Linear(a, b), activation()]
-    return nn.Sequential(*layers)
+        for a, b in pairwise(sizes):
+            layers += [nn.Linear(a, b), activation()]
+    return nn.Sequential(*layers[:-1])

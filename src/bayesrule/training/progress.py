@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Any
 
 from bayesrule.tensors import distributed
@@ -18,9 +17,8 @@ class Progress:
     def __init__(self, total: int, done: int, title: str, show: bool | None) -> None:
         # Programs without a console have no stderr at all.
         wanted = sys.stderr is not None and sys.stderr.isatty() if show is None else show
-        self._bar: Any = None
-        if wanted and distributed.is_main():
-            self._bar = _tqdm(total=total, initial=done, desc=title)
+        shown = wanted and distributed.is_main()
+        self._bar = _tqdm(total=total, initial=done, desc=title) if shown else None
         self._notes: dict[str, str] = {}
 
     def advance(self, steps: int = 1) -> None:
@@ -38,12 +36,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from bayesrule.execution.compiled import Compiled
 from bayesrule.execution.replayed import Replayed, replay_obstacle
-from bayesrule.expectations import AtMean
 from bayesrule.learner import Learner
-from bayesrule.predicting.predict import How, as_inputs, predict
+from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.tensors import tree
-from bayesrule.tensors.network import num_examples
-from bayesrule.training import checkpoint
-from bayesrule.training.averages import renew_averages
-from bayesrule.training.batches import Batches, LoaderBatches, as_batches
+from bayesrule.training import checkpoint, fingerprint
+from bayesrule.training.batches import as_batches, whole_number
+from bayesrule.training.checkpoint import CheckpointError, Epoch
+from bayesrule.training.folder import Best, Folder, Reached, read_final
+from bayesrule.training.interrupt import delayed_interrupt
+from bayesrule.training.lock import occupied
+from bayesrule.training.net import Net, TrainingError, copied, predictive_on_the_way
 from bayesrule.training.progress import Progress
-from bayesrule.training.run_folder import Best, Epoch, Folder
-from bayesrule.types import Batch, Info, State
+from bayesrule.types import Info, State
 
-
-class TrainingError(RuntimeError):
-    """Training cannot go on; the message says why and what to try."""
+Step = Callable[..., tuple[State, Info]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Run:
         """What is believed of new inputs."""
         return predict(self.learner, self.state, x, how, seed=seed)
 
+    def parts(self) -> dict[str, str]:
+        """The names of the learner's parts."""
+        return self.learner.parts()
+
 
 def fit(
     learner: Learner,
@@ -58,6 +63,7 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     resume: bool = True,
     checkpoint_seconds: float = 10.0,
+    state: State | None = None,
     progress: bool | None = None,
     fused: bool = False,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
@@ -69,7 +75,12 @@ def fit(
     - `validation`: `(x, y)`; its mean log-likelihood is shown after each epoch, and with `patience`
       training stops after so many epochs without a better one, and goes back to the best.
     - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
-      from the last checkpoint and ends bit for bit as if it had not been.
+      from the last checkpoint and ends bit for bit as if it had not been; a finished one goes on
+      where more epochs are asked for. A folder of another run, one that another process trains in,
+      and files that a run did not write are refused and left as they are; `resume=False` starts
+      over.
+    - `state`: where training begins, such as the state of an earlier run, instead of the module's
+      own weights.
     - `fused`: steps are compiled (`Compiled`), for `tagi` on large nets or for many steps; learners
       whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
     - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
@@ -83,221 +94,157 @@ def fit(
     >>> len(run.history), run.predict(x).mean.shape
     (3, torch.Size([20, 1]))
     """
-    _check_options(epochs, patience, validation)
-    batches = as_batches(train, batch_size)
-    loop = _Loop(learner, batches, validation, patience, epochs, seed, callback, fused, on_step)
-    folder = Folder(out, loop.facts(batch_size), checkpoint_seconds) if out is not None else None
-    if folder is not None:
-        folder.tidy(everything=not resume)
-    if folder is not None and resume:
-        loop.restore(*folder.read(learner.init(seed), checkpoint.other_form(learner, seed)))
-    with Progress(epochs * len(batches), loop.state.step, _title(learner), progress) as bar:
-        loop.run(folder, bar)
-    settled = loop.settled(loop.chosen(), 0, most=100)
-    state = learner.finish(settled, loop.placed(batches.all()))
-    if folder is not None:
-        folder.write_final(state, loop.history, loop.best_epoch)
-    return Run(learner, state, loop.history, loop.best_epoch)
-
-
-def _check_options(epochs: int, patience: int | None, validation: Any) -> None:
-    if not (isinstance(epochs, int) and epochs >= 1):
-        raise ValueError(f"epochs is a whole number of at least 1, got {epochs!r}.")
-    if patience is not None and not (isinstance(patience, int) and patience >= 1):
-        raise ValueError(f"patience is a whole number of at least 1 or None, got {patience!r}.")
+    whole_number("epochs", epochs)
     if patience is not None and validation is None:
         raise ValueError("Early stopping (patience) needs validation data.")
-    if validation is None:
-        return
-    if not (isinstance(validation, tuple | list) and len(validation) == 2):
-        raise TypeError(f"validation is a pair (x, y), got {type(validation).__name__}.")
-    x, y = validation
-    size = num_examples(x if isinstance(x, tuple) else (x,))
-    if size != len(y):
-        raise ValueError(f"The validation data has {size} inputs but {len(y)} targets.")
+    if patience is not None:
+        whole_number("patience", patience)
+    net = Net(learner, as_batches(train, batch_size), seed, validation, first=state)
+    loop = Loop(net, epochs, patience, callback, on_step)
+    with contextlib.nullcontext() if out is None else occupied(out):
+        if out is not None:
+            folder = Folder(out, _facts(net, batch_size, patience), checkpoint_seconds)
+            folder.tidy(everything=not resume)
+            loop.use(folder, resume)
+        step: Step = partial(learner.step, checked=False)
+        if fused:
+            replayed = replay_obstacle(learner) is None
+            step = Replayed(learner).step if replayed else Compiled(learner).step
+        title = f"{learner.parts()['posterior']} × {learner.parts()['curvature']}"
+        with Progress(epochs * len(net.batches), loop.done, title, progress) as bar:
+            loop.run(bar, step)
+        best_epoch = None if loop.best is None else loop.best.epoch
+        if loop.folder is not None:
+            loop.folder.write_final(net.state, net.history, best_epoch)
+    return Run(learner, net.state, net.history, best_epoch)
 
 
-class _Loop:
-    """The loop itself; everything that a resumed run needs is in `state`, `history` and `best`."""
+@dataclass
+class Loop:
+    """The epochs of one net, from where its history ends."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        batches: Batches,
-        validation: Any,
-        patience: int | None,
-        epochs: int,
-        seed: int,
-        callback: Callable[[Learner, State, Epoch], None] | None,
-        fused: bool,
-        on_step: Callable[[State, Info], None] | None,
-    ) -> None:
-        self.on_step = on_step
-        self.learner, self.batches, self.validation = learner, batches, validation
-        self.patience, self.epochs, self.seed, self.callback = patience, epochs, seed, callback
-        self.step = _fast(learner) if fused else learner.step
-        self.state = learner.init(seed)
-        self.history: list[Epoch] = []
-        self.best: Best | None = None
+    net: Net
+    epochs: int
+    patience: int | None = None
+    callback: Callable[[Learner, State, Epoch], None] | None = None
+    on_step: Callable[[State, Info], None] | None = None
+    folder: Folder | None = None
+    best: Best | None = None
+    # Of the epoch that is under way: its batches so far, and the sum of their losses.
+    batches: int = 0
+    total: Tensor = field(default_factory=partial(torch.zeros, (), dtype=torch.float64))
 
     @property
-    def best_epoch(self) -> int | None:
-        """The epoch whose state is kept when training stops early."""
-        return self.best.epoch if self.best is not None else None
+    def done(self) -> int:
+        """How many steps have been taken."""
+        return len(self.net.history) * len(self.net.batches) + self.batches
 
-    def facts(self, batch_size: int) -> dict[str, Any]:
-        """What must be the same for a run to be resumed."""
-        return {
-            "parts": self.learner.parts(),
-            "likelihood": type(self.learner.likelihood).__name__,
-            "num_data": self.learner.num_data,
-            "prior_precision": self.learner.prior_precision,
-            "temperature": self.learner.temperature,
-            "batch_size": batch_size,
-            "steps_per_epoch": len(self.batches),
-            "seed": self.seed,
-        }
+    def use(self, folder: Folder, resume: bool) -> None:
+        """Goes on where a folder's last checkpoint left off, if there is one."""
+        self.folder, net = folder, self.net
+        other_form = checkpoint.other_form(net.learner, net.seed)
+        found = folder.read(net.state, other_form) if resume else None
+        if found is None:
+            return
+        epochs, begun = len(found.history), found.batches > 0
+        if epochs + begun > self.epochs:
+            raise CheckpointError(
+                f"{folder.path} holds a run of {epochs} epochs{' and more' * begun}, this one has "
+                f"epochs={self.epochs}. Ask for as many or more, take the run that is there with "
+                "load_run, or use another folder."
+            )
+        before = found.history[-1]["step"] if found.history else net.state.step
+        if found.state.step != before + found.batches:
+            raise checkpoint.damaged(folder.path, f"its state is of step {found.state.step}")
+        net.state, net.history, self.best = found.state, found.history, found.best
+        if begun:
+            self.batches, self.total = found.batches, self.total + found.total
 
-    def restore(self, state: State | None, history: list[Epoch], best: Best | None) -> None:
-        """Goes on where a checkpoint left off."""
-        if state is not None:
-            self.state, self.history, self.best = state, history, best
+    def run(self, bar: Progress, step: Step) -> None:
+        """All epochs that are left, or as many as early stopping lets, and the end of training."""
+        net = self.net
+        with delayed_interrupt(self.folder is not None) as interrupted:
+            while len(net.history) < self.epochs and not self._should_stop():
+                self._epoch(bar, step, interrupted)
+                if interrupted():
+                    self._stop()
+                final = len(net.history) == self.epochs or self._should_stop()
+                if self.folder is not None and (final or self.folder.is_due()):
+                    self.folder.write(self._reached())
+        net.finish(self.best.state if self.patience and self.best else net.state)
 
-    def run(self, folder: Folder | None, bar: Progress) -> None:
-        """All epochs that are left, or as many as early stopping lets."""
-        for epoch in range(len(self.history), self.epochs):
-            if self._should_stop():
-                break
-            self._epoch(epoch, bar, folder)
-            if folder is not None:
-                folder.write(self.state, self.history, self.best, final=self._is_last(epoch))
-
-    def chosen(self) -> State:
-        """The state that training ends with: the best one where it stops early."""
-        return self.best.state if self.patience is not None and self.best else self.state
-
-    def _is_last(self, epoch: int) -> bool:
-        return epoch + 1 == self.epochs or self._should_stop()
+    def _reached(self) -> Reached:
+        history = self.net.history
+        return Reached(self.net.state, history, self.best, self.batches, float(self.total))
 
     def _should_stop(self) -> bool:
-        if self.patience is None or self.best is None or not self.history:
+        if self.patience is None or self.best is None:
             return False
-        return len(self.history) - self.best.epoch >= self.patience
+        return len(self.net.history) - self.best.epoch >= self.patience
 
-    def placed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Batches on the weights' device, floating inputs in the weights' type."""
-        device = self.state.posterior.device
-        for x, y in batches:
-            yield as_inputs(x, self.state), torch.as_tensor(y, device=device)  # type: ignore[misc]
-
-    def _epoch(self, epoch: int, bar: Progress, folder: Folder | None) -> None:
-        begun = time.perf_counter()
-        total = torch.zeros(())
-        count = 0
-        for batch in self.placed(self.batches.epoch(epoch, self.seed)):
-            self.state, info = self.step(self.state, batch, donate=True)
-            total = total.to(info.loss) + info.loss
-            count += 1
+    def _epoch(self, bar: Progress, step: Step, interrupted: Callable[[], bool]) -> None:
+        net, begun, epoch = self.net, time.perf_counter(), len(self.net.history)
+        batches = itertools.islice(net.batches.epoch(epoch, net.seed), self.batches, None)
+        for batch in net.placed(batches):
+            net.state, info = step(net.state, batch, donate=True)
+            self.total = self.total.to(info.loss) + info.loss
+            self.batches += 1
             if self.on_step is not None:
-                self.on_step(self.state, info)
+                self.on_step(net.state, info)
             bar.advance()
-        loss = float(total) / max(count, 1) / self.learner.num_data
-        self._check(loss, epoch)
-        settled = self.settled(self.state, epoch)
-        score = self._score(settled)
-        self._remember(score, epoch, settled)
-        figures: Epoch = {"epoch": epoch + 1, "step": self.state.step, "loss": loss}
-        if score is not None:
-            figures["validation"] = score
-        figures["seconds"] = time.perf_counter() - begun
-        self.history.append(figures)
+            if interrupted():
+                self._stop()
+        loss = float(self.total) / max(self.batches, 1) / net.learner.num_data
+        net.check(net.state, loss)
+        self.batches, self.total = 0, torch.zeros(())
+        settled = net.settled(net.state, epoch)
+        score = net.score(settled)
+        net.note(net.state.step, loss, score, begun)
+        self._remember(score, settled)
         bar.note(loss=loss, validation=score)
         if self.callback is not None:
-            self.callback(self.learner, _copy(settled), figures)
+            self.callback(net.learner, copied(settled), net.history[-1])
 
-    def _check(self, loss: float, epoch: int) -> None:
-        # The last step's loss is from before its weights, which may be the first to go wrong.
-        weights = all(bool(v.isfinite().all()) for v in self.state.posterior.mean.values())
-        if math.isfinite(loss) and weights:
-            self._check_scales(epoch)
-            return
-        what = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
-        raise TrainingError(
-            f"The {what} in epoch {epoch + 1} (step {self.state.step}), so training stops here. "
-            "A smaller learning_rate, standardised inputs or a larger prior_precision usually "
-            "help; checkpoints from before are untouched."
+    def _stop(self) -> NoReturn:
+        """Writes a checkpoint, perhaps in the middle of an epoch, and stops."""
+        assert self.folder is not None
+        self.folder.write(self._reached())
+        raise KeyboardInterrupt(
+            f"Interrupted after {len(self.net.history)} epochs and {self.batches} batches. A "
+            f"checkpoint is in {self.folder.path}: the same call goes on from there."
         )
 
-    def _check_scales(self, epoch: int) -> None:
-        fault = self.state.posterior.fault()
-        if fault is not None:
-            raise TrainingError(
-                f"{fault} in epoch {epoch + 1} (step {self.state.step}), so training stops here. A "
-                "smaller scale_multiplier or learning_rate, or a KL weight above zero, help."
-            )
-
-    def settled(self, state: State, epoch: int, most: int = 20) -> State:
-        """The state with the statistics of normalising layers as they are at its weights."""
-        batches = self.placed(self.batches.epoch(epoch, self.seed))
-        return renew_averages(self.learner, state, batches, most)
-
-    def _score(self, state: State) -> float | None:
-        """The mean log-likelihood of the validation data, per example."""
-        return validation_score(self.learner, state, self.validation, self.seed)
-
-    def _remember(self, score: float | None, epoch: int, state: State) -> None:
+    def _remember(self, score: float | None, state: State) -> None:
+        """Keeps the best state, which early stopping goes back to."""
         if self.patience is None or score is None:
             return
         score = -math.inf if math.isnan(score) else score
         if self.best is None or score > self.best.score:
-            self.best = Best(score, epoch + 1, _copy(state))
+            self.best = Best(score, len(self.net.history), copied(state))
 
 
-def _fast(learner: Learner) -> Callable[..., tuple[State, Info]]:
-    """The step without what it costs to start its many small parts."""
-    if replay_obstacle(learner) is None:
-        return Replayed(learner).step
-    return Compiled(learner).step
-
-
-def _copy(state: State) -> State:
-    """A copy of the state: its own memory goes to the next step."""
-    return tree.map_tensors(state, torch.clone)
-
-
-def validation_score(learner: Learner, state: State, validation: Any, seed: int) -> float | None:
-    """The mean log-likelihood of validation data (x, y), per example; None where there are none."""
-    if validation is None:
-        return None
-    x, y = validation
-    found = predict(learner, state, x, predictive_on_the_way(learner), seed=seed)
-    return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
-
-
-def predictive_on_the_way(learner: Learner) -> How | None:
-    """How to predict before training ends, while a Laplace approximation has no curvature yet."""
-    return AtMean() if learner.final_curvature is not None else None
+def _facts(net: Net, batch_size: int, patience: int | None) -> dict[str, Any]:
+    """What must be the same for a run to be gone on with."""
+    facts = {
+        **fingerprint.settings(net.learner),
+        "batch_size": batch_size,
+        "steps_per_epoch": len(net.batches),
+        "seed": net.seed,
+        "early_stopping": patience is not None,
+        "first weights": net.first_weights(),
+        **net.batches.facts(),
+    }
+    if net.validation is not None:
+        x, y = net.validation
+        parts = map(torch.as_tensor, (*(x if isinstance(x, tuple) else (x,)), y))
+        facts["validation data"] = fingerprint.digest(parts)
+    return facts
 
 
 def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
     """A finished run from its folder, for the learner that made it."""
-    file = Path(out) / "final.safetensors"
-    state, facts = checkpoint.load(file, learner.init(), checkpoint.other_form(learner))
-    return Run(learner, state, facts.get("history", []), facts.get("best_epoch"))
+    other_form = checkpoint.other_form(learner)
+    return Run(learner, *read_final(out, learner.init(), other_form, fingerprint.settings(learner)))
 
 
-def _title(learner: Learner) -> str:
-    parts = learner.parts()
-    return f"{parts['posterior']} × {parts['curvature']}"
-
-
-__all__ = [
-    "Batches",
-    "Epoch",
-    "LoaderBatches",
-    "Run",
-    "TrainingError",
-    "fit",
-    "load_run",
-    "predictive_on_the_way",
-]
+__all__ = ["Epoch", "Run", "TrainingError", "fit", "load_run", "predictive_on_the_way"]

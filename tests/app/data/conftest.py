@@ -1,5 +1,5 @@
-"""Fixtures for tests of loaders: a web server, an empty cache, the real data."""
+"""The real data, where there are any."""
 
-from data_places import cache, real_data, site
+from data_places import real_data
 
-__all__ = ["cache", "real_data", "site"]
+__all__ = ["real_data"]

@@ -14,8 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesrule.app.data import DataError, Encoder, Table, read_table, uci
-from bayesrule.app.data.embedded import uci_table
+from bayesrule.app.data import DataError, Encoder, Table, read_table
 
 TRAIN = {
     "size": [1.0, 2.0, 3.0, 6.0],
@@ -247,19 +246,6 @@ def test_json_of_another_format_is_refused() -> None:
     content = json.loads(Encoder.fit(table(TRAIN), "price").to_json())
     with pytest.raises(DataError, match="format 2; format 1 is read"):
         Encoder.from_json(json.dumps({**content, "format": 2}))
-
-
-@pytest.mark.data
-def test_real_naval_has_two_constant_columns(real_data: Path) -> None:
-    data = uci_table("naval")
-    encoder = Encoder.fit(data)
-    assert len(encoder.notes) == 2
-    assert encoder.task.kind == "regression"
-    x = encoder.transform(data).double()
-    assert x.shape == (11934, 14)
-    assert x.mean(0).abs().max() < 1e-5
-    assert (x.std(0, correction=0) - 1).abs().max() < 1e-5
-    assert uci("naval").x_train.shape[1] == 16
 
 
 @pytest.mark.data

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from bayesrule.app.report.contents import (
-    CalibrationBins,
+    Calibration,
     ClassificationPredictions,
     Comparison,
-    CoverageCurve,
     Curve,
     MethodResult,
     RegressionPredictions,
@@ -39,7 +38,7 @@ def regression(rng: np.random.Generator, rows: int, blur: float) -> RegressionPr
     observed = np.clip(levels ** (1 / blur), 0, 1)
     return RegressionPredictions(
         y, mean, epistemic, aleatoric, mean - 1.645 * total, mean + 1.645 * total,
-        CoverageCurve(levels, observed),
+        Calibration(levels, observed, np.full(len(levels), rows)),
     )  # fmt: skip
 
 
@@ -63,7 +62,7 @@ def classification(
     return ClassificationPredictions(
         y, p, tuple(f"class {c}" for c in range(classes)),
         aleatoric * rng.uniform(0.05, 0.4, rows), aleatoric,
-        CalibrationBins(confidence, accuracy, count),
+        Calibration(confidence, accuracy, count),
     )  # fmt: skip
 
 
@@ -94,7 +93,8 @@ def method(
         predictions = regression(np.random.default_rng(0), rows, blur)
     else:
         predictions = classification(np.random.default_rng(0), rows, classes, blur)
-    return MethodResult(name, PARTS, metrics, 2.0 * 1.6**index % 97, curves, predictions)
+    metrics["seconds"] = Statistic.of([2.0 * 1.6**index % 97] * splits)
+    return MethodResult(name, PARTS, metrics, curves, predictions)
 
 
 def build(

@@ -78,7 +78,7 @@ def test_nothing_is_fetched(page: Any) -> None:
 
 
 def test_a_click_sorts_and_a_second_one_reverses(page: Any) -> None:
-    column = header(page, "Seconds")
+    column = header(page, "Training seconds")
     assert column.get_attribute("aria-sort") == "none"
     button = column.find_element("tag name", "button")
     before = method_names(page)
@@ -134,23 +134,28 @@ def test_pictures_are_there_with_marks_that_have_a_size(page: Any) -> None:
         assert picture["label"]
 
 
-def test_the_legend_hides_a_method_and_shows_it_again(page: Any) -> None:
-    visible = """[...document.querySelectorAll('.compared .series[data-method="1"]')]
-        .filter(e => e.getBoundingClientRect().width > 0).length"""
-    others = visible.replace('"1"', '"2"')
+COLOURED = """[...new Set([...document.querySelectorAll('.compared .series')]
+    .filter(e => !e.classList.contains('behind')).map(e => e.dataset.method))]"""
+
+
+def test_the_legend_puts_a_method_behind_and_back_in_colour(page: Any) -> None:
     chip = page.find_element("css selector", '.chip[data-toggles="1"]')
-    before, kept = script(page, visible), script(page, others)
-    assert before >= 4
+    before = script(page, COLOURED)
     chip.click()
     assert chip.get_attribute("aria-pressed") == "false"
-    assert script(page, visible) == 0
-    assert script(page, others) == kept
+    assert sorted([*script(page, COLOURED), "1"]) == sorted(before)
+    grey = "getComputedStyle(document.querySelector('.compared .series.behind')).color"
+    own = script(page, f"[{grey}, getComputedStyle(document.querySelector('.c1')).color]")
+    assert own[0] != own[1]
     chip.click()
-    assert script(page, visible) == before
+    assert sorted(script(page, COLOURED)) == sorted(before)
+    # What has a colour lies on top.
+    last = "[...document.querySelectorAll('#learning .frame')].map(f => f.lastChild.dataset.method)"
+    assert set(script(page, last)) == {"1"}
     page.find_element("css selector", '[data-all="false"]').click()
-    assert script(page, others) == 0
+    assert script(page, COLOURED) == []
     page.find_element("css selector", '[data-all="true"]').click()
-    assert script(page, others) == kept
+    assert sorted(script(page, COLOURED)) == sorted(before)
 
 
 def shown_panels(page: Any, group: str) -> list[str]:
@@ -178,8 +183,14 @@ def test_selectors_change_the_shown_pictures(page: Any) -> None:
 
 
 def test_a_name_in_the_table_leads_to_the_method(page: Any) -> None:
-    page.find_element("css selector", 'tbody a[href="#method-2"]').click()
-    assert shown_panels(page, "closer") == ["2"]
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    link = page.find_element("css selector", 'tbody a[href="#method-2"]')
+    # A page that scrolls smoothly would move under the mouse.
+    page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", link)
+    link.click()
+    # The browser tells the page of a new address a moment later.
+    WebDriverWait(page, 20).until(lambda _: shown_panels(page, "closer") == ["2"])
 
 
 def test_resting_on_a_mark_tells_its_value(page: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d
 from torch.testing import assert_close
 
-from bayesrule.predicting.spectra import Spectrum
+from bayesrule.predicting.scales import Spectrum
 from benchmarks.images import tied
 from benchmarks.pictures.thumbnails import thumbnail, version
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule.app.data.uci import UCI, RegressionSplit
 from bayesrule.methods import Course
 from bayesrule.schedules import cosine
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.train import TrainingError
+from benchmarks.data.uci import UCI, RegressionSplit
 from benchmarks.regression import runs, settings, uci
 from benchmarks.regression.runs import Plan
 from benchmarks.regression.settings import OWN, SETTINGS, Setting, Tagi, entries

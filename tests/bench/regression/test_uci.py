@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule.app.data.uci import RegressionSplit
+from benchmarks.data.uci import RegressionSplit
 from benchmarks.regression import uci
 from tests.calling import bench, only_line
 

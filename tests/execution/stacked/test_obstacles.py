@@ -114,9 +114,9 @@ def test_rules_and_families_of_somebodys_own() -> None:
         **parts,
     )
     assert obstacle(own) == "the rule Steps"
-    x, y = torch.randn(6, 3), torch.randn(6, 1)
+    x, y = torch.randn(20, 3), torch.randn(20, 1)
     runs = br.fit_many([own, own], [(x, y)] * 2, epochs=1, progress=False)
-    assert [run.predict(x).mean.shape for run in runs] == [(6, 1)] * 2
+    assert [run.predict(x).mean.shape for run in runs] == [(20, 1)] * 2
     isotropic = Learner(
         mlp(3, 1),
         br.GaussianLikelihood(),
@@ -142,8 +142,8 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("name", ["mean_field", "map", "noisy_adam"])
 def test_recurrent_nets_train_one_by_one(name: str) -> None:
     assert obstacle(learner(name, Recurrent())) == "LSTM, over which torch does not map"
-    x, y = torch.randn(6, 4, 2), torch.randn(6, 1)
+    x, y = torch.randn(20, 4, 2), torch.randn(20, 1)
     runs = br.fit_many(
         lambda x, y: learner(name, Recurrent()), [(x, y)] * 2, epochs=1, progress=False
     )
-    assert [run.predict(x).mean.shape for run in runs] == [(6, 1)] * 2
+    assert [run.predict(x).mean.shape for run in runs] == [(20, 1)] * 2

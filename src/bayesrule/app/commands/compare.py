@@ -1,37 +1,47 @@
-"""`bayesrule compare`: every method side by side, a table and a report."""
+"""`bayesrule compare`: methods beside baselines; a table, a report and a recommendation."""
 
 from __future__ import annotations
 
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from bayesrule.app.commands import faults, numbers, options, text
-from bayesrule.app.compare import applicable, compare
-from bayesrule.app.data import Encoder
-from bayesrule.app.report import METRICS, Comparison, MethodResult, Statistic, write_report
+from bayesrule.app.commands import faults, options, text
+from bayesrule.app.compare import Noise, compare, train_rows
+from bayesrule.app.data import Encoder, Table, open_table
+from bayesrule.app.lineup import lineup
+from bayesrule.app.report import (
+    METRICS,
+    Comparison,
+    MethodResult,
+    Statistic,
+    recommend,
+    write_report,
+)
 from bayesrule.app.report.columns import order, primary
 from bayesrule.training.progress import Progress
 
 _KEYS = {
     "regression": ("log_likelihood", "rmse", "crps", "coverage_90", "seconds"),
-    "classification": ("nll", "accuracy", "brier", "ece", "seconds"),
+    "classification": ("nll", "accuracy", "balanced_accuracy", "auroc", "ece", "seconds"),
 }
 _FIELDS = ("dataset", "task", "summary", "rows", "features", "splits", "seed", "command",
            "versions", "machine", "seconds", "notes")  # fmt: skip
 
 
-_SUMMARY = "train every method on the same splits; prints a table, writes a report"
+_SUMMARY = "train methods and baselines on the same splits; says which one to take"
 _DESCRIPTION = """
-Trains each method on the same random splits of a table, prints the scores on the rows that were
-held out, and writes report.html, one file that opens anywhere. An existing report is replaced. A
-method that fails is listed with its error.
+Trains the methods that are worth their time, and models of scikit-learn as baselines, on the same
+random splits of a table. Prints the scores on the rows that were held out and which method to take,
+and writes report.html, one file that opens anywhere. An existing report is replaced. A method that
+fails is listed with its error.
 """
 _EXAMPLES = """
 bayesrule compare                                 on a built-in set
 bayesrule compare house.csv --target price --out house/
 bayesrule compare house.csv --target price --methods vogn,laplace,map --splits 5
+bayesrule compare house.csv --target price --all --noise by-row
 bayesrule compare iris --steps 500 --jobs 2 --json
 """
 
@@ -40,67 +50,86 @@ def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "compare", _SUMMARY, _DESCRIPTION, _EXAMPLES)
     options.add_table_and_training(parser)
-    add_option = partial(options.add_option, parser.add_argument_group("the comparison"))
-    only = "only these; default: all that fit the task"
-    add_option("--methods", "A,B,C", only, read=numbers.names)
-    add_option("--splits", "N", "random splits", read=numbers.whole(), default=3)
-    add_option("--test-fraction", "F", "rows held out", read=numbers.between, default=0.2)
-    add_option("--jobs", "N", "processes; default: one for each core", read=numbers.whole())
-    add_option("--out", "FOLDER", "for report.html", default="comparison")
+    group = parser.add_argument_group("the comparison")
+    add_option = partial(options.add_option, group)
+    only = "only these; default: those that are worth their time"
+    add_option("--methods", "A,B,C", only, read=options.names)
+    every = "every method that fits the task"
+    group.add_argument("--all", action="store_true", help=every)
+    alone = "without scikit-learn's models"
+    group.add_argument("--no-baselines", action="store_true", help=alone)
+    noise = "regression: the same noise in all rows, or by the inputs of each (default: constant)"
+    group.add_argument("--noise", choices=get_args(Noise), default="constant", help=noise)
+    add_option("--splits", "N", "random splits", read=options.whole(1, 1000), default=3)
+    add_option("--test-fraction", "F", "rows held out", read=options.between, default=0.2)
+    add_option("--jobs", "N", "processes; default: one for each core", read=options.whole(1, 1000))
+    add_option("--out", "FOLDER", "for report.html", read=options.place, default="comparison")
     parser.set_defaults(run=run, interrupted="No report was written.")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compares the methods, prints the table and writes the report."""
-    table = options.table(args)
-    recipe, chosen = options.recipe(args), options.encoder_options(args)
-    task = Encoder.fit(table, args.target, **chosen).task.kind
-    with faults.of_the_call():
-        names = applicable(args.methods, task)
+    with faults.of_the_table(args.data):
+        table = open_table(args.data)
+    recipe, chosen = options.recipe(args), options.encoder_options(args, table)
+    runs = _runs(args, table, Encoder.fit(table, args.target, **chosen))
     folder = options.writable(Path(args.out))
     show = False if args.json else None
-    with Progress(len(names) * args.splits, 0, "compare", show) as bar:
+    with Progress(runs, 0, "compare", show) as bar:
         comparison = compare(
             table,
             args.target,
-            methods=names,
+            methods=args.methods,
+            every=args.all,
+            baselines=not args.no_baselines,
+            noise=args.noise,
             splits=args.splits,
             test_fraction=args.test_fraction,
             recipe=recipe,
             encoder_options=chosen,
             seed=args.seed,
-            jobs=args.jobs or _cores(),
+            jobs=args.jobs or -1,  # one for each core that this process may use
             command=options.command(args),
             progress=lambda *_: bar.advance(),
         )
     return _conclude(args, comparison, folder / "report.html")
 
 
-def _cores() -> int:
-    # Unlike os.cpu_count, joblib's counts what this process may use, as in a container.
-    import joblib
-
-    return int(joblib.cpu_count())
+def _runs(args: argparse.Namespace, table: Table, encoder: Encoder) -> int:
+    """How many runs there will be; what cannot be taken is refused before the first one."""
+    if args.all and args.methods:
+        raise faults.CallError("--all is for every method; leave it out, or leave out --methods.")
+    if args.noise == "by-row" and encoder.task.classification:
+        raise faults.CallError("--noise by-row is for regression; the target here is a class.")
+    rows = train_rows(table, encoder, args.test_fraction)
+    with faults.of_the_call():
+        present = lineup(
+            encoder, rows, args.methods, every=args.all, with_baselines=not args.no_baselines
+        )
+    return len(present) * args.splits
 
 
 def _conclude(args: argparse.Namespace, comparison: Comparison, report: Path) -> int:
-    """Prints the scores before the report is written: a full disk must not lose them."""
-    if args.json:
-        print(options.as_json({**_document(comparison), "report": str(report)}))
-    else:
+    """Prints the scores even if the report cannot be written: a full disk must not lose them."""
+    args.found = {**_document(comparison), "report": str(report)}
+    if not args.json:
         _show(comparison)
     write_report(comparison, report)
-    if not args.json:
+    if args.json:
+        print(text.as_json(args.found))
+    else:
         print(f"\n{comparison.seconds:.0f} s in all. Report: {report}")
-    if all(method.error for method in comparison.methods):
-        faults.say(f"No method ran on every split: {comparison.methods[0].error}")
+        print(f"\n{recommend(comparison).text}")
+    failed = [method.error for method in comparison.methods if not method.baseline]
+    if all(failed):
+        faults.say(f"No method ran on every split: {failed[0]}")
         return 1
     return 0
 
 
 def _show(comparison: Comparison) -> None:
     keys = _KEYS[comparison.task]
-    rows = [[m.name, *(_cell(m.metrics.get(k), k) for k in keys)] for m in _ranked(comparison)]
+    rows = [[_name(m), *(_cell(m.statistic(k), k) for k in keys)] for m in _ranked(comparison)]
     size = comparison.rows, comparison.features
     print(text.data_summary(comparison.dataset, *size, comparison.summary, comparison.notes))
     print()
@@ -110,14 +139,16 @@ def _show(comparison: Comparison) -> None:
             print(f"\n{method.name} failed {method.error}")
 
 
+def _name(method: MethodResult) -> str:
+    return f"{method.name} (baseline)" if method.baseline else method.name
+
+
 def _ranked(comparison: Comparison) -> list[MethodResult]:
     """The methods, best likelihood of the held-out rows first."""
     return [comparison.methods[i] for i in order(comparison, primary(comparison))]
 
 
-def _cell(statistic: Statistic | None, key: str) -> str:
-    if statistic is None:
-        return "–"
+def _cell(statistic: Statistic, key: str) -> str:
     if key == "seconds" or statistic.sem != statistic.sem:
         return text.figure(statistic.mean)
     return text.with_error(statistic.mean, statistic.sem)
@@ -127,10 +158,16 @@ def _document(comparison: Comparison) -> dict[str, Any]:
     methods = [
         {
             "method": method.name,
+            "baseline": method.baseline,
             "parts": dict(method.parts),
             "error": method.error,
             "metrics": {k: {"mean": v.mean, "sem": v.sem} for k, v in method.metrics.items()},
         }
         for method in _ranked(comparison)
     ]
-    return {**{name: getattr(comparison, name) for name in _FIELDS}, "methods": methods}
+    advice = recommend(comparison)
+    return {
+        **{name: getattr(comparison, name) for name in _FIELDS},
+        "recommendation": {"take": advice.take, "text": advice.text},
+        "methods": methods,
+    }

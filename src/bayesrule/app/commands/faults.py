@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -11,15 +12,20 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from bayesrule.app.commands import text
 from bayesrule.app.data.errors import DataError
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.train import TrainingError
 
 DEBUG = "BAYESRULE_DEBUG"
+_TAKES_LESS = {
+    True: "A smaller --hidden or --batch-size takes less.",
+    False: "Fewer --draws, or fewer rows at a time, take less.",
+}
 # Messages of the library name Python arguments; here the same things are options.
-_CHOICE = re.compile(r"(?<!['\w])(missing|unseen|task)='(\w+)'")
-_NAME = re.compile(
-    r"(?<!['\w])(learning_rate|prior_precision|batch_size|test_fraction|features=|resume=False)"
+_ARGUMENT = re.compile(
+    r"(?<!['\w])(?:(learning_rate|prior_precision|batch_size|test_fraction)|(resume)=False"
+    r"|(categories|features|missing|target|task|unseen)=(?:'(\w+)')?)"
 )
 
 
@@ -32,9 +38,24 @@ def of_the_call() -> AbstractContextManager[None]:
     return _raised_as(CallError, (ValueError, TypeError))
 
 
+class TableTooLarge(MemoryError):
+    """A table that does not fit into memory."""
+
+
+@contextmanager
+def of_the_table(source: str | None) -> Iterator[None]:
+    """Around the reading of a table: where memory runs out, the table is what is too large."""
+    try:
+        yield
+    except MemoryError as problem:
+        raise TableTooLarge(
+            f"There is not enough memory to read '{source}'. Fewer rows or columns take less."
+        ) from problem
+
+
 def of_the_training() -> AbstractContextManager[None]:
     """Around training: numerical errors there become `TrainingError`, a failed run, not a bug."""
-    kinds = (ValueError, FloatingPointError, torch.linalg.LinAlgError)
+    kinds = (ValueError, ArithmeticError, torch.linalg.LinAlgError)
     return _raised_as(TrainingError, kinds, f" ({DEBUG}=1 shows where.)")
 
 
@@ -55,7 +76,7 @@ def exit_code(problem: Exception) -> int | None:
     """2 for an error in the call or the data, 1 for a failed run, None for a bug."""
     if isinstance(problem, CallError | DataError | CheckpointError | OSError | ImportError):
         return 2
-    if isinstance(problem, TrainingError) or _out_of_memory(problem):
+    if isinstance(problem, TrainingError) or _out_of_memory(problem) or _overflowed(problem):
         return 1
     return None
 
@@ -66,26 +87,51 @@ def _out_of_memory(problem: Exception) -> bool:
     return on_processor or isinstance(problem, MemoryError | torch.OutOfMemoryError)
 
 
-def report(problem: Exception, code: int, options: Container[str] = ()) -> int:
-    """Prints the problem as one line, with BAYESRULE_DEBUG=1 its traceback too; returns `code`."""
+def _overflowed(problem: Exception) -> bool:
+    # What torch says when a number of Python does not fit into a tensor.
+    return isinstance(problem, RuntimeError) and "without overflow" in str(problem)
+
+
+def report(problem: Exception, args: argparse.Namespace) -> int:
+    """Says what went wrong in one line and returns the exit code; a bug is raised again."""
+    code = exit_code(problem)
+    if code is None:
+        problem.add_note("This is a bug in bayesrule; please report these lines.")
+        _as_document(f"{type(problem).__name__}: {problem}", 1, args)
+        raise problem
     if os.environ.get(DEBUG) == "1":
         traceback.print_exception(problem)
-    if _out_of_memory(problem):
-        say("There is not enough memory. A smaller --hidden or --batch-size takes less.")
-    else:
-        say(as_options(_text(problem), options))
+    return end(_sentence(problem, vars(args)), code, args)
+
+
+def _sentence(problem: Exception, options: Container[str]) -> str:
+    if _out_of_memory(problem) and not isinstance(problem, TableTooLarge):
+        return f"There is not enough memory. {_TAKES_LESS['hidden' in options]}"
+    if _overflowed(problem):
+        return "Numbers became too large. A smaller --learning-rate or --temperature helps."
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return f"'{problem.filename}': {problem.strerror}."
+    return as_options(str(problem), options)
+
+
+def end(message: str, code: int, args: argparse.Namespace) -> int:
+    """Prints one line, with --json a document on standard output too, and returns the code."""
+    say(message)
+    _as_document(message, code, args)
     return code
+
+
+def _as_document(message: str, code: int, args: argparse.Namespace) -> None:
+    """With --json: what went wrong, and what the command had found before that (`args.found`)."""
+    if getattr(args, "json", False):
+        one_line = " ".join(message.split())
+        found = getattr(args, "found", {})
+        print(text.as_json({**found, "error": one_line, "exit_code": code}))
 
 
 def say(message: str) -> None:
     """Prints one line to stderr, after the program's name."""
     print(f"bayesrule: {' '.join(message.split())}", file=sys.stderr)
-
-
-def _text(problem: Exception) -> str:
-    if isinstance(problem, OSError) and problem.filename is not None:
-        return f"'{problem.filename}': {problem.strerror}."
-    return str(problem)
 
 
 def as_options(message: str, options: Container[str] = ()) -> str:
@@ -97,10 +143,11 @@ def as_options(message: str, options: Container[str] = ()) -> str:
     "Use fit's --missing impute."
     """
 
-    def flag(name: str) -> str:
-        return ("" if name in options else "fit's ") + "--" + name.replace("_", "-")
+    def option(argument: re.Match[str]) -> str:
+        name = argument[1] or argument[3] or "start_over"
+        # What the library says of features is that a column can be left out with them.
+        name = "drop" if name == "features" else name
+        flag = " ".join(filter(None, ["--" + name.replace("_", "-"), argument[4]]))
+        return flag if name in options else f"fit's {flag}"
 
-    def flag_of(name: re.Match[str]) -> str:
-        return flag({"resume=False": "start_over"}.get(name[1], name[1].rstrip("=")))
-
-    return _NAME.sub(flag_of, _CHOICE.sub(lambda m: f"{flag(m[1])} {m[2]}", message))
+    return _ARGUMENT.sub(option, message)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bayesrule.app.commands import faults, numbers, options, text
-from bayesrule.app.compare import applicable
-from bayesrule.app.data import DataError, Encoder, Table, split_rows
+from bayesrule.app.commands import faults, options, text
+from bayesrule.app.data import DataError, Encoder, Table, open_table, split_rows, train_and_test
+from bayesrule.app.lineup import applicable
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
 from bayesrule.app.report.columns import label
-from bayesrule.app.saved import SavedModel, claim_folder, fingerprint
+from bayesrule.app.saved import SavedModel, claim_folder, epochs_done, fingerprint, run_files
 from bayesrule.methods import METHODS
 from bayesrule.predicting.evaluate import scores
-from bayesrule.training.checkpoint import write_atomically
+from bayesrule.training.lock import occupied
 from bayesrule.training.train import Run
 
 _SUMMARY = "train one method on a table and save the model"
@@ -33,6 +35,7 @@ bayesrule fit                                     on a built-in set, to see how 
 bayesrule fit house.csv --target price --out run/
 bayesrule fit house.csv --target price --method laplace --hidden 64,64 --seed 1
 bayesrule fit house.csv --target price --missing impute --patience 20
+bayesrule fit house.csv --target price --drop id,address
 bayesrule fit iris --json                         the result for a program
 """
 
@@ -44,17 +47,16 @@ def add(commands: Any) -> None:
     group = parser.add_argument_group("the run")
     add_option = partial(options.add_option, group)
     add_option("--method", "NAME", f"one of {', '.join(METHODS)}", default="vogn")
-    add_option("--out", "FOLDER", "for the model", default="run")
+    add_option("--out", "FOLDER", "for the model", read=options.place, default="run")
     held = "rows held out for the score; 0 trains on all"
-    add_option("--test-fraction", "F", held, read=numbers.fraction, default=0.1)
+    add_option("--test-fraction", "F", held, read=options.fraction, default=0.1)
     stop = "stop after N epochs without a better score on a tenth of the training rows"
-    add_option("--patience", "N", stop, read=numbers.whole())
+    add_option("--patience", "N", stop, read=options.whole())
     noise = "regression: let the noise depend on the inputs"
     group.add_argument("--heteroscedastic", action="store_true", help=noise)
     anew = "train from the beginning and remove the run that the folder holds"
     group.add_argument("--start-over", action="store_true", help=anew)
-    interrupted = "The same command continues from the last checkpoint, if there was one."
-    parser.set_defaults(run=run, interrupted=interrupted)
+    parser.set_defaults(run=run, interrupted="Nothing was changed.")
 
 
 @dataclass(frozen=True)
@@ -71,68 +73,64 @@ class _Plan:
 def run(args: argparse.Namespace) -> int:
     """Trains, scores and saves a model."""
     begun = time.perf_counter()
-    table = options.table(args)
+    with faults.of_the_table(args.data):
+        table = open_table(args.data)
     plan = _plan(args, table)
     folder = options.writable(Path(args.out))
-    x, y = plan.encoder.transform(plan.train), plan.encoder.targets(plan.train)
+    x, y = plan.encoder.tensors(plan.train)
     mark = fingerprint(x, y)
-    done = claim_folder(folder, plan.recipe, plan.encoder, len(y), mark, start_over=args.start_over)
-    if not args.json:
-        _announce(table, plan, folder, done)
-    with faults.of_the_training():
-        trained = plan.recipe.fit(
-            x,
-            y,
-            plan.encoder.num_outputs,
-            validation=_validation(plan),
-            out=folder,
-            progress=False if args.json else None,
+    with occupied(folder):
+        done = claim_folder(
+            folder, plan.recipe, plan.encoder, len(y), mark, start_over=args.start_over
         )
-        measured = _scores(SavedModel(plan.encoder, trained), plan.test)
-    document = _document(args, table, plan, trained, measured)
-    document["seconds"] = time.perf_counter() - begun
-    write_atomically(folder / "run.json", options.as_json(document).encode())
+        if not args.json:
+            _announce(table, plan, folder, done)
+        held = None if plan.held is None else plan.encoder.tensors(plan.held)
+        outputs, show = plan.encoder.num_outputs, False if args.json else None
+        with faults.of_the_training(), _saying_what_is_kept(args, plan, folder):
+            trained = plan.recipe.fit(x, y, outputs, validation=held, out=folder, progress=show)
+            measured = {} if plan.test is None else _scores(plan.encoder, trained, plan.test)
+        document = _document(args, table, plan, trained, measured)
+        document["seconds"] = time.perf_counter() - begun
+        run_files(folder).write("run.json", text.as_json(document).encode())
     if args.json:
-        print(options.as_json(document))
+        print(text.as_json(document))
     else:
         _conclude(document, folder)
     return 0
 
 
+@contextmanager
+def _saying_what_is_kept(args: argparse.Namespace, plan: _Plan, folder: Path) -> Iterator[None]:
+    """Around training: an interruption says how many epochs are on the disk."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done, all_of_them = epochs_done(folder), plan.recipe.for_data(len(plan.train)).epochs
+        args.interrupted = (
+            f"{folder} holds {done} of {all_of_them} epochs; the same command continues from there."
+            if done
+            else "No checkpoint was written yet; the same command begins anew."
+        )
+        raise
+
+
 def _plan(args: argparse.Namespace, table: Table) -> _Plan:
     """Checks everything that could be refused, before anything is printed or written."""
-    whole = Encoder.fit(table, args.target, **options.encoder_options(args))
+    encoding = options.encoder_options(args, table)
+    whole = Encoder.fit(table, args.target, **encoding)
     recipe = _recipe(args, whole)
-    rest, test = _split(args, table, whole)
+    rest, test = table, None
+    if args.test_fraction > 0.0:
+        rows = train_and_test(table, whole, args.test_fraction, args.seed)
+        rest, test = (table.rows(part) for part in rows)
     # All rows decide the kind of the target: fewer of them may look like another kind.
-    chosen = {**options.encoder_options(args), "task": whole.task.kind}
+    chosen = {**encoding, "task": whole.task.kind}
     encoder = replace(Encoder.fit(rest, args.target, **chosen), task=whole.task)
     train, held = _held_out(args, rest)
     with faults.of_the_call():
         recipe.learner(len(encoder.feature_names), encoder.num_outputs, len(train))
     return _Plan(train, held, test, encoder, recipe)
-
-
-def _split(args: argparse.Namespace, table: Table, whole: Encoder) -> tuple[Table, Table | None]:
-    if args.test_fraction == 0.0:
-        return table, None
-    labels = whole.targets(table) if whole.task.classification else None
-    fractions = (1.0 - args.test_fraction, args.test_fraction)
-    try:
-        train, test = split_rows(len(table), fractions, seed=args.seed, stratify=labels)
-    except DataError as problem:
-        raise _too_few(args, table, 0) from problem
-    if len(train) < 2:
-        raise _too_few(args, table, len(train))
-    return table.rows(train), table.rows(test)
-
-
-def _too_few(args: argparse.Namespace, table: Table, left: int) -> DataError:
-    what = f"leaves {left} of them to learn from" if left else "leaves none on one side"
-    return DataError(
-        f"'{table.name}' has {len(table)} rows; --test-fraction {args.test_fraction:g} {what}. "
-        "Use more rows, another fraction, or --test-fraction 0 to learn from all rows."
-    )
 
 
 def _held_out(args: argparse.Namespace, train: Table) -> tuple[Table, Table | None]:
@@ -150,23 +148,16 @@ def _recipe(args: argparse.Namespace, encoder: Encoder) -> Recipe:
         raise faults.CallError("--heteroscedastic is for regression; the target here is a class.")
     with faults.of_the_call():
         (method,) = applicable([args.method], encoder.task.kind)
+    options.refuse_without_effect(args, method)
     real = "heteroscedastic" if args.heteroscedastic else "gaussian"
     likelihood = "categorical" if classes else real
     return options.recipe(args, method=method, likelihood=likelihood, patience=args.patience)
 
 
-def _validation(plan: _Plan) -> tuple[Any, Any] | None:
-    if plan.held is None:
-        return None
-    return plan.encoder.transform(plan.held), plan.encoder.targets(plan.held)
-
-
-def _scores(model: SavedModel, test: Table | None) -> dict[str, float]:
-    if test is None:
-        return {}
+def _scores(encoder: Encoder, trained: Run, test: Table) -> dict[str, float]:
     # A category that occurs in the held-out rows only must not prevent a score.
-    lenient = SavedModel(replace(model.encoder, unseen="ignore"), model.run)
-    return scores(lenient.predict(test), lenient.encoder.original_targets(test))
+    lenient = replace(encoder, unseen="ignore")
+    return scores(SavedModel(lenient, trained).predict(test), lenient.original_targets(test))
 
 
 def _document(

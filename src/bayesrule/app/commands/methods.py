@@ -13,22 +13,23 @@ from bayesrule.app.commands import faults, options, text
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import METHODS, Record, find, record
 
+_WORDS = ("belief", "expectation", "curvature", "rule")
+_SUMMARY = "the methods and the parts they are made of"
+_DESCRIPTION = """
+Every method is one choice of four parts: the shape of the belief, where the loss is looked at,
+which curvature is used, and the rule by which the belief moves. With names, all that is known of
+these methods: sources, needs, limits and options.
+"""
+_EXAMPLES = """
+bayesrule methods
+bayesrule methods vogn noisy_kfac
+bayesrule methods --json
+"""
+
 
 def add(commands: Any) -> None:
-    """The grammar of the command."""
-    parser = options.add_command(
-        commands,
-        "methods",
-        help="the methods and the parts they are made of",
-        description="Every method is one choice of four parts: the shape of the belief, where the "
-        "loss is looked at, which curvature is used, and the rule by which the belief moves. With "
-        "names, all that is known of these methods: sources, needs, limits and options.",
-        examples="""
-            bayesrule methods
-            bayesrule methods vogn noisy_kfac
-            bayesrule methods --json
-        """,
-    )
+    """Adds the command, its help and its options."""
+    parser = options.add_command(commands, "methods", _SUMMARY, _DESCRIPTION, _EXAMPLES)
     parser.add_argument("names", nargs="*", metavar="METHOD", help="methods to say all about")
     options.add_seed(parser, "taken as everywhere; nothing here is random")
     options.add_json(parser)
@@ -37,24 +38,17 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table, or all about the methods that are named."""
-    names = [_name(name) for name in args.names]
+    with faults.of_the_call():
+        names = [find(name).__name__ for name in args.names]
     rows = [describe(name) for name in names or METHODS]
     if args.json:
-        print(options.as_json(rows))
+        print(text.as_json(rows))
     elif names:
         print("\n\n".join(f"{name}\n{inspect.getdoc(METHODS[name])}" for name in names))
     else:
         columns = ("method", "posterior", "expectation", "curvature", "rule", "what it is")
-        print(text.words(columns, [[row[c] for c in columns] for row in rows]))
+        print(text.table(columns, [[row[c] for c in columns] for row in rows], str.ljust))
     return 0
-
-
-def _name(name: str) -> str:
-    """A method's name as the table has it."""
-    try:
-        return find(name).__name__
-    except ValueError as problem:
-        raise faults.CallError(str(problem)) from problem
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -65,12 +59,7 @@ def describe(name: str) -> dict[str, Any]:
         "method": name,
         **learner.parts(),
         "what it is": method.summary,
-        "in words": {
-            "belief": method.belief,
-            "expectation": method.expectation,
-            "curvature": method.curvature,
-            "rule": method.rule,
-        },
+        "in words": {name: getattr(method, name) for name in _WORDS},
         "source": method.source,
         "needs": [str(need) for need in method.needs],
         "limits": method.limits,
@@ -83,12 +72,7 @@ def describe(name: str) -> dict[str, Any]:
 def _options(method: Record) -> dict[str, dict[str, str | None]]:
     """What each option does, and its default as Python writes it."""
     parameters = inspect.signature(method.build).parameters
-    return {
-        name: {
-            "explained": words,
-            "default": None
-            if parameters[name].default is inspect.Parameter.empty
-            else repr(parameters[name].default),
-        }
-        for name, words in method.options.items()
-    }
+    required = inspect.Parameter.empty
+    defaults = {name: parameters[name].default for name in method.options}
+    shown = {name: None if v is required else repr(v) for name, v in defaults.items()}
+    return {k: {"explained": words, "default": shown[k]} for k, words in method.options.items()}

@@ -1,26 +1,81 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the values that they take (`type=` of argparse)."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import tempfile
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bayesrule.app.commands import faults, numbers
-from bayesrule.app.data import EMBEDDED, UCI, DataError, Table, open_table
+from bayesrule.app.commands import faults
+from bayesrule.app.data import EMBEDDED, Table
 from bayesrule.app.recipe import Recipe
-from bayesrule.methods import METHODS, Course, find, option_names, record
+from bayesrule.methods import METHODS, Course, Need, find, option_names, record
 
+T = TypeVar("T")
 _DATA_HELP = (
-    "a csv, tsv, parquet or npz file, or the name of a built-in set "
-    f"({', '.join([*EMBEDDED, *UCI])}); default: {next(iter(EMBEDDED))}"
+    "a csv, tsv, parquet or npz file, or one of scikit-learn's sets "
+    f"({', '.join(EMBEDDED)}); default: {next(iter(EMBEDDED))}"
 )
+
+
+def value(read: Callable[[str], T], what: str, fits: Callable[[T], bool]) -> Callable[[str], T]:
+    """Values that can be read and fit a condition; `what` says which are taken.
+
+    >>> value(float, "a positive number", lambda number: number > 0)("0.5")
+    0.5
+    """
+
+    def checked(text: str) -> T:
+        with suppress(ValueError):
+            if fits(found := read(text)):
+                return found
+        got = text if len(text) <= 60 else f"{text[:60]}..."
+        raise argparse.ArgumentTypeError(f"takes {what}, got '{got}'")
+
+    return checked
+
+
+def whole(least: int = 1, most: int = 10**9) -> Callable[[str], int]:
+    """Whole numbers from `least` to `most`."""
+    what = f"a whole number of at least {least} and at most {most}"
+    return value(int, what, lambda number: least <= number <= most)
+
+
+# Training works with numbers of type float32, which end near 1e-38 and 3e38.
+_SMALLEST, _LARGEST = 1e-30, 1e30
+_RANGE = f"from {_SMALLEST:g} to {_LARGEST:g}"
+positive = value(float, f"a number above 0, {_RANGE}", lambda v: _SMALLEST <= v <= _LARGEST)
+not_negative = value(
+    float, f"a number of 0 or more: 0, or {_RANGE}", lambda v: v == 0 or _SMALLEST <= v <= _LARGEST
+)
+between = value(float, "a number strictly between 0 and 1", lambda v: 0.0 < v < 1.0)
+fraction = value(float, "a number from 0 up to but not 1", lambda v: 0.0 <= v < 1.0)
+seed = whole(0, 2**32 - 1)
+
+
+def _listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+names = value(_listed, "names with commas between them", bool)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return () if text.strip().lower() == "none" else tuple(int(part) for part in text.split(","))
+
+
+units = value(
+    _sizes,
+    "whole numbers from 1 to 1000000 such as 50 or 64,64, or none for a linear model",
+    lambda sizes: all(1 <= size <= 10**6 for size in sizes),
+)
+place = value(str, "a path", lambda text: bool(text) and "\0" not in text)
 
 
 def add_command(
@@ -69,7 +124,11 @@ def _add_table(group: Any) -> None:
         "with the reason printed",
     )
     features = "only these columns as inputs; default: all but the target"
-    add_option(group, "--features", "A,B,C", features, read=numbers.names)
+    add_option(group, "--features", "A,B,C", features, read=names)
+    codes = "columns that hold categories although they look like numbers, such as codes"
+    add_option(group, "--categories", "A,B,C", codes, read=names)
+    without = "columns to leave out, such as row numbers and names"
+    add_option(group, "--drop", "A,B,C", without, read=names)
     group.add_argument(
         "--missing",
         choices=("error", "impute"),
@@ -81,30 +140,31 @@ def _add_table(group: Any) -> None:
 
 def _add_training(group: Any) -> None:
     add, usual = partial(add_option, group), Course()
-    layers = "units of the hidden layers, none for a linear model"
-    add("--hidden", "N,N", layers, read=numbers.units, default="50")
+    usual_layers = ",".join(map(str, Recipe.hidden))
+    layers = f"units of the hidden layers, none for a linear model (default: {usual_layers})"
+    add("--hidden", "N,N", layers, read=units)
     epochs = (
         "passes through the data; default: as many as make about --steps batches, at least "
         f"{usual.least} and at most {usual.most} ({_exceptions('most')})"
     )
-    add("--epochs", "N", epochs, read=numbers.whole())
+    add("--epochs", "N", epochs, read=whole())
     steps = (
         "about how many batches to train on where --epochs is not given (default: "
         f"{usual.steps}, and {_exceptions('steps')})"
     )
-    add("--steps", "N", steps, read=numbers.whole())
+    add("--steps", "N", steps, read=whole())
     batch = f"rows in a batch (default: {usual.batch}, and {_exceptions('batch')})"
-    add("--batch-size", "N", batch, read=numbers.whole())
+    add("--batch-size", "N", batch, read=whole())
     prior = "the weights' prior is N(0, 1/P); default: depends on the method"
-    add("--prior-precision", "P", prior, read=numbers.not_negative)
+    add("--prior-precision", "P", prior, read=not_negative)
     cold = "below 1 the data count more (default: 1)"
-    add("--temperature", "T", cold, read=numbers.positive)
+    add("--temperature", "T", cold, read=positive)
     without = [name for name in METHODS if "learning_rate" not in option_names(find(name))]
     rate = (
         "falls to zero along a cosine; default: depends on the method (not for "
         f"{', '.join(without)})"
     )
-    add("--learning-rate", "A", rate, read=numbers.positive)
+    add("--learning-rate", "A", rate, read=positive)
 
 
 def _exceptions(setting: str) -> str:
@@ -120,7 +180,7 @@ def _exceptions(setting: str) -> str:
 
 def add_seed(parser: argparse.ArgumentParser, of: str = "of all randomness (default: 0)") -> None:
     """The one number that all randomness follows from."""
-    parser.add_argument("--seed", type=numbers.seed, default=0, metavar="N", help=of)
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help=of)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -130,35 +190,54 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def table(args: argparse.Namespace) -> Table:
-    """The table that a call names."""
-    opened = open_table(args.data)
-    if args.target is None and opened.target is None:
-        raise DataError(
-            f"Say which column of {opened.name} to predict with --target; its columns are "
-            f"{', '.join(opened.columns)}."
-        )
-    return opened
-
-
-def encoder_options(args: argparse.Namespace) -> dict[str, Any]:
+def encoder_options(args: argparse.Namespace, table: Table) -> dict[str, Any]:
     """How the table is to be encoded."""
-    return {"task": args.task, "features": args.features, "missing": args.missing}
+    return {
+        "task": args.task,
+        "features": _features(args, table),
+        "missing": args.missing,
+        "categories": args.categories or (),
+    }
+
+
+def _features(args: argparse.Namespace, table: Table) -> list[str] | None:
+    """The columns to learn from: those of --features, or all, without those of --drop."""
+    if args.drop is None:
+        return args.features
+    target = args.target or table.target
+    for name in args.drop:
+        table.column(name)  # refuses a name that is not there
+        if name == target:
+            raise faults.CallError(f"--drop names '{name}', which is the target.")
+    chosen = args.features or [name for name in table.columns if name != target]
+    return [name for name in chosen if name not in args.drop]
 
 
 def recipe(args: argparse.Namespace, **more: Any) -> Recipe:
     """The training that a call asks for."""
-    names = ("prior_precision", "temperature", "learning_rate")
-    chosen = {k: getattr(args, k) for k in names if getattr(args, k) is not None}
+    names = ("hidden", "epochs", "steps", "batch_size", "seed")
+    own = {k: getattr(args, k) for k in names if getattr(args, k) is not None}
     with faults.of_the_call():
-        return Recipe(
-            hidden=args.hidden,
-            epochs=args.epochs,
-            steps=args.steps,
-            batch_size=args.batch_size,
-            seed=args.seed,
-            options=chosen,
-            **more,
+        return Recipe(**own, options=method_options(args), **more)
+
+
+def method_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of the method that a call names, with their values."""
+    names = ("prior_precision", "temperature", "learning_rate")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def refuse_without_effect(args: argparse.Namespace, method: str) -> None:
+    """Refuses options that are given and that the method would ignore."""
+    given = method_options(args)
+    ignored = [name for name in given if name in record(method).without_effect]
+    if args.hidden and Need.LINEAR_MODEL in record(method).needs:
+        ignored.append("hidden")
+    if ignored:
+        flags = " and ".join("--" + name.replace("_", "-") for name in ignored)
+        raise faults.CallError(
+            f"{flags} would have no effect: {method} has no use for it. Leave it out, or choose "
+            "another --method."
         )
 
 
@@ -180,18 +259,3 @@ def writable(folder: Path) -> Path:
             f"Cannot write into the folder '{folder}': {problem.strerror}. Choose another with "
             "--out."
         ) from problem
-
-
-def as_json(document: Any) -> str:
-    """A document as json text; numbers that are not finite become null."""
-    return json.dumps(_finite(document), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value

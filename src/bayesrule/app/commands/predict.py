@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
+import os
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, cast
 
-from bayesrule.app.commands import faults, numbers, options, text
+from bayesrule.app.commands import faults, options, predicted, text
+from bayesrule.app.commands.output import Lasting, write_file
 from bayesrule.app.data import DataError, Encoder, Table, open_table
 from bayesrule.app.report.columns import label
-from bayesrule.app.saved import SavedModel, read_model
+from bayesrule.app.saved import SavedModel, belongs_to_a_run, read_model
 from bayesrule.expectations import AtMean, Draws, Moments
 from bayesrule.predicting.evaluate import scores
 from bayesrule.predicting.predict import How, Linearised
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.training.checkpoint import write_atomically
 
 _CLOSED_FORMS: dict[str, How] = {
     "mean": AtMean(), "linearised": Linearised(), "moments": Moments()
@@ -34,6 +33,7 @@ table holds the target too, scores are printed.
 _EXAMPLES = """
 bayesrule predict run/ new.csv                    csv on standard output
 bayesrule predict run/ new.csv --out predictions.csv --level 0.95
+bayesrule predict run/ new.csv --id customer      each row beside its own name
 bayesrule predict run/ new.csv --draws 500        more weight draws, smoother figures
 bayesrule predict run/ new.csv --unseen ignore --json
 """
@@ -45,8 +45,9 @@ def add(commands: Any) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="made by `bayesrule fit --out FOLDER`")
     parser.add_argument("data", metavar="NEW", help="a csv, tsv, parquet or npz file")
     add_option = partial(options.add_option, parser)
-    add_option("--out", "FILE", "a csv file; default: standard output")
-    add_option("--level", "L", "of the interval", read=numbers.between, default=0.9)
+    add_option("--out", "FILE", "a csv file; default: standard output", read=options.place)
+    add_option("--id", "COLUMN", "a column of NEW to carry along unchanged, such as a row's name")
+    add_option("--level", "L", "of the interval", read=options.between, default=0.9)
     parser.add_argument(
         "--how",
         choices=("draws", *_CLOSED_FORMS),
@@ -54,7 +55,7 @@ def add(commands: Any) -> None:
         "means and variances through it in closed form; default: depends on the method",
     )
     many = "how many weight draws, for --how draws (default: 100)"
-    add_option("--draws", "N", many, read=numbers.whole())
+    add_option("--draws", "N", many, read=options.whole())
     unseen = "a category that training did not have: stop (default: error), or encode it as none"
     parser.add_argument("--unseen", choices=("error", "ignore"), default="error", help=unseen)
     options.add_seed(parser)
@@ -64,22 +65,26 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predicts and writes one line for each row."""
-    how = _how(args)
+    how, out = _how(args), _place(args)
     model = read_model(Path(args.folder))
-    model = SavedModel(replace(model.encoder, unseen=args.unseen), model.run)
-    table = open_table(args.data)
+    encoder = replace(model.encoder, unseen=args.unseen)
+    with faults.of_the_table(args.data):
+        table = open_table(args.data)
     # A --how that does not fit the method is the caller's choice, not a bug.
     with faults.of_the_call():
-        prediction = model.predict(table, how, seed=args.seed)
-    columns = _columns(prediction, model.encoder, args.level)
-    measured, notes = _score(prediction, table, model.encoder)
-    for note in (*model.encoder.notes_for(table), *notes):
+        prediction = SavedModel(encoder, model.run).predict(table, how, seed=args.seed)
+        figures = predicted.columns(prediction, encoder, args.level)
+    predicted.refuse_not_finite(figures, table, encoder)
+    columns = predicted.with_ids(figures, table, args.id)
+    carried = [] if args.id is None else [args.id]
+    for note in encoder.notes_for(replace(table, frame=table.frame.drop(columns=carried))):
         faults.say(note)
-    if args.out or not args.json:
-        _write(columns, args.out)
+    measured = _score(prediction, table, encoder)
+    if out is not None or not args.json:
+        _write(columns, out)
     if args.json:
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        print(options.as_json({"predictions": rows, "metrics": measured, "out": args.out}))
+        print(text.as_json({"predictions": rows, "metrics": measured, "out": args.out}))
         return 0
     for key, value in measured.items():
         faults.say(f"{label(key)} {text.figure(value)}")
@@ -94,56 +99,47 @@ def _how(args: argparse.Namespace) -> How | None:
     return _CLOSED_FORMS.get(args.how)
 
 
-def _columns(prediction: Prediction, encoder: Encoder, level: float) -> dict[str, list[Any]]:
-    if encoder.task.classification:
-        labels = [encoder.classes[int(i)] for i in prediction.labels]
-        probs = zip(encoder.classes, prediction.probs.T.tolist(), strict=True)
-        return {
-            # The prefix keeps the target's name apart from those of the other columns.
-            f"predicted_{encoder.target}": labels,
-            **{f"p({name})": column for name, column in probs},
-            "entropy": prediction.entropy.tolist(),
-            "mutual_information": prediction.mutual_information.tolist(),
-        }
-    lower, upper = prediction.interval(level)
-    columns = {
-        "mean": prediction.mean,
-        "std": prediction.std,
-        "epistemic_std": prediction.epistemic.sqrt(),
-        "aleatoric_std": prediction.aleatoric.sqrt(),
-        f"lower_{level:g}": lower,
-        f"upper_{level:g}": upper,
-    }
-    return {name: value.reshape(-1).tolist() for name, value in columns.items()}
-
-
-def _score(
-    prediction: Prediction, table: Table, encoder: Encoder
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Scores where the new table happens to hold the target, or why there are none."""
+def _score(prediction: Prediction, table: Table, encoder: Encoder) -> dict[str, float]:
+    """Scores where the new table happens to hold the target."""
     if encoder.target not in table.columns or table.frame[encoder.target].isna().any():
-        return {}, ()
+        return {}
     try:
         y = encoder.original_targets(table)
     except DataError as problem:
         # The predictions do not need the target, so they are printed all the same.
-        return {}, (f"No scores: {problem}",)
+        faults.say(f"No scores: {problem}")
+        return {}
     with faults.of_the_training():
-        return scores(prediction, y), ()
+        return scores(prediction, y)
 
 
-def _write(columns: dict[str, list[Any]], out: str | None) -> None:
+def _place(args: argparse.Namespace) -> Path | None:
+    """The file to write; never the table that is read, nor a file of a trained model."""
+    if args.out is None:
+        return None
+    out, source = Path(args.out), Path(os.path.expanduser(args.data))
+    if out.is_dir():
+        raise faults.CallError(f"'{out}' is a folder; --out takes a file.")
+    if out.exists() and source.exists() and out.samefile(source):
+        raise faults.CallError(f"--out is '{args.data}', the table to predict. Name another file.")
+    if belongs_to_a_run(out):
+        raise faults.CallError(f"'{out}' is a file of a trained model. Name another with --out.")
+    return out
+
+
+def _write(columns: predicted.Columns, out: Path | None) -> None:
+    lines, harmless = predicted.as_csv(columns)
+    if harmless:
+        faults.say(f"{harmless} cells that a spreadsheet would run have an apostrophe before them.")
     if out is None:
-        _rows(columns, sys.stdout)
+        _print(lines)
         return
-    buffer = io.StringIO()
-    _rows(columns, buffer)
-    write_atomically(Path(out), buffer.getvalue().encode())
+    write_file(out, lines)
     faults.say(f"{len(next(iter(columns.values())))} predictions: {out}")
 
 
-def _rows(columns: dict[str, list[Any]], file: TextIO) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in row])
+def _print(lines: str) -> None:
+    stdout = cast(Lasting, sys.stdout)
+    if stdout.absent:
+        raise faults.CallError("Standard output is closed. Name a file with --out.")
+    stdout.write_data(lines)

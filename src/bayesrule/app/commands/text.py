@@ -1,8 +1,10 @@
-"""Tables and figures as text."""
+"""Tables, figures and json documents as text."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 def data_summary(name: str, rows: int, features: int, reason: str, notes: Iterable[str]) -> str:
@@ -11,29 +13,27 @@ def data_summary(name: str, rows: int, features: int, reason: str, notes: Iterab
     return "\n".join([first, *(f"  {note}" for note in notes)])
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: the first to the left, the others to the right.
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    pad: Callable[[str, int], str] = str.rjust,
+) -> str:
+    """Aligned columns: the first to the left, the others as `pad` says.
 
     >>> print(table(["a", "b"], [["x", "1.0"], ["long", "10.0"]]))
     a        b
     x      1.0
     long  10.0
     """
-    return _aligned([head, *rows], [str.ljust, *[str.rjust] * (len(head) - 1)])
+    columns = zip(head, *rows, strict=True)
+    pads = [str.ljust, *[pad] * (len(head) - 1)]
+    padded = [_padded(cells, how) for cells, how in zip(columns, pads, strict=True)]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
-def words(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns of words, all to the left."""
-    return _aligned([head, *rows], [str.ljust] * len(head))
-
-
-def _aligned(lines: Sequence[Sequence[str]], justify: Sequence[Callable[[str, int], str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = [
-        [pad(cell, width) for cell, width, pad in zip(line, widths, justify, strict=True)]
-        for line in lines
-    ]
-    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+def _padded(cells: Sequence[str], pad: Callable[[str, int], str]) -> list[str]:
+    width = max(map(len, cells))
+    return [pad(cell, width) for cell in cells]
 
 
 def figure(value: float) -> str:
@@ -62,3 +62,9 @@ def with_error(value: float, error: float) -> str:
         return f"{shown} ± {figure(error)}"
     decimals = len(shown.partition(".")[2])
     return f"{shown} ± {error:.{decimals}f}"
+
+
+def as_json(document: Any) -> str:
+    """A document as json text; numbers that are not finite become null."""
+    finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
+    return json.dumps(finite, indent=2)

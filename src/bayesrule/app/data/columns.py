@@ -1,39 +1,37 @@
-"""What a column holds, and how its values become numbers: standardised, or one-hot."""
+"""What a column holds, and how its values become numbers."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bayesrule.app.data import cells
 from bayesrule.app.data.errors import DataError, listing
-from bayesrule.app.data.table import Table
+from bayesrule.app.data.table import Floats, Mask, Table, Texts, plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Literal["number", "level", "date", "other"]
-Level = str | int | float | bool
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 MOST_LEVELS = 100
+MOST_MIXED = 20
 NOT_ENCODED = {"date": "dates or times", "other": "neither numbers nor text"}
-MISSING_WORDS = "empty cells, NA, NaN, None and null count as missing"
 _DATE = re.compile(
-    r"\d{4}[-/]\d{1,2}([-/]\d{1,2}([ T]\d{1,2}:\d{2}.*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
+    r"-?\d{4,}[-/]\d{1,2}([-/]\d{1,2}([ T]\d{1,2}:\d{2}.*)?)?"
+    r"|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
 )
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("boolean", "integer", "floating", "mixed-integer-float"), "number"),
     **dict.fromkeys(("decimal", "empty"), "number"),
-    **dict.fromkeys(("datetime", "datetime64", "date", "time", "timedelta", "period"), "date"),
-    "timedelta64": "date",
-    "string": "level",
-    "categorical": "level",
+    **dict.fromkeys(("datetime", "datetime64", "date", "time", "period"), "date"),
+    **dict.fromkeys(("timedelta", "timedelta64"), "date"),
+    **dict.fromkeys(("string", "categorical"), "level"),
 }
 
 
@@ -51,48 +49,35 @@ def kind_of(values: pd.Series[Any]) -> Kind:
     return kind
 
 
-def plain(value: object) -> Level:
-    """Return a cell as a plain Python value that JSON keeps."""
-    item = getattr(value, "item", None)
-    value = item() if callable(item) else value
-    return value if isinstance(value, str | bool | int | float) else str(value)
+def are_truth_values(values: pd.Series[Any]) -> bool:
+    """Say whether a column holds true and false."""
+    from pandas.api import types
+
+    return values.dtype.kind in "bO" and types.infer_dtype(values, skipna=True) == "boolean"
 
 
-def text_of(value: object) -> str:
-    """Return the text by which levels are compared: 1, 1.0 and "1" are the same level.
+def mixture(name: str, table: Table) -> str | None:
+    """Say which cells keep a column of text from being numbers, where most cells are like numbers.
 
-    A column of text may come back from another file as numbers, or as fractions when a cell is
-    missing.
-
-    >>> text_of(1.0), text_of("1"), text_of(2.5), text_of(True)
-    ('1', '1', '2.5', 'True')
+    Codes with leading zeros make it categories, and so does text if there are few different values.
+    All else is refused, because it may be numbers to one reader and categories to another.
     """
-    level = plain(value)
-    whole = isinstance(level, float) and level.is_integer()
-    return str(int(level)) if whole else str(level)
-
-
-def numbers_of(values: pd.Series[Any]) -> tuple[Floats, Mask]:
-    """Return the column as float64, not-a-number where missing, and where it is no number."""
-    import pandas as pd
-
-    missing = values.isna().to_numpy(dtype=bool)
-    if pd.api.types.is_numeric_dtype(values.dtype):
-        return values.to_numpy(dtype=np.float64, na_value=np.nan), np.zeros(len(values), bool)
-    out, bad = np.full(len(values), np.nan), np.zeros(len(values), bool)
-    for i in np.flatnonzero(~missing):
-        try:
-            out[i] = float(values.iloc[i])
-        except (TypeError, ValueError):
-            bad[i] = True
-    return out, bad
-
-
-def texts_of(values: pd.Series[Any]) -> tuple[NDArray[np.object_], Mask]:
-    """Return the column as level texts and where a value is missing."""
-    missing = values.isna().to_numpy(dtype=bool)
-    texts = np.array([text_of(value) for value in values.astype(object)], dtype=object)
-    return texts, missing
+    texts, missing = table.texts(name)
+    counts = Counter(texts[~missing].tolist())
+    odd = {text for text in counts if cells.number(text, table.decimal) is None}
+    codes, slips = (set(filter(test, odd)) for test in (cells.is_code, cells.is_slip))
+    words = odd - codes - slips
+    digits = any(map(str.isdigit, "".join(counts.keys() - words)))
+    if not odd or not digits or 2 * sum(counts[text] for text in words) > counts.total():
+        return None
+    cause = table.doubts(name, [i for i in np.flatnonzero(~missing).tolist() if texts[i] in odd])
+    if odd == codes or (odd > slips and len(counts) <= MOST_MIXED):
+        return f"Column '{name}' is taken for categories, not numbers, because of {cause}."
+    raise DataError(
+        f"Column '{name}' of '{table.name}' is not certainly numbers because of {cause}. Write "
+        "plain numbers such as 1234.5 and leave unknown cells empty, leave the column out with "
+        "features=, or name it with categories= if it holds categories."
+    )
 
 
 def refuse_missing(name: str, holes: Mask, table: Table, what: str) -> None:
@@ -100,8 +85,8 @@ def refuse_missing(name: str, holes: Mask, table: Table, what: str) -> None:
     if holes.any():
         rows = table.where(np.flatnonzero(holes).tolist())
         raise DataError(
-            f"Column '{name}' of '{table.name}' has no finite value in {rows} ({MISSING_WORDS}). "
-            f"{what}"
+            f"Column '{name}' of '{table.name}' has no finite value in {rows} "
+            f"({cells.MISSING_WORDS}). {what}"
         )
 
 
@@ -115,13 +100,22 @@ def _holes_of(name: str, holes: Mask, table: Table, impute: bool) -> Mask:
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of numbers, standardised: (x − mean) / std, with the training moments."""
+    """A column of numbers, standardised: (x − mean) / std, with the training moments.
+
+    With `truth` the words true and false are read as 1 and 0.
+    """
 
     name: str
     mean: float
     std: float
     median: float
     indicator: bool = False
+    truth: bool = True
+
+    @property
+    def fill(self) -> str:
+        """What is done about missing values, in words."""
+        return f"missing values are filled with the median {self.median:g} and marked"
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -130,13 +124,12 @@ class NumberColumn:
 
     def encode(self, table: Table, impute: bool, ignore_unseen: bool) -> Floats:
         """Return (n, 1), or (n, 2) with the column that marks missing values."""
-        values, bad = numbers_of(table.column(self.name))
+        values, bad = table.numbers(self.name, self.truth)
         if bad.any():
-            first = int(np.flatnonzero(bad)[0])
+            doubts = table.doubts(self.name, np.flatnonzero(bad).tolist())
             raise DataError(
                 f"Column '{self.name}' of '{table.name}' holds numbers in the training data but "
-                f"{plain(table.column(self.name).iloc[first])!r} in "
-                f"{table.where(np.flatnonzero(bad).tolist())}."
+                f"{doubts}. Write plain numbers such as 1234.5."
             )
         holes = _holes_of(self.name, ~np.isfinite(values), table, impute)
         scaled = (np.where(holes, self.median, values) - self.mean) / self.std
@@ -153,6 +146,12 @@ class LevelColumn:
     indicator: bool = False
 
     @property
+    def fill(self) -> str:
+        """What is done about missing values, in words."""
+        most = self.most_frequent
+        return f"missing values are filled with the most frequent value '{most}' and marked"
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the encoded columns."""
         hot = tuple(f"{self.name}={level}" for level in self.levels)
@@ -160,7 +159,7 @@ class LevelColumn:
 
     def encode(self, table: Table, impute: bool, ignore_unseen: bool) -> Floats:
         """Return (n, levels), plus one column that marks missing values."""
-        texts, missing = texts_of(table.column(self.name))
+        texts, missing = table.texts(self.name)
         holes = _holes_of(self.name, missing, table, impute)
         texts[holes] = self.most_frequent
         codes = {level: code for code, level in enumerate(self.levels)}
@@ -168,10 +167,11 @@ class LevelColumn:
         hot = code[:, None] == np.arange(len(self.levels))
         unseen = code < 0
         if unseen.any() and not ignore_unseen:
-            first = np.flatnonzero(unseen)
+            rows = np.flatnonzero(unseen).tolist()
             raise DataError(
-                f"Column '{self.name}' of '{table.name}' has the value {texts[first[0]]!r} in "
-                f"{table.where(first.tolist())}, which the training data do not have. "
+                f"Column '{self.name}' of '{table.name}' has the value "
+                f"{cells.brief(texts[rows[0]])} in {table.where(rows)}, which the training data do "
+                "not have. "
                 f"Known: {listing(self.levels)}. Use unseen='ignore' to encode it as none of them."
             )
         return np.column_stack([hot, holes] if self.indicator else [hot]).astype(np.float64)
@@ -180,54 +180,58 @@ class LevelColumn:
 Column = NumberColumn | LevelColumn
 
 
-def fit_number(name: str, table: Table, impute: bool) -> NumberColumn | str:
-    """Learn the moments of a column of numbers, or return a note that says why it is dropped."""
-    values, _ = numbers_of(table.column(name))
-    holes = _holes_of(name, ~np.isfinite(values), table, impute)
+def fit_column(
+    name: str, table: Table, impute: bool, category: bool = False
+) -> tuple[Column | None, list[str]]:
+    """Learn how to encode one column, None for not at all, and say what is odd about it.
+
+    A `category` is one-hot whatever it looks like.
+    """
+    series = table.column(name)
+    kind = "level" if category else kind_of(series)
+    if kind in NOT_ENCODED:
+        raise DataError(
+            f"Column '{name}' of '{table.name}' holds {NOT_ENCODED[kind]}, such as "
+            f"{cells.brief(plain(series.dropna().iloc[0]))}. Turn it into numbers first (days "
+            "since a start, month, hour), or leave it out with features=."
+        )
+    number = kind == "number"
+    note = None if number or category else mixture(name, table)
+    values: Any = table.numbers(name)[0] if number else table.texts(name)[0]
+    missing = ~np.isfinite(values) if number else series.isna().to_numpy(dtype=bool)
+    holes = _holes_of(name, missing, table, impute)
     present = values[~holes]
     if len(present) == 0:
-        return f"Column '{name}' has no values at all: left out."
-    # The spread of equal numbers may come out as 1e-17 rather than 0, so compare the extremes.
-    constant = bool(present.min() == present.max())
-    if constant and not holes.any():
-        return f"Column '{name}' is always {present[0]:g}: left out."
+        return None, [f"Column '{name}' has no values at all: left out."]
+    if not holes.any() and (present == present[0]).all():
+        always = f"{present[0]:g}" if number else f"'{present[0]}'"
+        return None, [f"Column '{name}' is always {always}: left out."]
+    column = (_fit_number if number else _fit_level)(name, table, values, holes)
+    return column, [note] if note else []
+
+
+def _fit_number(name: str, table: Table, values: Floats, holes: Mask) -> NumberColumn:
+    present = values[~holes]
     median = float(np.median(present))
     filled = np.where(holes, median, values)
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = float(filled.mean()), float(filled.std())
     if not (math.isfinite(mean) and math.isfinite(std)):
         raise DataError(f"Column '{name}' of '{table.name}' holds numbers too large to scale.")
-    return NumberColumn(name, mean, 1.0 if constant or std == 0 else std, median, bool(holes.any()))
+    # The spread of equal numbers may come out as 1e-17 rather than 0, so compare the extremes.
+    std = 1.0 if std == 0 or present.min() == present.max() else std
+    truth = are_truth_values(table.column(name))
+    return NumberColumn(name, mean, std, median, bool(holes.any()), truth)
 
 
-def fit_level(name: str, table: Table, impute: bool) -> LevelColumn | str:
-    """Learn the levels of a column, or return a note that says why it is dropped."""
-    texts, missing = texts_of(table.column(name))
-    holes = _holes_of(name, missing, table, impute)
-    levels, counts = np.unique(texts[~holes].astype(str), return_counts=True)
+def _fit_level(name: str, table: Table, texts: Texts, holes: Mask) -> LevelColumn:
+    counts = Counter(texts[~holes].tolist())
+    levels = sorted(counts)
     if len(levels) > MOST_LEVELS:
         raise DataError(
             f"Column '{name}' of '{table.name}' has {len(levels)} different values, such as "
-            f"{listing(map(str, levels[:3]))}; at most {MOST_LEVELS} are encoded. Leave it out "
-            "with features=, make groups of its values, or turn it into numbers."
+            f"{listing(levels[:3])}; at most {MOST_LEVELS} are encoded. Leave it out with "
+            "features=, make groups of its values, or turn it into numbers."
         )
-    if len(levels) == 0:
-        return f"Column '{name}' has no values at all: left out."
-    if len(levels) == 1 and not holes.any():
-        return f"Column '{name}' is always '{levels[0]}': left out."
-    most = str(levels[int(np.argmax(counts))])
-    return LevelColumn(name, tuple(map(str, levels)), most, bool(holes.any()))
-
-
-def fit_column(name: str, table: Table, impute: bool) -> Column | str:
-    """Learn how to encode one column, or return a note that says why it is dropped."""
-    kind = kind_of(table.column(name))
-    if kind == "number":
-        return fit_number(name, table, impute)
-    if kind == "level":
-        return fit_level(name, table, impute)
-    example = plain(table.column(name).dropna().iloc[0])
-    raise DataError(
-        f"Column '{name}' of '{table.name}' holds {NOT_ENCODED[kind]}, such as {example!r}. Turn "
-        "it into numbers first (days since a start, month, hour), or leave it out with features=."
-    )
+    most = max(levels, key=counts.__getitem__)
+    return LevelColumn(name, tuple(levels), most, bool(holes.any()))

@@ -1,40 +1,57 @@
-"""Read csv and tsv text strictly: what pandas would guess or drop silently is an error here."""
+"""Read csv and tsv text strictly: what pandas would guess or drop silently is an error here.
+
+Every cell is read as text. A column becomes numbers where each of its cells is one for certain
+(`cells.number`), and the table keeps beside them how the file spells them.
+"""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
-import re
+import unicodedata
 import warnings
+import zlib
 from collections.abc import Iterator
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bayesrule.app.data.cache import read_unpacked
-from bayesrule.app.data.errors import DataError, require
-from bayesrule.app.data.table import Table, refuse_repeats
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesrule.app.data import cells
+from bayesrule.app.data.errors import DataError, Faults, listing, printable, reason, require
+from bayesrule.app.data.table import Mask, Table, refuse_repeats
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SEPARATORS = (",", ";", "\t", "|")
-_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 
 def _text(path: Path) -> str:
-    raw = read_unpacked(path)
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    name = printable(path)
+    try:
+        with opened(path, "rb") as stream:
+            raw = stream.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"Cannot read '{name}': {reason(error)}.") from error
     if not raw.strip():
-        raise DataError(f"'{path}' is empty.")
+        raise DataError(f"'{name}' is empty.")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"'{path}' is not text in UTF-8: byte {error.start} is {raw[error.start]:#04x}. "
+            f"'{name}' is not text in UTF-8: byte {error.start} is {raw[error.start]:#04x}. "
             "Save it as csv in UTF-8."
         ) from error
     if "\0" in text:
-        raise DataError(f"'{path}' holds zero bytes: it is a binary file, not csv.")
+        raise DataError(f"'{name}' holds zero bytes: it is a binary file, not csv.")
     return io.StringIO(text, newline=None).read()  # one kind of line end from here on
 
 
@@ -48,60 +65,116 @@ def _records(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
         line = reader.line_num + 1
 
 
-def line_of_row(path: Path, separator: str, row: int) -> int | None:
-    """Return the line on which a data row begins, counting blank and many-line records right."""
-    try:
-        for count, (line, _) in enumerate(_records(_text(path), separator)):
-            if count == row + 1:
-                return line
-    except (csv.Error, DataError):
-        return None
-    return None
+@dataclass(frozen=True)
+class RowLines:
+    """The line of a file on which a data row begins; the file is read again when one is asked."""
+
+    path: Path
+    separator: str
+
+    def __call__(self, row: int) -> int | None:
+        return self._lines[row + 1] if row + 1 < len(self._lines) else None
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        lines: list[int] = []
+        with suppress(csv.Error, DataError):
+            lines += (line for line, _ in _records(_text(self.path), self.separator))
+        return lines
 
 
-def _is_float(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_header(header: list[str], path: Path) -> None:
-    named = [name for name in header if name]
-    refuse_repeats(named, str(path))
+def _check_header(header: list[str], name: str) -> None:
+    faults, named = Faults(), [column for column in header if column]
+    with faults.noted():
+        refuse_repeats(named, name)
+    if odd := [column for column in named if any(map(_is_control, column))]:
+        found = f"'{name}' has control characters in the column names {listing(odd)}."
+        faults.found.append(f"{found} Write the names without them.")
     # Whole numbers may be names (0, 1, 2, or years); a fraction never is.
-    if named and all(_is_float(name) for name in named) and not all(n.isdigit() for n in named):
-        raise DataError(
-            f"The first line of '{path}' holds only numbers ({', '.join(named[:4])}, ...). "
+    numbers = named and all(cells.number(column) is not None for column in named)
+    if numbers and not all(column.isdigit() for column in named):
+        faults.found.append(
+            f"The first line of '{name}' holds only numbers ({', '.join(named[:4])}, ...). "
             "It must name the columns: add a line of names."
         )
+    faults.refuse()
 
 
-def _parse(text: str, path: Path, **options: str) -> pd.DataFrame:
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) == "Cc" and character not in "\n\t"
+
+
+def _parse(text: str, name: str, separator: str) -> pd.DataFrame:
     pandas = require("pandas", "Reading csv files")
-    options_for_all = {"index_col": False, "low_memory": False, "skipinitialspace": True}
+    options: dict[str, Any] = {"index_col": False, "low_memory": False, "skipinitialspace": True}
     try:
         with warnings.catch_warnings():
             # pandas only warns when it throws fields away; a lost field is an error here.
             warnings.simplefilter("error", pandas.errors.ParserWarning)
-            frame: pd.DataFrame = pandas.read_csv(io.StringIO(text), **options_for_all, **options)
-    except pandas.errors.ParserWarning as error:
-        raise DataError(f"'{path}' has rows with more fields than column names.") from error
-    except (ValueError, pandas.errors.ParserError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"Cannot read '{path}' as a table: {reason}") from error
-    frame.columns = frame.columns.str.strip()
+            frame: pd.DataFrame = pandas.read_csv(
+                io.StringIO(text), sep=separator, dtype=str, na_filter=False, **options
+            )
+    except (ValueError, pandas.errors.ParserWarning, pandas.errors.ParserError) as error:
+        _refuse_long_rows(text, name, separator)
+        raise DataError(f"Cannot read '{name}' as a table: {reason(error)}.") from error
+    frame.columns = pandas.Index([str(column).strip() for column in frame.columns])
+    refuse_repeats(list(frame.columns), name)
     return frame
 
 
-def _has_decimal_commas(frame: pd.DataFrame) -> bool:
-    """Whether some column is all numbers such as 2,5 that were read as text."""
-    for name in frame.columns:
-        cells = frame[name].dropna()
-        if len(cells) and all(isinstance(cell, str) and _COMMA.fullmatch(cell) for cell in cells):
-            return True
-    return False
+def _refuse_long_rows(text: str, name: str, separator: str) -> None:
+    """Raise an error that names all rows that are longer than the header."""
+    with suppress(csv.Error):
+        records = _records(text, separator)
+        width = len(next(records)[1])
+        if long := [(line, len(fields)) for line, fields in records if len(fields) > width]:
+            lines = ", ".join(f"line {line} ({fields} fields)" for line, fields in long[:5])
+            more = f", ... ({len(long)} lines in all)" if len(long) > 5 else ""
+            raise DataError(
+                f"'{name}' has more fields than column names ({width}) in {lines}{more}. Put "
+                f"values that contain '{separator}' in double quotes."
+            )
+
+
+def _decimal(frame: pd.DataFrame, separator: str) -> str | None:
+    """Return the decimal mark that a file shows, None where its cells show none or both."""
+    if separator == ",":
+        return "."
+    columns = [[cell.strip() for cell in frame[name].tolist()] for name in frame]
+    comma = any(map(_shows_commas, columns))
+    point = any("." in cell and cells.number(cell) is not None for c in columns for cell in c)
+    return None if comma == point else "," if comma else "."
+
+
+def _shows_commas(column: list[str]) -> bool:
+    """Whether most cells are numbers with decimal commas, and at least one can be nothing else."""
+    if not any(map(cells.is_decimal_comma, column)):
+        return False
+    present = [cell for cell in column if cell not in cells.MISSING]
+    return 2 * sum(cells.number(cell, ",") is not None for cell in present) > len(present)
+
+
+def _typed(column: list[str], missing: Mask, decimal: str | None) -> NDArray[Any] | None:
+    """Return the numbers or truth values that all cells are for certain, or None."""
+    present = list(compress(column, ~missing)) if missing.any() else column
+    words = len(present) > 0 and present[0] in cells.TRUTH
+    found: Any = list(map(cells.TRUTH.get, present)) if words else cells.numbers(present, decimal)
+    if found is None or (words and None in found):
+        return None
+    values = np.array(found)
+    if not missing.any():
+        return values
+    out = np.full(len(column), np.nan, dtype=object if words else np.float64)
+    out[~missing] = values
+    return out
+
+
+def _column(texts: pd.Series[Any], decimal: str | None) -> Any:
+    """Return a column as numbers where all cells are numbers, else as text."""
+    column = list(map(str.strip, texts.tolist()))
+    missing = np.array(list(map(cells.MISSING.__contains__, column)))
+    values = _typed(column, missing, decimal)
+    return texts.mask(missing) if values is None else values
 
 
 def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -115,18 +188,19 @@ def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, 
 
 def read_delimited(path: Path, separators: tuple[str, ...] = SEPARATORS) -> Table:
     """Read csv or tsv text; of the separators, the one most frequent in the header is taken."""
-    text = _text(path)
+    text, name = _text(path), printable(path)
     first = text.lstrip("\n").partition("\n")[0]
     separator = max(separators, key=first.count)
     try:
         _, header = next(_records(text, separator))
     except (csv.Error, StopIteration) as error:
-        raise DataError(f"Cannot read the first line of '{path}': {error}") from error
-    _check_header([name.strip() for name in header], path)
-    frame = _parse(text, path, sep=separator)
-    if separator == ";" and _has_decimal_commas(frame):
-        frame = _parse(text, path, sep=separator, decimal=",")
-    if len(frame) == 0:
-        raise DataError(f"'{path}' has a line of column names but no rows.")
-    frame, notes = _without_row_numbers(frame)
-    return Table(frame, str(path), notes=notes, line=partial(line_of_row, path, separator))
+        raise DataError(f"Cannot read the first line of '{name}': {error}") from error
+    _check_header([column.strip() for column in header], name)
+    texts = _parse(text, name, separator)
+    if len(texts) == 0:
+        raise DataError(f"'{name}' has a line of column names but no rows.")
+    decimal = _decimal(texts, separator)
+    typed = type(texts)({name: _column(column, decimal) for name, column in texts.items()})
+    frame, notes = _without_row_numbers(typed)
+    lines = RowLines(path, separator)
+    return Table(frame, name, notes=notes, line=lines, spelled=texts, decimal=decimal)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 
@@ -12,13 +14,36 @@ class DataError(ValueError):
     """An error in the data or in its description that the caller can fix."""
 
 
+class Faults:
+    """Collects the faults of a table, so that a person meets all of them in one answer."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a DataError that is raised inside and go on after it."""
+        try:
+            yield
+        except DataError as error:
+            self.found.append(str(error))
+
+    def refuse(self, most: int = 10) -> None:
+        """Raise one DataError for all faults, if there are any; of many the first are told."""
+        if len(self.found) == 1:
+            raise DataError(self.found[0])
+        if self.found:
+            told = "\n".join(f"({i}) {fault}" for i, fault in enumerate(self.found[:most], 1))
+            rest = len(self.found) - most
+            more = f"\n... and {rest} more." if rest > 0 else ""
+            raise DataError(f"There are {len(self.found)} faults.\n{told}{more}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name is closest to a mistyped one, or nothing.
 
     >>> nearest("yaht", ["boston", "yacht"])
     " Did you mean 'yacht'?"
-    >>> nearest("qqq", ["boston", "yacht"])
-    ''
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
@@ -34,6 +59,22 @@ def listing(names: Iterable[object], most: int = 12) -> str:
     every = list(names)
     shown = ", ".join(repr(name) for name in every[:most])
     return shown if len(every) <= most else f"{shown}, ... ({len(every)} in all)"
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    r"""Return a path as text that can be printed, whatever bytes its name has.
+
+    >>> printable("caf\udce9.csv")
+    'caf\\udce9.csv'
+    """
+    text = os.fspath(path)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error of another library says, on one line without its path."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).rstrip(".") or type(error).__name__
 
 
 def require(module: str, purpose: str) -> ModuleType:

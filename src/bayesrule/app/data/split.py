@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from bayesrule.app.data.errors import DataError
+from bayesrule.app.data.table import Table
+from bayesrule.app.data.tabular import Encoder
 
 
 def _counts(size: int, fractions: Sequence[float], carry: list[float]) -> list[int]:
@@ -36,12 +38,8 @@ def split_rows(
 ) -> tuple[Tensor, ...]:
     """Return disjoint sorted row indices, one tensor for each fraction, that cover 0..n−1.
 
-    Args:
-        n: number of rows.
-        fractions: share of each part, training first; together 1.
-        seed: of a generator of its own; the global one is left alone.
-        stratify: class labels (n,) whose shares each part should keep. The first part gets a row
-            of every class.
+    With class labels (n,) to `stratify` by, each part keeps their shares, and the first part, for
+    training, gets a row of every class. The seed is that of a generator of its own.
 
     >>> train, test = split_rows(10, (0.8, 0.2), seed=1)
     >>> len(train), len(test), sorted([*train.tolist(), *test.tolist()]) == list(range(10))
@@ -49,8 +47,7 @@ def split_rows(
     """
     if len(fractions) < 2 or min(fractions) <= 0 or not math.isclose(sum(fractions), 1.0):
         raise DataError(
-            f"Split fractions must be two or more positive numbers that sum to 1; "
-            f"got {list(fractions)}."
+            f"Split fractions are two or more, positive, and sum to 1; got {list(fractions)}."
         )
     if stratify is not None and stratify.shape != (n,):
         raise DataError(f"There are {n} rows, but labels of shape {tuple(stratify.shape)}.")
@@ -60,10 +57,9 @@ def split_rows(
     carry = [0.0] * len(fractions)
     for label in labels.unique():
         rows = order[labels[order] == label]
-        for part, chosen in zip(
-            parts, rows.split(_counts(len(rows), fractions, carry)), strict=True
-        ):
-            part.append(chosen)
+        chosen = rows.split(_counts(len(rows), fractions, carry))
+        for part, some in zip(parts, chosen, strict=True):
+            part.append(some)
     result = tuple(torch.cat(part).sort().values if part else order[:0] for part in parts)
     if any(len(part) == 0 for part in result):
         raise DataError(
@@ -71,3 +67,22 @@ def split_rows(
             "Use more rows or fewer parts."
         )
     return result
+
+
+def train_and_test(
+    table: Table, encoder: Encoder, test_fraction: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return the rows to learn from, at least two, and those to test on; both keep class shares."""
+    labels = encoder.targets(table) if encoder.task.classification else None
+    fractions = (1.0 - test_fraction, test_fraction)
+    try:
+        train, test = split_rows(len(table), fractions, seed=seed, stratify=labels)
+        what = f"leaves {len(train)} of them to learn from"
+    except DataError:
+        train, what = torch.empty(0), "leaves none on one side"
+    if len(train) < 2:
+        raise DataError(
+            f"'{table.name}' has {len(table)} rows; test_fraction {test_fraction:g} {what}. Use "
+            "more rows, another fraction, or in fit test_fraction 0 to learn from all rows."
+        )
+    return train, test

@@ -1,32 +1,55 @@
-"""A table with named columns that remembers where each row came from."""
+"""A table with named columns that remembers where each row came from and how cells were written."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from bayesrule.app.data import cells
 from bayesrule.app.data.errors import DataError, listing, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Texts = NDArray[np.object_]
+Level = str | int | float | bool
+
+
+def plain(value: object) -> Level:
+    """Return a cell as a plain Python value that JSON keeps."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, str | bool | int | float) else str(value)
+
+
+def text_of(value: object) -> str:
+    """Return the text by which levels are compared: 1 and 1.0 are one level, "1.0" another.
+
+    >>> text_of(1.0), text_of("1"), text_of(2.5), text_of(True), text_of("1.0")
+    ('1', '1', '2.5', 'True', '1.0')
+    """
+    level = plain(value)
+    whole = isinstance(level, float) and level.is_integer()
+    return str(int(level)) if whole else str(level)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Named columns of equal length, held in a pandas frame whose index is the original row.
 
-    Attributes:
-        frame: the columns; its index keeps the 0-based row of the source through :meth:`rows`.
-        name: how messages call the table, a path or the name of a built-in set.
-        target: the column that a built-in set is meant to predict, if any.
-        notes: sentences about what was done on reading.
-        line: the line of the file on which a row begins, where the source has lines.
+    `name` is how messages call the table, `target` the column that a built-in set is meant to
+    predict; `notes` are sentences about what was done on reading, and `line` gives the line of the
+    file on which a row begins, where there is one. `spelled` holds all rows of a text file cell by
+    cell as it has them, 1.50 where the frame has 1.5; `decimal` is the decimal mark that it shows.
     """
 
     frame: pd.DataFrame
@@ -34,6 +57,8 @@ class Table:
     target: str | None = None
     notes: tuple[str, ...] = ()
     line: Callable[[int], int | None] | None = None
+    spelled: pd.DataFrame | None = None
+    decimal: str | None = None
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, name: str = "table") -> Table:
@@ -56,6 +81,10 @@ class Table:
         positions = np.asarray(index, dtype=np.int64)
         return replace(self, frame=self.frame.iloc[positions])
 
+    def without(self, names: Iterable[str]) -> Table:
+        """Return the table without these columns."""
+        return replace(self, frame=self.frame.drop(columns=[self.column(n).name for n in names]))
+
     def column(self, name: str) -> pd.Series[Any]:
         """Return one column; a DataError names the columns there are and the nearest one."""
         if name not in self.frame.columns:
@@ -64,6 +93,50 @@ class Table:
                 f"Its columns are {listing(self.columns)}."
             )
         return self.frame[name]
+
+    def as_written(self, name: str) -> list[Any]:
+        """Return a column's cells as the file has them, or its values, None where missing."""
+        values = self.column(name)
+        if self.spelled is not None:
+            return self.spelled[name].iloc[values.index].tolist()
+        return [None if gone else plain(v) for v, gone in zip(values, values.isna(), strict=True)]
+
+    def texts(self, name: str) -> tuple[Texts, Mask]:
+        """Return a column as text, exactly as the file has it, and where a value is missing."""
+        texts = list(map(text_of, self.as_written(name)))
+        return np.array(texts, dtype=object), self.column(name).isna().to_numpy(dtype=bool)
+
+    def exact(self, name: str, truth: bool = True) -> tuple[list[Any], Mask]:
+        """Return a column with numbers for the texts that are numbers, and where one is missing.
+
+        Without `truth` the words true and false of a text file are texts.
+        """
+        values = self.column(name)
+        words = values.dtype.kind in "bO" and not truth
+        every = self.as_written(name) if words else values.tolist()
+        found = [self._number(v, truth) if isinstance(v, str) else v for v in every]
+        return found, values.isna().to_numpy(dtype=bool)
+
+    def _number(self, cell: str, truth: bool) -> Level:
+        found = cells.number(cell, self.decimal)
+        if found is None and truth:
+            found = cells.TRUTH.get(cell.strip())
+        return cell if found is None else found
+
+    def numbers(self, name: str, truth: bool = True) -> tuple[Floats, Mask]:
+        """Return a column as float64, not-a-number where missing, and where it is no number."""
+        values, bad = self.column(name), np.zeros(len(self), bool)
+        if values.dtype.kind in "iuf":
+            return values.to_numpy(dtype=np.float64, na_value=np.nan), bad
+        every, missing = self.exact(name, truth)
+        out = np.full(len(self), np.nan)
+        for i in np.flatnonzero(~missing):
+            bad[i] = isinstance(every[i], str | bytes)
+            with suppress(TypeError, ValueError, OverflowError):
+                out[i] = np.nan if bad[i] else float(every[i])
+                continue
+            bad[i] = True
+        return out, bad
 
     def where(self, positions: Sequence[int], most: int = 3) -> str:
         """Name rows for a message: the 0-based data row, and the line where there is a file."""
@@ -74,6 +147,18 @@ class Table:
             named.append(f"row {row}" if line is None else f"row {row} (line {line})")
         more = f", ... ({len(positions)} rows in all)" if len(positions) > most else ""
         return ", ".join(named) + more
+
+    def doubts(self, name: str, positions: Sequence[int], most: int = 3) -> str:
+        """Name cells that are no numbers: their values, rows and reasons."""
+        texts, rows = self.texts(name)[0], dict[str, list[int]]()
+        for position in positions:
+            rows.setdefault(texts[position], []).append(position)
+        named = [
+            f"{cells.brief(text)} in {self.where(places)}: {cells.doubt(text, self.decimal)}"
+            for text, places in list(rows.items())[:most]
+        ]
+        more = f"; ... ({len(rows)} such values in all)" if len(rows) > most else ""
+        return "; ".join(named) + more
 
 
 def refuse_repeats(names: Sequence[str], where: str) -> None:

@@ -3,53 +3,35 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bayesrule.app.data.columns import (
-    NOT_ENCODED,
-    Column,
-    Floats,
-    Level,
-    LevelColumn,
-    NumberColumn,
-    fit_column,
-    kind_of,
-    numbers_of,
-    plain,
-    refuse_missing,
-    text_of,
-    texts_of,
-)
-from bayesrule.app.data.errors import DataError, listing, nearest
-from bayesrule.app.data.table import Table
-from bayesrule.app.data.task import Task, find_task, named_task
+from bayesrule.app.data.columns import Column, LevelColumn, NumberColumn, fit_column
+from bayesrule.app.data.errors import DataError, Faults, listing, nearest
+from bayesrule.app.data.table import Floats, Level, Table, text_of
+from bayesrule.app.data.targets import Target, class_codes, fit_target, refuse_unfit, target_numbers
+from bayesrule.app.data.task import Task
 from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors import tree
 
 Missing = Literal["error", "impute"]
 Unseen = Literal["error", "ignore"]
 FORMAT = 1
+_COLUMNS: dict[str, Any] = {kind.__name__: kind for kind in (NumberColumn, LevelColumn)}
 
 
 @dataclass(frozen=True)
 class Encoder:
     """Learned once on training rows, then the same for every table.
 
-    Attributes:
-        target: the target column.
-        task: regression or classification, and why.
-        columns: the encoded columns in order.
-        target_mean, target_std: moments of a regression target; y = mean + std × output.
-        classes: the class labels in the order of their codes; empty for regression.
-        missing: ``"error"``, or ``"impute"`` for medians and most frequent levels.
-        unseen: ``"error"``, or ``"ignore"`` for levels that training did not have.
-        notes: sentences about what was left out or filled in.
+    `columns` are the encoded ones in order; a regression target is `mean + std × output`; `classes`
+    are the labels in the order of their codes, none for regression; `notes` say in sentences what
+    was left out or filled in; `decimal` is the decimal mark that the training file showed.
     """
 
     target: str
@@ -61,6 +43,7 @@ class Encoder:
     missing: Missing = "error"
     unseen: Unseen = "error"
     notes: tuple[str, ...] = ()
+    decimal: str | None = None
 
     @classmethod
     def fit(
@@ -72,29 +55,52 @@ class Encoder:
         *,
         missing: Missing = "error",
         unseen: Unseen = "error",
+        categories: Sequence[str] = (),
     ) -> Encoder:
-        """Learn scales, levels and classes from training rows.
+        """Learn scales, levels and classes from training rows; all faults come in one DataError.
 
         Args:
             table: the training rows.
             target: the column to predict; a built-in table knows its own.
             task: ``"regression"`` or ``"classification"``; None decides from the target column.
             features: the columns to use; None uses all but the target.
-            missing: what to do where a feature is missing or infinite.
-            unseen: what to do where a later table has a level that training did not have.
+            missing: where a feature is missing or infinite: ``"error"``, or ``"impute"`` for the
+                median or the most frequent level, and a column that marks these rows.
+            unseen: where a later table has another level: ``"error"``, or ``"ignore"`` for none.
+            categories: features to encode as levels although they are, or may be, numbers.
         """
-        _check_option("missing", missing, ("error", "impute"))
-        _check_option("unseen", unseen, ("error", "ignore"))
-        target = _target_name(table, target)
-        values = table.column(target)
+        for name, got, kinds in (("missing", missing, Missing), ("unseen", unseen, Unseen)):
+            if got not in get_args(kinds):
+                known = listing(get_args(kinds))
+                raise DataError(f"{name}={got!r} is not known; take one of {known}.")
+        target = table.target if target is None else target
+        if target is None:
+            raise DataError(
+                f"'{table.name}' does not say which column to predict; name it with target=. "
+                f"Its columns are {listing(table.columns)}."
+            )
+        table.column(target)
         if len(table) < 2:
             raise DataError(f"'{table.name}' has {len(table)} row; learning takes at least 2.")
-        _refuse_unfit_target(table, target)
-        kind = find_task(values, target) if task is None else named_task(task, target)
-        columns, notes = _fit_columns(table, target, features, missing == "impute")
-        classes = _fit_classes(table, target) if kind.classification else ()
-        mean, std = (0.0, 1.0) if classes else _fit_moments(table, target)
-        return cls(target, kind, columns, mean, std, classes, missing, unseen, notes)
+        names = _feature_names(table, target, features, categories)
+        faults, fitted = Faults(), Target(Task("regression", ""))
+        with faults.noted():
+            fitted = fit_target(table, target, task)
+        columns, notes = _fit_columns(table, names, categories, missing == "impute", faults)
+        faults.refuse()
+        _refuse_none(table, columns, notes)
+        return cls(
+            target,
+            fitted.task,
+            columns,
+            fitted.mean,
+            fitted.std,
+            fitted.classes,
+            missing,
+            unseen,
+            (*fitted.notes, *notes),
+            table.decimal,
+        )
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -106,6 +112,15 @@ class Encoder:
         """How many outputs a network needs: one for each class, or one."""
         return len(self.classes) if self.task.classification else 1
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes as text; different classes have different texts."""
+        return tuple(text_of(label) for label in self.classes)
+
+    def _read(self, table: Table) -> Table:
+        """The table, read with the training file's decimal mark where it does not show its own."""
+        return table if table.decimal else replace(table, decimal=self.decimal)
+
     def transform(self, table: Table) -> Tensor:
         """Return the features (n, d) float32; columns the encoder does not know are ignored."""
         present = set(table.columns)
@@ -115,40 +130,42 @@ class Encoder:
                 f"'{table.name}' lacks {listing(absent)}, which the training data had."
                 f"{nearest(absent[0], table.columns)} It has {listing(table.columns)}."
             )
-        impute, ignore = self.missing == "impute", self.unseen == "ignore"
-        x = np.column_stack([column.encode(table, impute, ignore) for column in self.columns])
-        _refuse_overflow(x, self.feature_names, table)
-        return torch.from_numpy(x.astype(np.float32))
+        faults, parts, table = Faults(), list[Floats](), self._read(table)
+        for column in self.columns:
+            with faults.noted():
+                part = column.encode(table, self.missing == "impute", self.unseen == "ignore")
+                _refuse_overflow(part, column.outputs, table)
+                parts.append(part)
+        faults.refuse()
+        return torch.from_numpy(np.column_stack(parts).astype(np.float32))
 
     def targets(self, table: Table) -> Tensor:
         """Return standardised targets (n, 1) float32, or class codes (n,) int64."""
-        _refuse_unfit_target(table, self.target)
-        if not self.task.classification:
-            values = _target_numbers(table, self.target)
-            scaled = (values - self.target_mean) / self.target_std
-            _refuse_overflow(scaled[:, None], (self.target,), table)
-            return torch.from_numpy(scaled.astype(np.float32)).unsqueeze(1)
-        codes = {text_of(label): code for code, label in enumerate(self.classes)}
-        texts, _ = texts_of(table.column(self.target))
-        unknown = [row for row, text in enumerate(texts) if text not in codes]
-        if unknown:
-            raise DataError(
-                f"Column '{self.target}' of '{table.name}' has the class {texts[unknown[0]]!r} in "
-                f"{table.where(unknown)}, which the training data do not have. "
-                f"Known: {listing(self.classes)}."
-            )
-        return torch.tensor([codes[text] for text in texts], dtype=torch.int64)
+        if self.task.classification:
+            return self.original_targets(table)
+        values = self.original_targets(table)
+        scaled = (values - self.target_mean) / self.target_std
+        _refuse_overflow(scaled.numpy(), (self.target,), table)
+        return scaled.float()
+
+    def tensors(self, table: Table) -> tuple[Tensor, Tensor]:
+        """Return the features and the targets."""
+        return self.transform(table), self.targets(table)
 
     def original_targets(self, table: Table) -> Tensor:
-        """Return targets in the units of the table (n, 1), or class codes (n,) int64."""
-        y = self.targets(table)
-        return y if self.task.classification else self.target_mean + self.target_std * y
+        """Return targets in the units of the table (n, 1) float64, or class codes (n,) int64."""
+        table = self._read(table)
+        refuse_unfit(table, self.target)
+        if self.task.classification:
+            return torch.tensor(class_codes(table, self.target, self.classes), dtype=torch.int64)
+        return torch.from_numpy(target_numbers(table, self.target).copy()).unsqueeze(1)
 
     def original(self, prediction: Prediction) -> Prediction:
-        """Return a prediction of standardised targets in the units of the table."""
+        """Return a prediction of standardised targets in the units of the table, in float64."""
         if self.task.classification:
             return prediction
-        return prediction.rescaled(self.target_mean, self.target_std)
+        doubled = tree.map_tensors(prediction, Tensor.double)
+        return doubled.rescaled(self.target_mean, self.target_std)
 
     def notes_for(self, table: Table) -> tuple[str, ...]:
         """Say which columns of a later table are not used."""
@@ -165,16 +182,20 @@ class Encoder:
     def from_json(cls, text: str) -> Encoder:
         """Rebuild an encoder from :meth:`to_json`."""
         try:
-            content: dict[str, Any] = json.loads(text)
+            content: dict[str, Any] = json.loads(text, object_hook=_with_tuples)
             if (version := content.pop("format")) != FORMAT:
                 raise DataError(f"This encoder has format {version}; format {FORMAT} is read.")
             content["task"] = Task(**content["task"])
-            content["columns"] = tuple(_column_from(entry) for entry in content["columns"])
-            content["classes"] = tuple(content["classes"])
-            content["notes"] = tuple(content["notes"])
-            return cls(**content)
+            entries = content.pop("columns")
+            columns = tuple(_COLUMNS[entry.pop("kind")](**entry) for entry in entries)
+            return cls(columns=columns, **content)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise DataError(f"This is not a saved encoder: {error!r}.") from error
+
+
+def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
+    """What was written, where json has lists."""
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
 
 
 def _refuse_overflow(x: Floats, names: Sequence[str], table: Table) -> None:
@@ -187,121 +208,39 @@ def _refuse_overflow(x: Floats, names: Sequence[str], table: Table) -> None:
         )
 
 
-def _column_from(entry: dict[str, Any]) -> Column:
-    kind = entry.pop("kind")
-    if kind == NumberColumn.__name__:
-        return NumberColumn(**entry)
-    if kind == LevelColumn.__name__:
-        return LevelColumn(**{**entry, "levels": tuple(entry["levels"])})
-    raise KeyError(kind)
-
-
-def _check_option(name: str, got: str, choices: tuple[str, ...]) -> None:
-    if got not in choices:
-        raise DataError(f"{name}={got!r} is not known; take one of {listing(choices)}.")
-
-
-def _target_name(table: Table, target: str | None) -> str:
-    if target is None and table.target is None:
-        raise DataError(
-            f"'{table.name}' does not say which column to predict; name the target. "
-            f"Its columns are {listing(table.columns)}."
-        )
-    return cast("str", table.target if target is None else target)
-
-
-def _feature_names(table: Table, target: str, features: Sequence[str] | None) -> list[str]:
-    if features is None:
-        return [name for name in table.columns if name != target]
-    if isinstance(features, str):
-        raise DataError(f"features takes a list of names; got {features!r}. Write [{features!r}].")
-    chosen = list(features)
-    for name in chosen:
-        table.column(name)
-    if target in chosen:
+def _feature_names(
+    table: Table, target: str, features: Sequence[str] | None, categories: Sequence[str]
+) -> list[str]:
+    for name, given in (("features", features), ("categories", categories)):
+        if isinstance(given, str):
+            raise DataError(f"{name} takes a list of names; got {given!r}. Write [{given!r}].")
+    others = [name for name in table.columns if name != target]
+    chosen = others if features is None else list(features)
+    if target in (*chosen, *categories):
         raise DataError(f"Column '{target}' is the target; it cannot be a feature too.")
+    for name in categories:
+        table.column(name)
     if len(set(chosen)) != len(chosen):
         raise DataError(f"A feature is named twice in {listing(chosen)}.")
     return chosen
 
 
 def _fit_columns(
-    table: Table, target: str, features: Sequence[str] | None, impute: bool
+    table: Table, names: Sequence[str], categories: Sequence[str], impute: bool, faults: Faults
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     columns: list[Column] = []
     notes: list[str] = []
-    for name in _feature_names(table, target, features):
-        fitted = fit_column(name, table, impute)
-        if isinstance(fitted, str):
-            notes.append(fitted)
-            continue
-        columns.append(fitted)
-        if fitted.indicator:
-            fill = (
-                f"the median {fitted.median:g}"
-                if isinstance(fitted, NumberColumn)
-                else f"the most frequent value '{fitted.most_frequent}'"
-            )
-            notes.append(f"Column '{name}': missing values are filled with {fill} and marked.")
-    if not columns:
-        reasons = " ".join(notes) or "No column besides the target was chosen."
-        raise DataError(f"'{table.name}' has no feature to learn from. {reasons}")
+    for name in names:
+        with faults.noted():
+            column, said = fit_column(name, table, impute, name in categories)
+            notes += said
+            if column is not None:
+                columns.append(column)
+                notes += [f"Column '{name}': {column.fill}."] if column.indicator else []
     return tuple(columns), tuple(notes)
 
 
-def _refuse_unfit_target(table: Table, target: str) -> None:
-    values = table.column(target)
-    holes, kind = values.isna().to_numpy(dtype=bool), kind_of(values)
-    if kind == "number":
-        holes = ~np.isfinite(numbers_of(values)[0])
-    refuse_missing(target, holes, table, "It is the target: delete these rows or fill them in.")
-    if (what := NOT_ENCODED.get(kind)) and len(values):
-        example = plain(values.iloc[0])
-        raise DataError(f"The target '{target}' of '{table.name}' holds {what}: {example!r}.")
-
-
-def _target_numbers(table: Table, target: str) -> Floats:
-    values, bad = numbers_of(table.column(target))
-    if bad.any():
-        rows = np.flatnonzero(bad).tolist()
-        example = plain(table.column(target).iloc[rows[0]])
-        raise DataError(
-            f"The target '{target}' of '{table.name}' must be numbers for regression; "
-            f"got {example!r} in {table.where(rows)}. Use task='classification' for classes."
-        )
-    return values
-
-
-def _fit_moments(table: Table, target: str) -> tuple[float, float]:
-    values = _target_numbers(table, target)
-    if values.min() == values.max():
-        raise DataError(
-            f"The target '{target}' of '{table.name}' is always {values[0]:g}: there is nothing "
-            "to learn."
-        )
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        mean, std = float(values.mean()), float(values.std())
-    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-        raise DataError(
-            f"The target '{target}' of '{table.name}' spreads from {values.min():g} to "
-            f"{values.max():g}, which cannot be scaled. Choose other units."
-        )
-    return mean, std
-
-
-def _fit_classes(table: Table, target: str) -> tuple[Level, ...]:
-    by_text = {text_of(value): plain(value) for value in table.column(target).unique()}
-    if len(by_text) == 1:
-        raise DataError(
-            f"The target '{target}' of '{table.name}' has one class only, "
-            f"{next(iter(by_text.values()))!r}: there is nothing to tell apart."
-        )
-    if len(by_text) > 20 and len(by_text) > len(table) / 2:
-        raise DataError(
-            f"The target '{target}' of '{table.name}' has {len(by_text)} different values in "
-            f"{len(table)} rows, such as {listing(list(by_text.values())[:3])}: too many for "
-            "classes. Choose another target, or task='regression' if they are numbers."
-        )
-    if all(isinstance(label, int | float) for label in by_text.values()):
-        return tuple(sorted(by_text.values(), key=float))
-    return tuple(sorted(by_text.values(), key=str))
+def _refuse_none(table: Table, columns: Sequence[Column], notes: Sequence[str]) -> None:
+    if not columns:
+        reasons = " ".join(notes) or "No column besides the target was chosen."
+        raise DataError(f"'{table.name}' has no feature to learn from. {reasons}")

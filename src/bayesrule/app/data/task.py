@@ -1,29 +1,25 @@
-"""Decide from the target column whether to predict a number or a class."""
+"""Which task a target column makes: regression or classification, and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
-from bayesrule.app.data.columns import kind_of, numbers_of
+from bayesrule.app.data.columns import are_truth_values, kind_of
 from bayesrule.app.data.errors import DataError, listing, nearest
-
-if TYPE_CHECKING:
-    import pandas as pd
+from bayesrule.app.data.table import Table
 
 TaskKind = Literal["regression", "classification"]
+
 MOST_CLASSES = 20
 LEAST_REPEATS = 5
 
 
 @dataclass(frozen=True)
 class Task:
-    """Regression or classification.
-
-    `reason` is the sentence that tells the user why.
-    """
+    """Regression or classification; `reason` is the sentence that tells the user why."""
 
     kind: TaskKind
     reason: str
@@ -43,7 +39,7 @@ def named_task(kind: str, target: str) -> Task:
     raise DataError(f"No task '{kind}'.{nearest(kind, known)} There are {listing(known)}.")
 
 
-def find_task(values: pd.Series[Any], target: str) -> Task:
+def find_task(table: Table, target: str) -> Task:
     """Decide by this rule, in order.
 
     Text, categories and truth values are classes. Numbers are classes if they are only 0 and 1,
@@ -52,18 +48,17 @@ def find_task(values: pd.Series[Any], target: str) -> Task:
     """
     from pandas.api import types
 
-    dtype = values.dtype
+    values = table.column(target)
     if kind_of(values) == "level":
         return Task("classification", f"Column '{target}' holds names: classification.")
-    inferred = types.infer_dtype(values, skipna=True)
-    if inferred == "boolean":
+    if are_truth_values(values):
         return Task("classification", f"Column '{target}' is true or false: classification.")
-    numbers, _ = numbers_of(values)
+    numbers, _ = table.numbers(target)
     levels, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
     if levels.tolist() == [0.0, 1.0]:
         return Task("classification", f"Column '{target}' is 0 or 1: classification.")
     few = 0 < len(levels) <= MOST_CLASSES and int(counts.min()) >= LEAST_REPEATS
-    if (types.is_integer_dtype(dtype) or inferred == "integer") and few:
+    if types.infer_dtype(values, skipna=True) == "integer" and few:
         return Task(
             "classification",
             f"Column '{target}' holds {len(levels)} different whole numbers, each at least "

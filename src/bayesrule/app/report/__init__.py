@@ -3,8 +3,9 @@
 from .columns import METRICS, Metric
 from .contents import Comparison, Curve, MethodResult, Predictions, Statistic
 from .page import render, write_report
+from .recommendation import Recommendation, recommend
 
 __all__ = [
-    "METRICS", "Comparison", "Curve", "MethodResult", "Metric", "Predictions", "Statistic",
-    "render", "write_report",
+    "METRICS", "Comparison", "Curve", "MethodResult", "Metric", "Predictions",
+    "Recommendation", "Statistic", "recommend", "render", "write_report",
 ]  # fmt: skip

@@ -22,8 +22,7 @@ def drawable(values: ArrayLike) -> Floats:
 
 def finite(*values: ArrayLike) -> Floats:
     """All drawable numbers of the arguments in one vector."""
-    flat = [drawable(v).reshape(-1) for v in values]
-    joined = np.concatenate(flat) if flat else np.empty(0)
+    joined = np.concatenate([np.empty(0), *(drawable(v).reshape(-1) for v in values)])
     return joined[np.isfinite(joined)]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from .contents import Comparison, MethodResult, Statistic
+from .contents import Comparison, MethodResult
 
 MISSING = "–"
 
@@ -66,6 +66,9 @@ _TABLE = (
            "only where its coverage is right."),
     Metric("accuracy", "Accuracy", "higher",
            "Share of test rows whose most probable class is the true one.", "percent"),
+    Metric("balanced_accuracy", "Balanced accuracy", "higher",
+           "Share of each class's test rows that are found, the mean over the classes: guessing "
+           "one class for all rows has 1 / number of classes.", "percent"),
     Metric("brier", "Brier", "lower",
            "Mean squared distance between the predicted probabilities and the truth (one for the "
            "true class, zero for the others)."),
@@ -73,8 +76,13 @@ _TABLE = (
            "Expected calibration error: the mean gap between confidence and accuracy over the "
            "bins of confidence."),
     Metric("auroc", "AUROC", "higher",
-           "Area under the ROC curve: 0.5 is guessing, 1 ranks every pair rightly."),
-    Metric("seconds", "Seconds", "lower", "Wall-clock time to train and predict."),
+           "Area under the ROC curve, the mean over the classes: 0.5 is guessing, 1 ranks every "
+           "pair of rows rightly."),
+    Metric("average_precision", "Avg. precision", "higher",
+           "Area under precision by recall, the mean over the classes: rows of rare classes must "
+           "be found without too many false alarms."),
+    Metric("seconds", "Training seconds", "lower",
+           "Time to train on one split, on one core; predicting is not counted."),
 )  # fmt: skip
 
 METRICS: dict[str, Metric] = {metric.key: metric for metric in _TABLE}
@@ -83,16 +91,6 @@ METRICS: dict[str, Metric] = {metric.key: metric for metric in _TABLE}
 def label(key: str) -> str:
     """The name of a metric in a table, or its key where the metric is not a known one."""
     return METRICS[key].label if key in METRICS else key
-
-
-def decimals(values: Iterable[float]) -> int:
-    """Decimals that give the typical value of a column three digits.
-
-    >>> decimals([0.0123, 0.0456]), decimals([812.0, 944.0])
-    (4, 0)
-    """
-    sizes = [abs(v) for v in values if math.isfinite(v) and v != 0]
-    return int(np.clip(2 - math.floor(math.log10(np.median(sizes))), 0, 6)) if sizes else 2
 
 
 def show(value: float, metric: Metric, digits: int) -> str:
@@ -122,25 +120,22 @@ def show_error(sem: float, metric: Metric, digits: int) -> str:
     return f"{size:.1e}" if size >= 1e6 else f"{size:.{digits}f}"
 
 
-def statistic(method: MethodResult, key: str) -> Statistic:
-    """The method's metric; `seconds` falls back on the time of the whole method."""
-    missing = Statistic(method.seconds if key == "seconds" else float("nan"))
-    return method.metrics.get(key, missing)
-
-
 def columns(comparison: Comparison) -> list[Metric]:
     """The metrics that any method has, known ones first, unknown ones plainly, seconds last."""
     present = dict.fromkeys(key for m in comparison.methods for key in m.metrics)
     known = [metric for metric in _TABLE if metric.key in present and metric.key != "seconds"]
     unknown = [Metric(key, key, "unknown", "") for key in present if key not in METRICS]
-    return [*known, *unknown, METRICS["seconds"]]
+    last = [METRICS["seconds"]] if "seconds" in present or not present else []
+    return [*known, *unknown, *last]
 
 
 def digits_of(metric: Metric, methods: Sequence[MethodResult]) -> int:
-    """Decimals for one column."""
+    """Decimals for one column: enough to give its typical value three digits."""
     if metric.format == "percent":
         return 1
-    return decimals(statistic(m, metric.key).mean for m in methods)
+    means = [abs(m.statistic(metric.key).mean) for m in methods]
+    sizes = [size for size in means if math.isfinite(size) and size != 0]
+    return int(np.clip(2 - math.floor(math.log10(np.median(sizes))), 0, 6)) if sizes else 2
 
 
 def primary(comparison: Comparison) -> Metric:
@@ -151,14 +146,11 @@ def primary(comparison: Comparison) -> Metric:
 
 
 def order(comparison: Comparison, metric: Metric) -> list[int]:
-    """Indices of the methods from best to worst; those without a finite value come last.
-
-    A method that failed comes after every method that did not.
-    """
+    """Indices of the methods from best to worst, then those without a value, then failed ones."""
 
     def key(index: int) -> tuple[bool, bool, float]:
         method = comparison.methods[index]
-        worse = metric.badness(statistic(method, metric.key).mean)
+        worse = metric.badness(method.statistic(metric.key).mean)
         absent = not math.isfinite(worse)
         return method.error is not None, absent, 0.0 if absent else worse
 

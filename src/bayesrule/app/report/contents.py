@@ -74,26 +74,19 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class CoverageCurve:
-    """How often the truth lay in the interval of each nominal level; both in [0, 1]."""
+class Calibration:
+    """What was promised against what came true, both in [0, 1], and over how many test rows.
 
-    nominal: Floats
+    For numbers, the level of an interval and the share of true values inside; for classes, the
+    mean confidence and the accuracy of a confidence bin.
+    """
+
+    promised: Floats
     observed: Floats
+    rows: Floats
 
     def __post_init__(self) -> None:
-        _columns(self, ("nominal", "observed"))
-
-
-@dataclass(frozen=True, eq=False)
-class CalibrationBins:
-    """Mean confidence, accuracy and number of test rows of each confidence bin."""
-
-    confidence: Floats
-    accuracy: Floats
-    count: Floats
-
-    def __post_init__(self) -> None:
-        _columns(self, ("confidence", "accuracy", "count"))
+        _columns(self, ("promised", "observed", "rows"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,26 +102,10 @@ class RegressionPredictions:
     aleatoric_std: Floats
     lower: Floats
     upper: Floats
-    coverage: CoverageCurve
+    calibration: Calibration
 
     def __post_init__(self) -> None:
         _columns(self, ("y", "mean", "epistemic_std", "aleatoric_std", "lower", "upper"))
-
-    @classmethod
-    def of(cls, prediction: Prediction, y: Tensor) -> RegressionPredictions:
-        """The records of a prediction of real-valued targets y (n, 1)."""
-        levels = coverage_levels()
-        observed = metrics.coverage_curve(prediction.cdf(y).reshape(-1), levels)
-        lower, upper = prediction.interval(0.9)
-        return cls(
-            y=y.numpy(),
-            mean=prediction.mean.numpy(),
-            epistemic_std=prediction.epistemic.sqrt().numpy(),
-            aleatoric_std=prediction.aleatoric.sqrt().numpy(),
-            lower=lower.numpy(),
-            upper=upper.numpy(),
-            coverage=CoverageCurve(levels.numpy(), observed.numpy()),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +120,7 @@ class ClassificationPredictions:
     classes: tuple[str, ...]
     epistemic: Floats
     aleatoric: Floats
-    calibration: CalibrationBins
+    calibration: Calibration
 
     def __post_init__(self) -> None:
         _columns(self, ("y", "epistemic", "aleatoric"))
@@ -163,44 +140,55 @@ class ClassificationPredictions:
                 f"{wanted[1]} class names; give indices from 0 to {wanted[1] - 1}."
             )
 
-    @classmethod
-    def of(
-        cls, prediction: Prediction, y: Tensor, classes: Sequence[object]
-    ) -> ClassificationPredictions:
-        """The records of a prediction of class numbers y (n,)."""
-        bins = metrics.reliability(prediction.probs, y, bins=ECE_BINS)
-        calibration = [part.numpy() for part in (bins.confidence, bins.accuracy, bins.count)]
-        return cls(
-            y=y.numpy(),
-            probabilities=prediction.probs.numpy(),
-            classes=tuple(str(label) for label in classes),
-            epistemic=prediction.epistemic.sum(-1).numpy(),
-            aleatoric=prediction.aleatoric.sum(-1).numpy(),
-            calibration=CalibrationBins(*calibration),
-        )
-
 
 Predictions: TypeAlias = RegressionPredictions | ClassificationPredictions
 
 
 def predictions_of(prediction: Prediction, y: Tensor, classes: Sequence[object]) -> Predictions:
-    """What the report shows of a prediction of test rows with the true targets y."""
+    """What the report shows of a prediction of test rows with targets (n, 1) or classes (n,)."""
     if prediction.classification:
-        return ClassificationPredictions.of(prediction, y, classes)
-    return RegressionPredictions.of(prediction, y)
+        bins = metrics.reliability(prediction.probs, y, bins=ECE_BINS)
+        calibration = [part.numpy() for part in (bins.confidence, bins.accuracy, bins.count)]
+        return ClassificationPredictions(
+            y=y.numpy(),
+            probabilities=prediction.probs.numpy(),
+            classes=tuple(str(label) for label in classes),
+            epistemic=prediction.epistemic.sum(-1).numpy(),
+            aleatoric=prediction.aleatoric.sum(-1).numpy(),
+            calibration=Calibration(*calibration),
+        )
+    levels = coverage_levels()
+    observed = metrics.coverage_curve(prediction.cdf(y).reshape(-1), levels)
+    lower, upper = prediction.interval(0.9)
+    return RegressionPredictions(
+        y=y.numpy(),
+        mean=prediction.mean.numpy(),
+        epistemic_std=prediction.epistemic.sqrt().numpy(),
+        aleatoric_std=prediction.aleatoric.sqrt().numpy(),
+        lower=lower.numpy(),
+        upper=upper.numpy(),
+        calibration=Calibration(levels.numpy(), observed.numpy(), np.full(len(levels), len(y))),
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class MethodResult:
-    """One method: its parts, scores, time, curves and predictions, or the error it ended with."""
+    """One method: its parts, scores, curves and predictions, or the error it ended with.
+
+    A `baseline` is no method of this library, but what a user would take instead.
+    """
 
     name: str
     parts: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, Statistic] = field(default_factory=dict)
-    seconds: float = float("nan")
     curves: Sequence[Curve] = ()
     predictions: Predictions | None = None
     error: str | None = None
+    baseline: bool = False
+
+    def statistic(self, key: str) -> Statistic:
+        """One metric; NaN where there is none."""
+        return self.metrics.get(key, Statistic(float("nan")))
 
 
 @dataclass(frozen=True, eq=False)

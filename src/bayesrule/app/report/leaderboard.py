@@ -1,33 +1,22 @@
-"""The table of methods: one row each, one column per metric, and a sentence that sums it up."""
+"""The table of methods: one row each, one column per metric, baselines marked as such."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
+from .columns import MISSING, Metric, columns, digits_of, order, primary, show, show_error
+from .contents import Comparison, MethodResult
+from .markup import swatch
+from .svg import escape, look
 
-from .columns import (
-    MISSING,
-    Metric,
-    columns,
-    digits_of,
-    order,
-    primary,
-    show,
-    show_error,
-    statistic,
-)
-from .contents import Comparison, MethodResult, Statistic
-from .markup import count, swatch
-from .palette import look
-from .svg import escape
+BASELINE = ' <span class="tag">baseline</span>'
 
 
 def best_text(comparison: Comparison, metric: Metric) -> str:
     """The best value of a column as displayed; empty where nothing can be called best."""
     if metric.direction == "unknown":
         return ""
-    means = [statistic(m, metric.key).mean for m in comparison.methods if m.error is None]
+    means = [m.statistic(metric.key).mean for m in comparison.methods if m.error is None]
     finite = [v for v in means if math.isfinite(v)]
     # One method alone is not called best.
     if len(finite) < 2:
@@ -36,7 +25,7 @@ def best_text(comparison: Comparison, metric: Metric) -> str:
 
 
 def _cell(comparison: Comparison, metric: Metric, method: MethodResult) -> str:
-    s = statistic(method, metric.key)
+    s = method.statistic(metric.key)
     digits = digits_of(metric, comparison.methods)
     text = show(s.mean, metric, digits)
     if text == MISSING:
@@ -69,7 +58,8 @@ def _row(comparison: Comparison, shown: list[Metric], index: int) -> str:
     name = f"<b>{escape(method.name)}</b>"
     if method.predictions is not None:
         name = f'<a href="#method-{index}">{name}</a>'
-    head = f'{swatch(look(index))}{name}<small class="parts">{made}</small>'
+    mark = BASELINE if method.baseline else ""
+    head = f'{swatch(look(index))}{name}{mark}<small class="parts">{made}</small>'
     failed = _error(method.error) if method.error is not None else ""
     if failed and not method.metrics:
         cells, below = f'<td class="wide" colspan="{len(shown)}">{failed}</td>', ""
@@ -105,42 +95,3 @@ def table(comparison: Comparison) -> str:
         f'<table id="leaderboard-table"><thead><tr>{method}{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
-
-
-def same(one: Statistic, other: Statistic) -> bool:
-    """Whether two scores differ by less than two standard errors.
-
-    The splits are shared, so single values are compared in pairs where they are known.
-    """
-    gap, error = abs(one.mean - other.mean), math.hypot(one.sem, other.sem)
-    if len(one.values) == len(other.values) > 1:
-        paired = Statistic.of(np.subtract(one.values, other.values).tolist())
-        gap, error = abs(paired.mean), paired.sem
-    return gap < 2 * error
-
-
-def headline(comparison: Comparison) -> str:
-    """The result in a sentence or two: the best method and those that may be as good."""
-    metric = primary(comparison)
-    ranked = [comparison.methods[i] for i in order(comparison, metric)]
-    scored = [
-        (m, s)
-        for m in ranked
-        if m.error is None and math.isfinite((s := statistic(m, metric.key)).mean)
-    ]
-    if not scored:
-        return "No method finished with a score."
-    (winner, top), rest = scored[0], scored[1:]
-    value = show(top.mean, metric, digits_of(metric, comparison.methods))
-    label = escape(metric.label if metric.label.isupper() else metric.label.lower())
-    if not rest:
-        return f"<b>{escape(winner.name)}</b> reaches {label} {value}."
-    lead = f"<b>{escape(winner.name)}</b> leads with {label} {value}."
-    if not math.isfinite(top.sem):
-        return f"{lead} With one split, how much of the lead is chance cannot be said."
-    near = [f"<b>{escape(m.name)}</b>" for m, s in rest if same(top, s)]
-    if not near:
-        return f"{lead} Its lead is larger than two standard errors over every other method."
-    named = ", ".join(near[:3]) + (f" and {count(len(near) - 3, 'other')}" if near[3:] else "")
-    are = "is" if len(near) == 1 else "are"
-    return f"{lead} {named} {are} within two standard errors of it: the difference may be chance."

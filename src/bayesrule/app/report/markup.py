@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .contents import Integers
-from .palette import Look
-from .svg import escape, marker
+from .svg import Look, escape, marker
 
 
 def figure(title: str, picture: str, caption: str, *, key: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The whole page, and how it is written to the disk."""
+"""The whole page, how to read it, and how it is written to the disk."""
 
 from __future__ import annotations
 
@@ -8,17 +8,46 @@ import os
 from importlib import resources
 from pathlib import Path
 
-from . import classification, regression, uncertainty
-from .calibration import calibration
-from .columns import order, primary
-from .contents import Comparison, MethodResult, RegressionPredictions
-from .guide import guide
-from .leaderboard import headline, table
-from .learning import learning
-from .markup import count, duration, facts, selector, swatch
-from .palette import look
-from .scores import scores
-from .svg import escape
+from .closer import closer
+from .columns import columns
+from .contents import Comparison
+from .leaderboard import table
+from .markup import count, duration, facts, swatch
+from .recommendation import recommend
+from .side_by_side import calibration, highlighted, learning, scores
+from .svg import escape, look
+
+_COMMON = (
+    ("Two kinds of uncertainty",
+     "Epistemic uncertainty is what the model does not know because it has seen too little data: "
+     "it shrinks with more data. Aleatoric uncertainty is noise in the data itself: it stays. "
+     "A useful method has high epistemic uncertainty where it is wrong."),
+    ("Is the lead real?",
+     "Each method saw the same splits into training and test rows. The number after ± is the "
+     "standard error over the splits. Differences smaller than about twice that may be luck."),
+    ("How were the rows used?",
+     "Scores are means over all splits. Pictures of single rows, calibration and confusion come "
+     "from the test rows of the first split."),
+)  # fmt: skip
+
+_REGRESSION = (
+    ("Coverage",
+     "If a method says “90 % interval”, nine true values in ten should lie inside. The coverage "
+     "picture shows this for every level. On the dashed line the intervals are right."),
+    ("Which number matters?",
+     "RMSE looks at the predicted mean only. The log-likelihood and the CRPS judge the whole "
+     "prediction: being confident and wrong costs most. For decisions under risk, trust these "
+     "more."),
+)  # fmt: skip
+
+_CLASSIFICATION = (
+    ("Reliability",
+     "Of all the rows where a method is 80 % sure, four in five should be right. On the dashed "
+     "line they are. Below it the method is overconfident."),
+    ("Which number matters?",
+     "Accuracy looks at the most probable class only. The negative log-likelihood (NLL) and the "
+     "Brier score judge the probabilities: being confident and wrong costs most."),
+)  # fmt: skip
 
 
 def _asset(name: str) -> str:
@@ -32,79 +61,58 @@ def _header(c: Comparison) -> str:
         ("Rows", f"{c.rows:,}"),
         ("Features", f"{c.features:,}"),
         ("Splits", str(c.splits)),
-        ("Methods", str(len(c.methods))),
-        ("Time", duration(c.seconds)),
+        ("Methods", str(sum(not m.baseline for m in c.methods))),
+        ("Baselines", str(sum(m.baseline for m in c.methods))),
+        ("Whole comparison", duration(c.seconds)),
     ]
     return (
         '<header><div class="top"><p class="eyebrow">bayesrule compare</p>'
         '<button type="button" id="theme" class="quiet" hidden>Dark mode</button></div>'
-        f"<h1>{escape(c.title)}</h1>"
+        f"<h1>{escape(c.title)}</h1>{_recommendation(c)}"
         f'<p class="lead">{escape(c.summary)}</p>{facts(data, "facts")}</header>'
     )
 
 
+def _recommendation(c: Comparison) -> str:
+    """What to take, in the first sentence, and how sure that is."""
+    first, *rest = recommend(c).sentences
+    more = "".join(f"<p>{escape(sentence)}</p>" for sentence in rest)
+    return (
+        '<section id="recommendation" class="card"><h2>Recommendation</h2>'
+        f'<p class="take">{escape(first)}</p>{more}</section>'
+    )
+
+
 def _legend(c: Comparison) -> str:
+    shown = highlighted(c)
     chips = "".join(
-        f'<button type="button" class="chip" aria-pressed="true" data-toggles="{i}">'
+        f'<button type="button" class="chip" aria-pressed="{str(i in shown).lower()}" '
+        f'data-toggles="{i}">'
         f"{swatch(look(i))}{escape(m.name)}</button>"
         for i, m in enumerate(c.methods)
         if m.error is None or m.predictions is not None or m.metrics
     )
     kind = "legend" if len(c.methods) <= 16 else "legend long"
     return (
-        f'<div class="{kind}" role="group" aria-label="Methods shown in the pictures">'
+        f'<div class="{kind}" role="group" aria-label="Methods that have a colour in the pictures">'
         f'<div class="chips">{chips}</div>'
         '<button type="button" class="quiet" data-all="true">All</button>'
         '<button type="button" class="quiet" data-all="false">None</button></div>'
     )
 
 
-def _figures(index: int, method: MethodResult, frames: _Frames) -> str:
-    style, p, many = look(index), method.predictions, frames.methods
-    if p is None:
-        return ""
-    cloud = uncertainty.scatter(frames.cloud, style, method.name, p, many)
-    if isinstance(p, RegressionPredictions):
-        return regression.intervals(frames.target, style, method.name, p, many) + cloud
-    return (
-        classification.reliability(style, method.name, p)
-        + classification.histogram(style, method.name, p)
-        + classification.confusion(style, method.name, p, many)
-        + cloud
+def _guide(c: Comparison) -> str:
+    """Questions a reader has, then every metric of the table in one sentence."""
+    questions = _REGRESSION if c.task == "regression" else _CLASSIFICATION
+    blocks = "".join(f"<div><h3>{q}</h3><p>{a}</p></div>" for q, a in (*questions, *_COMMON))
+    metrics = "".join(
+        f"<div><dt>{escape(m.label)}</dt><dd>{escape(m.explanation)}"
+        f"{' ' + escape(m.hint.capitalize()) + '.' if m.hint else ''}</dd></div>"
+        for m in columns(c)
+        if m.explanation
     )
-
-
-class _Frames:
-    """Axes that all methods share."""
-
-    def __init__(self, c: Comparison) -> None:
-        self.methods = sum(m.predictions is not None for m in c.methods)
-        self.cloud = uncertainty.frame(c)
-        self.target = regression.frame(c) if c.task == "regression" else (0.0, 1.0)
-
-
-def _closer(c: Comparison) -> str:
-    """One panel per method with predictions, best first, and a selector."""
-    shown = [i for i in order(c, primary(c)) if c.methods[i].predictions is not None]
-    if not shown:
-        return '<p class="muted">No method made predictions.</p>'
-    frames = _Frames(c)
-    panels = "".join(_panel(index, c.methods[index], frames) for index in shown)
-    choices = [(str(index), c.methods[index].name) for index in shown]
     return (
-        f'<div class="picker">{selector("Method", choices, "closer")}'
-        '<button type="button" class="quiet" data-step="-1" aria-label="Previous">←</button>'
-        '<button type="button" class="quiet" data-step="1" aria-label="Next">→</button></div>'
-        f'<div id="closer">{panels}</div>'
-    )
-
-
-def _panel(index: int, method: MethodResult, frames: _Frames) -> str:
-    parts = facts([(k, v) for k, v in method.parts.items() if v], "facts small")
-    return (
-        f'<div class="panel" data-panel="{index}" id="method-{index}">'
-        f'<h3 class="who">{swatch(look(index))}{escape(method.name)}</h3>{parts}'
-        f'<div class="grid">{_figures(index, method, frames)}</div></div>'
+        f'<div class="guide">{blocks}</div><h3>The metrics</h3><dl class="metrics">{metrics}</dl>'
     )
 
 
@@ -139,13 +147,13 @@ def render(c: Comparison) -> str:
     caption = f'<p class="muted">{"; ".join(p for p in parts if p)}. Click a header to sort.</p>'
     pictures = f'<div class="grid">{calibration(c)}{scores(c)}</div>'
     body = (
-        _section("leaderboard", "Leaderboard", headline(c), table(c) + caption)
+        _section("leaderboard", "Leaderboard", "", table(c) + caption)
         + f'<div class="compared">{_legend(c)}'
         + _section("quality", "Side by side", "", pictures)
         + _section("learning", "Learning", "", learning(c))
         + "</div>"
-        + _section("closer-look", "A closer look", "One method at a time.", _closer(c))
-        + _section("guide", "How to read this", "", guide(c))
+        + _section("closer-look", "A closer look", "One method at a time.", closer(c))
+        + _section("guide", "How to read this", "", _guide(c))
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -168,7 +176,8 @@ def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
         )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(render(comparison), encoding="utf-8", newline="\n")
+        # Names of files need not be text in UTF-8.
+        temporary.write_bytes(render(comparison).encode("utf-8", "backslashreplace"))
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

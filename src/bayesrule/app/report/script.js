@@ -27,16 +27,19 @@
   all("thead th", table).forEach((header) =>
     header.querySelector("button").addEventListener("click", () => sortBy(header)));
 
-  // Legend: a chip shows and hides its method in all pictures; resting on it dims the others.
+  // Legend: a chip gives its method a colour on top of the others, which stay grey behind it;
+  // resting on a chip dims all others.
   const chips = all(".chip");
   const series = (index) => all(`.compared .series[data-method="${index}"]`);
   const setShown = (chip, shown) => {
     chip.setAttribute("aria-pressed", String(shown));
-    series(chip.dataset.toggles).forEach((mark) => mark.classList.toggle("off", !shown));
+    series(chip.dataset.toggles).forEach((mark) => {
+      mark.classList.toggle("behind", !shown);
+      if (shown) mark.parentNode.append(mark);
+    });
   };
   const setHint = (chip, on) => {
-    const visible = chip.getAttribute("aria-pressed") === "true";
-    document.querySelector(".compared").classList.toggle("hint-on", on && visible);
+    document.querySelector(".compared").classList.toggle("hint-on", on);
     series(chip.dataset.toggles).forEach((mark) => mark.classList.toggle("hint", on));
   };
   chips.forEach((chip) => {

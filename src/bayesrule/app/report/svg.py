@@ -1,18 +1,52 @@
-"""A small plotting module: axes, lines, points, bands, bars and text as inline SVG."""
+"""A small plotting module: the look of each method; axes, lines, points, bars as inline SVG."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .axes import Axis
 from .contents import Floats
-from .palette import Look, Shape
 
 _TEXT = 7.7  # mean width of a character at the font size of style.css, in user units
+Shape: TypeAlias = Literal["circle", "square", "triangle", "diamond", "cross"]
+
+COLOURS = 8  # the classes c0 ... c7 of style.css, each with a light and a dark variant
+_DASHES = ("", "7 3", "2 3", "9 3 2 3")
+_SHAPES: tuple[Shape, ...] = ("circle", "square", "triangle", "diamond")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn everywhere; `behind` the others it is grey."""
+
+    index: int
+    colour: str
+    dash: str
+    shape: Shape
+    behind: bool = False
+
+    @property
+    def attributes(self) -> str:
+        """Attributes of the group that holds the method's marks."""
+        behind = " behind" if self.behind else ""
+        return f'class="series {self.colour}{behind}" data-method="{self.index}"'
+
+
+def look(index: int) -> Look:
+    """The look of the method at `index`; 32 methods differ in colour or in dash and shape.
+
+    >>> look(0).colour, look(8).colour, look(0).shape, look(8).shape
+    ('c0', 'c0', 'circle', 'square')
+    """
+    turn = (index // COLOURS) % len(_DASHES)
+    return Look(index, f"c{index % COLOURS}", _DASHES[turn], _SHAPES[turn])
 
 
 def escape(text: object) -> str:
@@ -93,12 +127,11 @@ class Plot:
         tip = f"<title>{escape(title)}</title>" if title else ""
         self._body.append(f"{mark}>{tip}</{close}>" if tip else f"{mark}/>")
 
-    def begin(self, look: Look | None = None, kind: str = "") -> None:
-        """Open a group of marks: a method's series, or a plain one of the class `kind`."""
+    @contextmanager
+    def group(self, look: Look | None = None, kind: str = "") -> Iterator[None]:
+        """The marks drawn inside are one group: a method's series, or one of the class `kind`."""
         self._body.append(f"<g {look.attributes}>" if look else f'<g class="{kind}">')
-
-    def end(self) -> None:
-        """Close the group."""
+        yield
         self._body.append("</g>")
 
     def line(
@@ -133,15 +166,10 @@ class Plot:
         tips = titles or [""] * np.size(xs)
         radii = np.broadcast_to(np.asarray(radius, dtype=np.float64), np.shape(xs))
         close = "circle" if shape == "circle" else "path"
-        self.begin(kind=kind)
-        for x, y, r, tip in zip(*self.spot(xs, ys), radii, tips, strict=True):
-            if np.isfinite(x) and np.isfinite(y):
-                self._add(marker(shape, x, y, r), tip, close)
-        self.end()
-
-    def crosses(self, xs: ArrayLike, ys: ArrayLike, titles: Sequence[str]) -> None:
-        """A cross at each point, in the colour of the text."""
-        self.points(xs, ys, titles, shape="cross", kind="cross")
+        with self.group(kind=kind):
+            for x, y, r, tip in zip(*self.spot(xs, ys), radii, tips, strict=True):
+                if np.isfinite(x) and np.isfinite(y):
+                    self._add(marker(shape, x, y, r), tip, close)
 
     def _spans(self, xs: ArrayLike, low: ArrayLike, high: ArrayLike) -> Iterator[Floats]:
         """Coordinates of x, low and high where all three are finite."""

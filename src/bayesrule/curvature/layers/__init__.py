@@ -7,19 +7,12 @@ from typing import Any
 
 from torch.nn import functional
 
-from bayesrule.curvature.layers._base import Call, Layer
-from bayesrule.curvature.layers.convolution import ConvLayer, convolution
-from bayesrule.curvature.layers.embedding import EmbeddingLayer, embedding
-from bayesrule.curvature.layers.linear import LinearLayer, linear
-from bayesrule.curvature.layers.norm import (
-    ChannelNormLayer,
-    LayerNormLayer,
-    batch_norm,
-    group_norm,
-    layer_norm,
-)
+from bayesrule.curvature.layers._base import Layer
+from bayesrule.curvature.layers.convolution import convolution
+from bayesrule.curvature.layers.linear import LinearLayer, embedding, linear
+from bayesrule.curvature.layers.norm import ChannelNormLayer, batch_norm, group_norm, layer_norm
 
-LAYERS: dict[Callable[..., Any], Callable[..., Call | None]] = {
+LAYERS: dict[Callable[..., Any], Callable[..., Layer | None]] = {
     functional.linear: linear,
     functional.conv1d: convolution,
     functional.conv2d: convolution,
@@ -30,13 +23,4 @@ LAYERS: dict[Callable[..., Any], Callable[..., Call | None]] = {
 }
 """Functions whose calls are understood; parameters used anywhere else go through vmap."""
 
-__all__ = [
-    "LAYERS",
-    "Call",
-    "ChannelNormLayer",
-    "ConvLayer",
-    "EmbeddingLayer",
-    "Layer",
-    "LinearLayer",
-    "LayerNormLayer",
-]
+__all__ = ["LAYERS", "ChannelNormLayer", "Layer", "LinearLayer"]

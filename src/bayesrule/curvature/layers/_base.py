@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,10 +17,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layer(ABC):
-    """One recorded call of a layer; `weight` and `bias` tell which parameters it had."""
+    """One recorded call of a known function, as a layer with a weight and perhaps a bias."""
 
     input: Tensor
     weight: Tensor | None
+    bias: Tensor | None
+
+    forms_rows: ClassVar[bool] = False
+    """Whether squares are had from rows, so that the rows' sum is a cheap gradient too."""
+    is_product: ClassVar[bool] = False
+    """Whether rows are sums of products of inputs and output gradients, as `products` tells."""
 
     @abstractmethod
     def weight_rows(self, g: Tensor) -> Tensor:
@@ -33,20 +40,10 @@ class Layer(ABC):
         """`Σ_n` of the squared weight gradients, (*weight.shape)."""
         return self.weight_rows(g).square().sum(0)
 
-    @property
-    def forms_rows(self) -> bool:
-        """Whether squares are had from rows, so that the rows' sum is a cheap gradient too."""
-        return False
-
     def weight_sums(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """`Σ_n` of the squared weight gradients, and of the gradients themselves."""
         rows = self.weight_rows(g)
         return rows.square().sum(0), rows.sum(0)
-
-    @property
-    def is_product(self) -> bool:
-        """Whether rows are sums of products of inputs and output gradients, as `products` tells."""
-        return False
 
     def products(self, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (m, T, in) and output gradients (V, m, T, out) of some examples at a time.
@@ -59,12 +56,3 @@ class Layer(ABC):
         """`Σ_p w_p r_vnp r_v'np` of each example for g (V, n, ...), (n, V, V)."""
         rows = torch.stack([self.weight_rows(one).flatten(start_dim=1) for one in g], dim=1)
         return (rows * weights.reshape(-1)) @ rows.mT
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a known function, seen as a layer with a weight and perhaps a bias."""
-
-    layer: Layer
-    weight: Tensor | None
-    bias: Tensor | None

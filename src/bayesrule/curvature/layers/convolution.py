@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from bayesrule.curvature.layers._base import Call, Layer
+from bayesrule.curvature.layers._base import Layer
+from bayesrule.tensors.abilities import derived
 
 # Working memory, in numbers: patches and rows of a few examples at a time stay in the cache.
 _BUDGET = 1 << 20
@@ -21,6 +22,7 @@ _BUDGET = 1 << 20
 class ConvLayer(Layer):
     """`F.conv1d` and `F.conv2d`: inputs (n, C, *), output gradients (n, O, *)."""
 
+    weight: Tensor
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -29,7 +31,6 @@ class ConvLayer(Layer):
     @property
     def kernel(self) -> tuple[int, ...]:
         """The size of the kernel."""
-        assert self.weight is not None
         return tuple(self.weight.shape[2:])
 
     def _patches(self, a: Tensor, positions: torch.Size) -> Tensor:
@@ -50,15 +51,13 @@ class ConvLayer(Layer):
         return outputs @ self._patches(a, g.shape[2:]).mT
 
     def weight_rows(self, g: Tensor) -> Tensor:
-        assert self.weight is not None
         return self._rows(self.input, g).reshape(len(g), *self.weight.shape)
 
     def bias_rows(self, g: Tensor) -> Tensor:
         return g.flatten(start_dim=2).sum(2)
 
-    @property
+    @derived
     def forms_rows(self) -> bool:
-        assert self.weight is not None
         return len(self.input) * self.weight.numel() <= _BUDGET
 
     def weight_squares(self, g: Tensor) -> Tensor:
@@ -69,7 +68,6 @@ class ConvLayer(Layer):
 
     def _sums(self, g: Tensor, *, gradient: bool) -> tuple[Tensor, Tensor]:
         """Squares and, where asked for, the rows themselves, summed over the examples."""
-        assert self.weight is not None
         if self._few_channels_many_positions(g):
             rows = self._backward_rows(g)
             total = rows.sum(0) if gradient else rows[0]
@@ -84,12 +82,11 @@ class ConvLayer(Layer):
             squares += rows.square_().sum(0)
         return squares, total
 
-    @property
+    @derived
     def is_product(self) -> bool:
         return self.groups == 1
 
     def products(self, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        assert self.weight is not None
         slopes = g.flatten(start_dim=3).mT
         largest = max(len(g) * self.weight.numel(), self.weight[0].numel() * slopes.shape[2])
         chunk = max(1, 4 * _BUDGET // largest)
@@ -98,29 +95,18 @@ class ConvLayer(Layer):
 
     def _few_channels_many_positions(self, g: Tensor) -> bool:
         """Where torch's own backward pass, example by example, beats patches (measured)."""
-        assert self.weight is not None
         small = g[0, 0].numel() >= 4 * g.shape[1] and self.weight[0, 0].numel() > 1
         return g.device.type == "cpu" and small and self.weight.shape[1] >= 8 and self.groups == 1
 
     def _backward_rows(self, g: Tensor) -> Tensor:
         """Weight gradients of all examples by vmap over torch's own backward pass."""
-        dims = len(self.kernel)
+        still = (0,) * len(self.kernel)
+        options = self.stride, self.padding, self.dilation, False, still, self.groups
+        only_weight = False, True, False
 
         def one(a: Tensor, slope: Tensor) -> Tensor:
-            gradients = torch.ops.aten.convolution_backward(
-                slope.unsqueeze(0),
-                a.unsqueeze(0),
-                self.weight,
-                None,
-                self.stride,
-                self.padding,
-                self.dilation,
-                False,
-                (0,) * dims,
-                self.groups,
-                (False, True, False),
-            )
-            return gradients[1]
+            given = slope.unsqueeze(0), a.unsqueeze(0), self.weight, None
+            return torch.ops.aten.convolution_backward(*given, *options, only_weight)[1]
 
         return vmap(one)(self.input, g)
 
@@ -134,7 +120,7 @@ def convolution(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> Call | None:
+) -> Layer | None:
     dims = weight.ndim - 2
 
     def per_axis(value: Any) -> tuple[int, ...]:
@@ -149,4 +135,4 @@ def convolution(
     if input.ndim != weight.ndim:
         return None
     geometry = per_axis(stride), per_axis(padding), per_axis(dilation)
-    return Call(ConvLayer(input.detach(), weight, *geometry, groups), weight, bias)
+    return ConvLayer(input.detach(), weight, bias, *geometry, groups)

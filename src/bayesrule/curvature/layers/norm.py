@@ -9,25 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayesrule.curvature.layers._base import Call, Layer
+from bayesrule.curvature.layers._base import Layer
 
 
 @dataclass(frozen=True)
 class LayerNormLayer(Layer):
-    """The affine part of layer norm, over the last `trailing` axes."""
+    """The affine part of layer norm, over the last axes, of this `shape`."""
 
-    normalise: Callable[[Tensor], Tensor]
-    trailing: int
-
-    def _sum_positions(self, values: Tensor) -> Tensor:
-        shape = values.shape[values.ndim - self.trailing :]
-        return values.reshape(len(values), -1, *shape).sum(1)
+    shape: list[int]
+    eps: float
 
     def weight_rows(self, g: Tensor) -> Tensor:
-        return self._sum_positions(g * self.normalise(self.input))
+        return self.bias_rows(g * functional.layer_norm(self.input, self.shape, eps=self.eps))
 
     def bias_rows(self, g: Tensor) -> Tensor:
-        return self._sum_positions(g)
+        return g.reshape(len(g), -1, *self.shape).sum(1)
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Call:
+) -> Layer:
     # What torch keeps for its own backward pass, where it does; the rest is computed on demand.
     mean, inverse = (getattr(out.grad_fn, f"_saved_result{i}", None) for i in (1, 2))
 
@@ -72,7 +68,7 @@ def batch_norm(
             return mean, inverse
         return _moments(x, [0, *range(2, x.ndim)], eps)
 
-    return Call(ChannelNormLayer(input.detach(), weight, statistics), weight, bias)
+    return ChannelNormLayer(input.detach(), weight, bias, statistics)
 
 
 def layer_norm(
@@ -82,13 +78,8 @@ def layer_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Call:
-    shape = list(normalized_shape)
-
-    def normalise(x: Tensor) -> Tensor:
-        return functional.layer_norm(x, shape, eps=eps)
-
-    return Call(LayerNormLayer(input.detach(), weight, normalise, len(shape)), weight, bias)
+) -> Layer:
+    return LayerNormLayer(input.detach(), weight, bias, list(normalized_shape), eps)
 
 
 def group_norm(
@@ -98,13 +89,13 @@ def group_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Call:
+) -> Layer:
     def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
         mean, inverse = _moments(x.reshape(len(x), num_groups, -1), [2], eps)
         each = x.shape[1] // num_groups
         return mean.repeat_interleave(each, 1), inverse.repeat_interleave(each, 1)
 
-    return Call(ChannelNormLayer(input.detach(), weight, statistics), weight, bias)
+    return ChannelNormLayer(input.detach(), weight, bias, statistics)
 
 
 def _moments(x: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bayesrule.curvature import Curvature
+from bayesrule.curvature import Wanted
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Matrix
 from bayesrule.posteriors import Point, Posterior, Pull
@@ -18,17 +18,6 @@ from bayesrule.types import Local, Params
 
 # How many weights are drawn at once, over all nets: what saves time for small ones takes memory.
 _MOST = 1 << 25
-
-
-def takes_several(expectation: Expectation, curvature: Curvature, posterior: Posterior) -> bool:
-    """Whether a curvature of a chain looks at weights alone, or what it does is a product."""
-    drawn_at_once = posterior.several_draws and expectation.plain_draws
-    return curvature.of_weights or (curvature.needs_draws and drawn_at_once)
-
-
-def most_draws(posterior: Posterior) -> int:
-    """How many draws of all nets fit into memory together."""
-    return max(1, _MOST // vectors.numel(posterior.mean))
 
 
 @dataclass(frozen=True)
@@ -75,24 +64,27 @@ class SeveralDraws(Point):
         """Sums over the draws, for what has an axis of them, as gradients by one pass have."""
         gradient, curvature = local.gradient, local.curvature
         if self.num > 1:
-            gradient = _summed(gradient, self.coordinates)
+            drawn = self.coordinates
+            gradient = {k: v.sum(1) if v.ndim == drawn[k].ndim else v for k, v in gradient.items()}
             curvature = curvature and curvature.summed_over_draws(self.coordinates)
         seen = self.parts[0].seen(gradient) if self.parts else gradient
         return replace(local, gradient=seen, curvature=curvature)
 
 
-def _summed(values: Params, drawn: Params) -> Params:
-    return {k: v.sum(1) if v.ndim == drawn[k].ndim else v for k, v in values.items()}
-
-
 def several_points(
-    expectation: Expectation, posterior: Posterior, generators: Any, most: int
+    expectation: Expectation, posterior: Posterior, generators: Any, wanted: Wanted
 ) -> Iterator[Point]:
-    """At most so many draws at a time."""
-    if posterior.several_draws and expectation.plain_draws:
+    """The points of an expectation, as many draws at a time as give what single ones give."""
+    together = wanted.structure.draws_together and wanted.curvature.draws_together
+    most = max(1, _MOST // vectors.numel(posterior.mean)) if together else 1
+    if drawn_at_once(expectation, posterior):
         for begun in range(0, expectation.num, most):
             draws = min(most, expectation.num - begun)
-            yield _drawn(posterior, generators, draws)
+            if draws == 1:
+                yield posterior.draw(generators)
+            else:
+                point = posterior.draw_several(generators, draws)
+                yield SeveralDraws(point.coordinates, draws, whole=point)
         return
     points = expectation.points(posterior, generators)
     while group := list(itertools.islice(points, most)):
@@ -100,8 +92,6 @@ def several_points(
         yield first if alone and first.plain is first.coordinates else SeveralDraws.of(group)
 
 
-def _drawn(posterior: Posterior, generators: Any, draws: int) -> Point:
-    if draws == 1:
-        return posterior.draw(generators)
-    point = posterior.draw_several(generators, draws)
-    return SeveralDraws(point.coordinates, draws, whole=point)
+def drawn_at_once(expectation: Expectation, posterior: Posterior) -> bool:
+    """Whether one call makes several draws of a belief."""
+    return posterior.several_draws and expectation.plain_draws

@@ -17,12 +17,12 @@ from torch.func import grad, vmap
 from bayesrule.curvature import Problem, Wanted
 from bayesrule.curvature._base import Innovation, innovation
 from bayesrule.execution.stacked.chain import Chain
-from bayesrule.execution.stacked.draws import most_draws, several_points, takes_several
+from bayesrule.execution.stacked.draws import drawn_at_once, several_points
 from bayesrule.execution.stacked.rows import StackedRows, StackedTable
 from bayesrule.expectations import Expectation
 from bayesrule.moments import Activations, Propagation
 from bayesrule.posteriors import Point, Posterior
-from bayesrule.tensors.network import Inputs, Network
+from bayesrule.tensors.network import Inputs
 from bayesrule.tensors.vectors import over
 from bayesrule.types import Params
 
@@ -47,12 +47,15 @@ class StackedProblem(Problem):
     def points(
         self, expectation: Expectation, posterior: Posterior, wanted: Wanted
     ) -> Iterator[tuple[Problem, Point]]:
-        if self.chain is None or not takes_several(expectation, wanted.curvature, posterior):
+        curvature = wanted.curvature
+        # It looks at weights alone, or what it does with several draws is a product.
+        several = curvature.of_weights or (
+            curvature.needs_draws and drawn_at_once(expectation, posterior)
+        )
+        if self.chain is None or not several:
             yield from super().points(expectation, posterior, wanted)
             return
-        together = wanted.structure.draws_together and wanted.curvature.draws_together
-        most = most_draws(posterior) if together else 1
-        for point in several_points(expectation, posterior, self.draws, most):
+        for point in several_points(expectation, posterior, self.draws, wanted):
             yield self.drawn(point.num_draws), point
 
     def drawn(self, draws: int) -> StackedProblem:
@@ -66,9 +69,16 @@ class StackedProblem(Problem):
         return replace(self, y=y, own=own, at_once=draws, targets=targets)
 
     def forward(self, params: Params) -> Tensor:
-        if self.chain is None:
-            return mapped(self.network, params, self.buffers, self.x)
-        return self.folded(self.chain(*self.spread(params)))
+        if self.chain is not None:
+            return self.folded(self.chain(*self.spread(params)))
+
+        def one(params: Params, buffers: Params, x: Inputs) -> tuple[Tensor, Params]:
+            after = dict(buffers)
+            return self.network(params, after, x, training=True), after
+
+        outputs, after = vmap(one, randomness="different")(params, self.buffers, self.x)
+        self.buffers.update(after)
+        return outputs
 
     def spread(self, params: Params) -> tuple[Params, Params, Any]:
         """Weights, buffers and inputs with a net for each draw."""
@@ -160,15 +170,14 @@ class StackedProblem(Problem):
     ) -> None:
         """What is wrong with the numbers of the first net whose are not finite."""
         which = int((~sound).nonzero()[0])
+
+        def one(params: Params) -> Params:
+            return {name: value[which] for name, value in params.items()}
+
         x = tuple(part[which] for part in self.x) if isinstance(self.x, tuple) else self.x[which]
-        one, spread, buffers = (
-            {name: value[which] for name, value in part.items()}
-            for part in (mean, variance, self.buffers)
-        )
+        single = one(mean), one(variance), one(self.buffers), x, self.y[which]
         try:
-            Propagation(self.network, activations).explain(
-                one, spread, buffers, x, self.y[which], training=self.training
-            )
+            Propagation(self.network, activations).explain(*single, training=self.training)
         except (ValueError, FloatingPointError) as problem:
             raise type(problem)(f"Net {which}: {problem}") from problem
 
@@ -186,18 +195,6 @@ class StackedProblem(Problem):
 
 def _beside(own: Tensor, outputs: Tensor) -> Tensor:
     return own.reshape(*own.shape, *[1] * (outputs.ndim - 2))
-
-
-def mapped(network: Network, params: Params, buffers: Params, x: Inputs) -> Tensor:
-    """The outputs of any module, mapped over the nets; `buffers` become those after the pass."""
-
-    def one(params: Params, buffers: Params, x: Inputs) -> tuple[Tensor, Params]:
-        after = dict(buffers)
-        return network(params, after, x, training=True), after
-
-    outputs, after = vmap(one, randomness="different")(params, buffers, x)
-    buffers.update(after)
-    return outputs
 
 
 class _Recording:
@@ -227,7 +224,7 @@ class _Recording:
         return self._point.seen({name: found[name] for name in self._params})
 
 
-class _MappedRecording:
+class _MappedRecording(_Recording):
     """Gradients of single examples of any module, by a pass for each of them."""
 
     def __init__(self, problem: StackedProblem, point: Point) -> None:
@@ -236,7 +233,6 @@ class _MappedRecording:
             self.outputs = problem.forward(self._params)
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[Any, Params]:
-        """Backpropagates each of `vectors` (V, num, n, *); the gradient is left to the rows."""
         network = self._problem.network
 
         def pull(params: Params, buffers: Params, x: Any, vector: Tensor) -> Tensor:
@@ -248,8 +244,3 @@ class _MappedRecording:
         each = vmap(vmap(examples, (None, None, None, 0)))
         given = self._params, self._problem.buffers, self._problem.x
         return StackedTable(each(*given, vectors.transpose(0, 1))), {}
-
-    def gradient(self, vector: Tensor) -> Params:
-        """The gradients for one vector (num, n, *) backpropagated from the outputs."""
-        found = self.backward(vector.unsqueeze(0), gradient=True)[0].completed({})
-        return self._point.seen(found)

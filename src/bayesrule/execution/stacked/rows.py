@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -90,28 +90,31 @@ class StackedRows:
     ) -> None:
         self._layers, self._inputs, self._slopes, self._own = layers, inputs, slopes, own
 
+    def _uses(self) -> Iterator[tuple[str, int, bool]]:
+        """The parameters, with the number of their layer and whether they are its bias."""
+        for i, layer in enumerate(self._layers):
+            for name, is_bias in ((layer.weight, False), (layer.bias, True)):
+                if name is not None:
+                    yield name, i, is_bias
+
     def _sums(
-        self,
-        weight: Callable[[Tensor, Tensor], Tensor],
-        bias: Callable[[Tensor, Tensor], Tensor],
+        self, weight: Callable[[Tensor, Tensor], Tensor], bias: Callable[[Tensor], Tensor]
     ) -> Params:
         """Sums over the vectors of what two functions make of a layer."""
         found: Params = {}
         for slope in self._slopes:
-            for layer, a, g in zip(self._layers, self._inputs, slope, strict=True):
-                for name, value in ((layer.weight, weight), (layer.bias, bias)):
-                    if name is not None:
-                        one = value(a, g)
-                        found[name] = found[name] + one if name in found else one
+            for name, i, is_bias in self._uses():
+                one = bias(slope[i]) if is_bias else weight(self._inputs[i], slope[i])
+                found[name] = found[name] + one if name in found else one
         return found
 
     def squares(self) -> Params:
         """`Σ_vn r²` of each net: `(g aᵀ)² = g² (a²)ᵀ`, so no row is ever formed."""
-        return self._sums(lambda a, g: g.square().mT @ a.square(), lambda a, g: g.square().sum(1))
+        return self._sums(lambda a, g: g.square().mT @ a.square(), lambda g: g.square().sum(1))
 
     def completed(self, gradient: Params) -> Params:
         """`Σ_vn r` of each net."""
-        return self._sums(lambda a, g: g.mT @ a, lambda a, g: g.sum(1))
+        return self._sums(lambda a, g: g.mT @ a, lambda g: g.sum(1))
 
     def _stacked(self, which: int) -> Tensor:
         """The gradients of a layer's outputs, (num, V, n, out)."""
@@ -121,12 +124,9 @@ class StackedRows:
     def per_example(self) -> Params:
         """The rows themselves, {name: (num, V, n, *shape)}."""
         found: Params = {}
-        for i, layer in enumerate(self._layers):
+        for name, i, is_bias in self._uses():
             g = self._stacked(i)
-            if layer.weight is not None:
-                found[layer.weight] = g.unsqueeze(-1) * self._inputs[i][:, None, :, None]
-            if layer.bias is not None:
-                found[layer.bias] = g
+            found[name] = g if is_bias else g.unsqueeze(-1) * self._inputs[i][:, None, :, None]
         return found
 
     # What structures with a block for each layer ask for.
@@ -139,13 +139,9 @@ class StackedRows:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the parameters of one net by name."""
-        found: dict[str, tuple[int, ...]] = {}
-        for layer, a, g in zip(self._layers, self._inputs, self._slopes[0], strict=True):
-            if layer.weight is not None:
-                found[layer.weight] = (g.shape[-1], a.shape[-1])
-            if layer.bias is not None:
-                found[layer.bias] = (g.shape[-1],)
-        return found
+        layers = zip(self._slopes[0], self._inputs, strict=True)
+        sizes = [(g.shape[-1], a.shape[-1]) for g, a in layers]
+        return {name: sizes[i][:1] if is_bias else sizes[i] for name, i, is_bias in self._uses()}
 
     def only(self, names: tuple[str, ...]) -> StackedRows:
         """The rows of the named parameters alone."""

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule.curvature import Streams
-from bayesrule.execution.stacked.batches import (
-    examples_with_targets,
-    filled_up,
-    first_examples,
-)
 from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
-from bayesrule.execution.stacked.states import initialised, seeds_of, single, together
 from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, copies, forked_randomness
+from bayesrule.tensors import seeds, tree
+from bayesrule.tensors.network import Inputs, Network, copies, forked_randomness
 from bayesrule.tensors.randomness import Generators
+from bayesrule.tensors.unfit import with_gradients
 from bayesrule.types import Info, State
+
+# The memory of torch's optimisers: what is one number there counts the steps, as for all nets.
+_COUNTS = "rule/optimiser/"
 
 
 class Stacked:
@@ -93,12 +93,12 @@ class Stacked:
         numbers = list(range(seeds, seeds + self.num) if isinstance(seeds, int) else seeds)
         if len(numbers) != self.num:
             raise ValueError(f"There are {self.num} nets but {len(numbers)} seeds.")
-        pairs = zip(numbers, self.num_data, strict=True)
-        return self.stack([self._first(seed, size) for seed, size in pairs])
-
-    def _first(self, seed: int, num_data: float) -> State:
-        network = initialised(self.learner.model, seed)
-        return self.learner.first_state(network, num_data / self.learner.temperature, seed)
+        states = []
+        for seed, num_data in zip(numbers, self.num_data, strict=True):
+            network = _initialised(self.learner.model, seed)
+            weight = num_data / self.learner.temperature
+            states.append(self.learner.first_state(network, weight, seed))
+        return self.stack(states)
 
     def stack(self, states: Sequence[State]) -> State:
         """One state from those of single nets that have taken the same number of steps."""
@@ -108,11 +108,17 @@ class Stacked:
                 f"A stack of {self.num} takes as many states of one step, got {len(states)} of the "
                 f"steps {steps}."
             )
-        return together(states)
+        return _together(states)
 
     def unstack(self, state: State) -> list[State]:
         """Ordinary states, one for each net, for `br.predict` and `learner.step`."""
-        return [single(state, i) for i in range(self.num)]
+
+        def single(which: int) -> State:
+            # Single numbers are counts that all nets share.
+            found = tree.map_tensors(state, lambda v: v[which].clone() if v.ndim else v.clone())
+            return replace(found, seed=int(found.seed))
+
+        return [single(which) for which in range(self.num)]
 
     def predict(self, state: State, x: Any, **options: Any) -> list[Prediction]:
         """What each net says of its own inputs x (num, n, *); `options` are those of `br.predict`.
@@ -124,6 +130,7 @@ class Stacked:
         pairs = zip(self.unstack(state), x, strict=True)
         return [predict(self.learner, *pair, **options) for pair in pairs]
 
+    @with_gradients
     def step(
         self,
         state: State,
@@ -140,7 +147,8 @@ class Stacked:
         """
         problem = self.problem(state, batch, sizes=sizes)
         new, info = self.learner.advance(state, problem, donate=donate)
-        return new, self.learner.info(info.loss, new, divergence=self.kl)
+        again = partial(self.problem, batch=batch, sizes=sizes)
+        return new, self.learner.info(info.loss, new, again, divergence=self.kl)
 
     def problem(
         self,
@@ -155,11 +163,15 @@ class Stacked:
         self.size(x, y)
         own = self.own(y, sizes)
         if own is not None:
-            x, y = filled_up(x, own), filled_up(y, own)
+            x, y = _filled_up(x, own), _filled_up(y, own)
         like = next(iter(state.posterior.mean.values()))
         seen = chain if chain is not None and chain.takes(x) else None
         if seen is None and layered(learner):
-            raise ValueError(_no_rows_of_features(x))
+            shape = tuple(x.shape) if isinstance(x, Tensor) else "several inputs"
+            raise ValueError(
+                "Nets whose covariance has two factors for each layer are stepped together with "
+                f"inputs (num, n, features), got {shape}; others are trained one by one."
+            )
         targets, draws, module = streams or self._streams(state, like.device, own, seen)
         return StackedProblem(
             learner.network,
@@ -193,7 +205,7 @@ class Stacked:
             if sizes is not None and set(sizes) != {y.shape[1]}:
                 raise ValueError("Batches of tagi are filled up with NaN targets, not by sizes.")
             return None
-        found = examples_with_targets(y) if sizes is None else first_examples(sizes, *y.shape[:2])
+        found = _examples_with_targets(y) if sizes is None else _first_examples(sizes, *y.shape[:2])
         problem = None if found is None else ragged_obstacle(self.learner)
         if problem is not None:
             raise ValueError(f"Batches that differ in size cannot be stacked, since {problem}.")
@@ -233,9 +245,73 @@ class Stacked:
         return y.shape[1]
 
 
-def _no_rows_of_features(x: Inputs) -> str:
-    shape = tuple(x.shape) if isinstance(x, Tensor) else "several inputs"
-    return (
-        "Nets whose covariance has two factors for each layer are stepped together with inputs "
-        f"(num, n, features), got {shape}; others are trained one by one."
-    )
+def _first_examples(sizes: Sequence[int], num: int, most: int) -> Tensor | None:
+    """The first examples of each net, as many as it says."""
+    given = [int(size) for size in sizes]
+    if len(given) != num or min(given) < 1 or max(given) > most:
+        raise ValueError(f"{num} nets have as many sizes from 1 to {most}, got {given}.")
+    if min(given) == most:
+        return None
+    return torch.arange(most) < torch.tensor(given).unsqueeze(1)
+
+
+def _examples_with_targets(y: Tensor) -> Tensor | None:
+    """The examples that have a target; None where all have, and where asking takes long."""
+    if not y.is_floating_point() or y.device.type != "cpu" or not y.isnan().any():
+        return None
+    found = ~y.isnan().reshape(*y.shape[:2], -1).all(2)
+    empty = (~found.any(1)).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(
+            f"Net {empty[0]} has no target in this batch: all of them are NaN. Batches of a stack "
+            "hold at least one example of each net."
+        )
+    return found
+
+
+def _filled_up(part: Any, own: Tensor) -> Any:
+    """Examples that are not a net's own become copies of its first, whatever they were."""
+    if isinstance(part, tuple):
+        return tuple(_filled_up(one, own) for one in part)
+    first = own.int().argmax(1)
+    rows = part[torch.arange(len(part), device=part.device), first].unsqueeze(1)
+    return torch.where(own.reshape(*own.shape, *[1] * (part.ndim - 2)), part, rows)
+
+
+def _together(states: Sequence[State]) -> State:
+    """One state whose tensors, and seeds, have the nets along their first axis."""
+    known = [dict(tree.leaves(state)) for state in states]
+
+    def stacked(name: str, old: Any) -> Any:
+        if name == "seed":
+            return torch.tensor([state.seed for state in states])
+        if not isinstance(old, Tensor):
+            return old
+        if name.startswith(_COUNTS) and old.ndim == 0:
+            return old.clone()
+        return torch.stack([one[name] for one in known])  # type: ignore[misc]
+
+    return tree.rebuild(states[0], stacked)
+
+
+def seeds_of(state: State) -> list[int]:
+    """The seeds of the nets."""
+    assert isinstance(state.seed, Tensor)
+    return state.seed.tolist()
+
+
+def _initialised(model: nn.Module, seed: int) -> Network:
+    """A copy of a module, initialised as its layers do it."""
+    fresh = copy.deepcopy(model)
+    device = next(fresh.parameters()).device
+    with forked_randomness(device, seed), torch.no_grad():
+        for name, module in fresh.named_modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise TypeError(
+                    f"Layer {name!r} ({type(module).__name__}) has weights but no "
+                    "reset_parameters, so it cannot be started anew. Make the nets yourself and "
+                    "stack their states: stack.stack([learner.init() for learner in learners])."
+                )
+    return Network(fresh)

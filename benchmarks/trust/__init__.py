@@ -1,0 +1,1 @@
+"""Whether defaults hold: generated data that nobody tuned on, and coverage by simulation."""

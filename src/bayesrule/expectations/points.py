@@ -1,0 +1,116 @@
+"""Where most methods look: at the mean, at draws of the weights, at the whole belief."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch import Generator
+
+from bayesrule.expectations._base import Expectation, Look
+from bayesrule.moments import Activations, MomentMatched
+from bayesrule.posteriors import Family, Point, Posterior
+from bayesrule.tensors.abilities import derived
+from bayesrule.types import Params
+
+
+@dataclass(frozen=True)
+class AtMean(Expectation):
+    """One point, the mean: the delta method, `E_q[f(θ)] ≈ f(E_q θ)`."""
+
+    random = False
+    num = 1
+    sees_spread = False
+    stack_obstacle = None
+
+    def obstacle(self, family: Family) -> str | None:
+        if not family.needs_draws:
+            return None
+        return f"{type(family).__name__}() is learned at draws of the whole belief; use Draws(1)"
+
+    def points(
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
+    ) -> Iterator[Point]:
+        yield posterior.at_mean()
+
+
+@dataclass(frozen=True)
+class Draws(Expectation):
+    """`num` draws of the weights, each shared by the batch.
+
+    Antithetic draws come in pairs `m ± δ`, which cancels all odd moments of the error.
+    """
+
+    num: int = 1
+    antithetic: bool = False
+
+    random = True
+    stack_obstacle = None
+
+    def __post_init__(self) -> None:
+        if self.num < 1:
+            raise ValueError(f"Draws takes at least one draw, got {self.num}.")
+        if self.antithetic and self.num % 2:
+            raise ValueError(f"Antithetic draws come in pairs, got an odd number: {self.num}.")
+
+    @derived
+    def plain_draws(self) -> bool:
+        """Whether draws do not come in pairs."""
+        return not self.antithetic
+
+    def obstacle(self, family: Family) -> str | None:
+        if not family.spreads:
+            return f"{type(family).__name__}() has no variance to draw from; use AtMean()"
+        if not self.antithetic or family.symmetric:
+            return None
+        return f"draws of {type(family).__name__}() have no mirror image; use Draws({self.num})"
+
+    def points(
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
+    ) -> Iterator[Point]:
+        for _ in range(self.num // 2 if self.antithetic else self.num):
+            if not self.antithetic:
+                yield posterior.draw(generator) if tracked else posterior.untracked(generator)
+                continue
+            point = posterior.draw(generator)
+            # Whoever gets a point may use it up.
+            mirrored = point.mirrored()
+            yield point
+            yield mirrored
+
+
+@dataclass(frozen=True)
+class MomentPoint(Point):
+    """The whole belief: its means are the coordinates, `variance` is that of uncertain weights."""
+
+    variance: Params
+    activations: Activations
+
+
+@dataclass(frozen=True)
+class Moments(Expectation):
+    """No points are drawn: weights, hidden units and outputs stay Gaussian (TAGI).
+
+    `activations` says how Gaussians pass scalar functions: `moments.MomentMatched()` or
+    `moments.LocallyLinear()`.
+    """
+
+    activations: Activations = field(default_factory=MomentMatched)
+    random = False
+    num = 1
+    look = Look.MOMENTS
+    asks = ("marginal",)
+
+    def obstacle(self, family: Family) -> str | None:
+        if family.independent:
+            return None
+        return (
+            "moment propagation is for independent Gaussian weights, such as MeanFieldFamily() or "
+            f"GaussianFamily(Diagonal()); it would lose what {family!r} knows of how they vary "
+            "together. Use Linearised() or Draws(num)"
+        )
+
+    def points(
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
+    ) -> Iterator[Point]:
+        yield MomentPoint(posterior.mean, posterior.uncertain_variance(), self.activations)

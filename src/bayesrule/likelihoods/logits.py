@@ -1,0 +1,149 @@
+"""Classes behind a softmax, and yes-or-no answers behind a sigmoid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bayesrule.likelihoods._base import (
+    Conditioned,
+    ElementwiseLikelihood,
+    Marginal,
+    one_vector_per_output,
+    per_example,
+)
+from bayesrule.likelihoods._classes import ClassLikelihood, choice_marginal, one_hot
+from bayesrule.likelihoods._expectations import expected_logsumexp, expected_softplus
+from bayesrule.likelihoods._spread import single_outputs, spread
+from bayesrule.likelihoods._targets import BinaryTargets, ClassTargets, match
+from bayesrule.types import Params
+
+# torch silently leaves out targets of one number; no class has this one.
+_NO_CLASS = -(1 << 62)
+
+
+def shrink(variance: Tensor) -> Tensor:
+    """`κ = 1 / √(1 + π s / 8)`: a sigmoid averaged over N(m, s) is close to that of κ m.
+
+    MacKay (1992).
+    """
+    return (1.0 + math.pi / 8.0 * variance).rsqrt()
+
+
+@dataclass(frozen=True)
+class BernoulliLikelihood(ElementwiseLikelihood):
+    """`y ~ Bernoulli(sigmoid f)`: a logit for each 0/1 target, (n,), (n, 1) or (n, D).
+
+    In `condition` a target of NaN is no answer at all.
+    """
+
+    distribution_class = BinaryTargets
+    probit_marginal = True
+    allowed = "targets that are 0 or 1"
+
+    @staticmethod
+    def is_allowed(targets: Tensor) -> Tensor:
+        return (targets == 0) | (targets == 1)
+
+    def distribution(self, outputs: Tensor, state: Params) -> BinaryTargets:
+        return BinaryTargets(outputs)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
+        answers = self._checked(outputs, targets)
+        loss = functional.binary_cross_entropy_with_logits(outputs, answers, reduction="none")
+        return -per_example(loss)
+
+    def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
+        p = outputs.sigmoid()
+        return one_vector_per_output((p * (1.0 - p)).sqrt())
+
+    def condition(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
+    ) -> Conditioned:
+        # log p(y) ≈ log sigmoid(± κ m), MacKay (1992), and its derivatives in m.
+        answers = match(mean, targets, "BernoulliLikelihood")
+        seen = ~answers.isnan()
+        answers = self._checked(mean, answers.nan_to_num(0.0))
+        kappa = shrink(variance) * seen
+        shrunk = mean * kappa
+        p = shrunk.sigmoid()
+        loss = functional.binary_cross_entropy_with_logits(shrunk, answers, reduction="none")
+        eta = -(kappa.square() * p * (1.0 - p))
+        return Conditioned(kappa * (answers - p), eta, -per_example(loss * seen))
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
+    ) -> Tensor:
+        answers = self._checked(mean, targets)
+        return per_example(answers * mean - expected_softplus(mean, variance))
+
+    def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
+        averaged = BinaryTargets(mean * shrink(variance))
+        found = spread(_no_and_yes, mean, single_outputs(mean, variance))
+        variance, information = found.within(_no_and_yes(averaged.logits).exp())
+        return choice_marginal(averaged, variance[..., 1], information)
+
+
+def _no_and_yes(logits: Tensor) -> Tensor:
+    """The log-probabilities of both answers, (..., 2)."""
+    return torch.stack([functional.logsigmoid(-logits), functional.logsigmoid(logits)], dim=-1)
+
+
+@dataclass(frozen=True)
+class CategoricalLikelihood(ClassLikelihood):
+    """`y ~ Categorical(softmax f)`: outputs (n, C) are logits, targets (n,) class numbers.
+
+    The likelihood of classes to start with; for `tagi`, HierarchicalLikelihood often learns
+    faster. In `condition` a class of -1 is no label at all; elsewhere it is refused.
+    """
+
+    probit_marginal = True
+
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        return outputs.log_softmax(-1)
+
+    def distribution(self, outputs: Tensor, state: Params) -> ClassTargets:
+        return ClassTargets(outputs)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
+        labels = self._labels(outputs, targets)
+        try:
+            loss = functional.cross_entropy(
+                outputs, labels, reduction="none", ignore_index=_NO_CLASS
+            )
+        except IndexError:
+            self.check(outputs, targets)
+            raise
+        return -loss
+
+    def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
+        # diag p − p pᵀ = Σ_c p_c (e_c − p)(e_c − p)ᵀ
+        p = outputs.softmax(-1)
+        centred = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device) - p.unsqueeze(1)
+        return (p.sqrt().unsqueeze(-1) * centred).transpose(0, 1)
+
+    def condition(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
+    ) -> Conditioned:
+        # log p(y) ≈ log softmax(κ m)_y, MacKay (1992), and its derivatives in m.
+        labels, seen = self._observed(mean, targets)
+        kappa = shrink(variance)
+        log_probs = (mean * kappa).log_softmax(-1)
+        log_prob = self._picked(log_probs, labels, mean)
+        p, kappa = log_probs.exp(), kappa * seen[:, None]
+        delta, eta = kappa * (one_hot(labels, p) - p), -(kappa.square() * p * (1.0 - p))
+        return Conditioned(delta, eta, torch.where(seen, log_prob, 0.0))
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
+    ) -> Tensor:
+        labels = self._labels(mean, targets)
+        return self._picked(mean, labels, mean) - expected_logsumexp(mean, variance)
+
+    def averaged(self, mean: Tensor, variance: Tensor) -> Tensor:
+        # E[softmax f] ≈ softmax(κ m), MacKay (1992).
+        return mean * shrink(variance)

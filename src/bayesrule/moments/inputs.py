@@ -1,0 +1,60 @@
+"""Predictions for inputs that are not known for sure: points of the inputs, moments of the weights.
+
+What an uncertain input does to the units of a layer it does to all of them together. Moment
+propagation takes units as independent, and so would lose nearly all of it in a wide layer. Here the
+network runs at points of the inputs, each of them known, and the law of total variance puts the
+outputs together: `Var f = E[Var(f | x)] + Var(E[f | x])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrule.moments.tensor import GaussianTensor, Moments
+
+_PAIRS = 256
+
+
+def points(num: int, size: int) -> Tensor:
+    """`2 num` points (2 num, size) like draws of N(0, I), always the same.
+
+    They come in pairs `± t`, so that their mean is zero, and directions are made orthogonal: for
+    size ≤ num their covariance is the identity, and what is linear in x has its exact moments.
+    """
+    if size <= num:
+        engine = torch.quasirandom.SobolEngine(size, scramble=True, seed=0)
+        even = engine.draw(num, dtype=torch.float64).clamp(1e-9, 1.0 - 1e-9)
+        rows = torch.linalg.qr(torch.special.ndtri(even))[0] * num**0.5
+    else:
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(size, num, generator=generator, dtype=torch.float64)
+        rows = torch.linalg.qr(drawn)[0].mT * size**0.5
+    return torch.cat([rows, -rows])
+
+
+def _known(inputs: Sequence[Any], num: int) -> Iterator[tuple[Any, ...]]:
+    """The inputs at each point; all examples, the first axis, take the same one."""
+    sizes = [x[:1].numel() if isinstance(x, GaussianTensor) else 0 for x in inputs]
+    stds = [x.variance.sqrt() if isinstance(x, GaussianTensor) else x for x in inputs]
+    for point in points(num, sum(sizes)):
+        offsets = zip(inputs, stds, point.split(sizes), strict=True)
+        yield tuple(
+            x.centre + std * t.to(std).reshape(std.shape[1:]) if len(t) else x
+            for x, std, t in offsets
+        )
+
+
+def over_inputs(run: Callable[[Any], GaussianTensor], x: Any, pairs: int = _PAIRS) -> Moments:
+    """Mean and variance of the outputs of `run(x)` for inputs of which some may be uncertain."""
+    inputs = x if isinstance(x, tuple) else (x,)
+    if not any(isinstance(one, GaussianTensor) for one in inputs):
+        outputs = run(x)
+        return outputs.centre, outputs.variance
+    found = (run(one if isinstance(x, tuple) else one[0]) for one in _known(inputs, pairs))
+    means, within = zip(*((f.centre, f.variance) for f in found), strict=True)
+    between, mean = torch.var_mean(torch.stack(means), 0, correction=0)
+    return mean, between + torch.stack(within).mean(0)

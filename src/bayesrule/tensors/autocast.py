@@ -1,0 +1,70 @@
+"""torch.autocast around a step or a prediction: for the module alone, not for work on a belief."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Wanted(NamedTuple):
+    """The autocast that the caller has switched on."""
+
+    device_type: str
+    dtype: torch.dtype
+    cached: bool
+
+
+_WANTED: ContextVar[Wanted | None] = ContextVar("autocast", default=None)
+
+
+@contextmanager
+def only_in_modules(device_type: str) -> Iterator[None]:
+    """Switches the caller's autocast off but for the module: a belief would be rounded by it."""
+    dtype, cached = torch.get_autocast_dtype(device_type), torch.is_autocast_cache_enabled()
+    token = _WANTED.set(Wanted(device_type, dtype, cached))
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        _WANTED.reset(token)
+
+
+def for_modules_only(method: Method) -> Method:
+    """A method of a learner, given a state, in which autocast is for the module alone."""
+
+    @functools.wraps(method)
+    def called(self: Any, state: Any, *args: Any, **options: Any) -> Any:
+        device = state.posterior.device.type
+        if not torch.is_autocast_enabled(device):
+            return method(self, state, *args, **options)
+        with only_in_modules(device):
+            return method(self, state, *args, **options)
+
+    return cast(Method, called)
+
+
+@contextmanager
+def full_precision(device_type: str) -> Iterator[None]:
+    """Without autocast, in modules too."""
+    token = _WANTED.set(None)
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        _WANTED.reset(token)
+
+
+def called(module: Any, args: tuple[Any, ...]) -> Any:
+    """What a module returns, under the autocast that the caller wanted for it."""
+    wanted = _WANTED.get()
+    if wanted is None:
+        return module(*args)
+    with torch.autocast(wanted.device_type, wanted.dtype, cache_enabled=wanted.cached):
+        return module(*args)

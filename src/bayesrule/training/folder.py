@@ -1,0 +1,211 @@
+"""A run's folder: checkpoints that a killed training goes on from, and the run that it ends in."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesrule.tensors import distributed
+from bayesrule.training import checkpoint
+from bayesrule.training.checkpoint import CheckpointError, Epoch, OtherForm, Place
+from bayesrule.training.files import Files
+from bayesrule.types import State
+
+CHECKPOINT, FINAL = "checkpoint.safetensors", "final.safetensors"
+Facts = dict[str, Any]
+
+_ANOTHER_FOLDER = "Use another folder, or resume=False to start over."
+_SAME_LEARNER = "Build the learner as it was when it was trained."
+# What the meaning of a belief depends on; all other facts are about how it was found.
+_MEANING = ("parts", "likelihood", "prior_precision", "temperature", "net")
+# Facts that are hashes, and what helps where they differ.
+_HASHES = {
+    "training inputs": "",
+    "training targets": "",
+    "training data": "",
+    "validation data": "",
+    "first weights": " A net that is made after torch.manual_seed has the same first weights.",
+}
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch so far by the validation score, larger is better."""
+
+    score: float
+    epoch: int
+    state: State
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a run has come: whole epochs, and batches of the next one with their summed loss."""
+
+    state: State
+    history: list[Epoch]
+    best: Best | None = None
+    batches: int = 0
+    total: float = 0.0
+
+
+class Folder:
+    """A run's folder: `checkpoint`, `best-EPOCH` and `final`, each ending in `.safetensors`.
+
+    `facts` are what must be the same for a run to be gone on with.
+    """
+
+    def __init__(self, out: Place, facts: Facts, seconds: float) -> None:
+        self.path, self.files = Path(out), Files(out)
+        self._facts, self._seconds = facts, seconds
+        self._written = time.monotonic()
+        self._best_written: int | None = None
+        self.files.refuse_foreign()
+
+    def read(self, template: State, other_form: OtherForm | None = None) -> Reached | None:
+        """The last checkpoint, if there is one."""
+        file = self.path / CHECKPOINT
+        if CHECKPOINT not in self.files:
+            return None
+        written = checkpoint.facts(file)
+        self.files.check(CHECKPOINT)
+        _refuse_another(file, written, self._facts, _ANOTHER_FOLDER)
+        state, _ = checkpoint.load(file, template, other_form)
+        history = _history(file, written)
+        best = _numbers(file, written, "best", ("score", "epoch"))
+        within = _numbers(file, written, "within", ("total", "batches")) or (0.0, 0)
+        kept = None if best is None else self._read_best(best, template, other_form)
+        return Reached(state, history, kept, within[1], within[0])
+
+    def _read_best(
+        self, best: tuple[float, int], template: State, other_form: OtherForm | None
+    ) -> Best:
+        score, epoch = best
+        found = checkpoint.load(self.path / _best(epoch), template, other_form)[0]
+        self.files.check(_best(epoch))
+        self._best_written = epoch
+        return Best(score, epoch, found)
+
+    def is_due(self) -> bool:
+        """Whether the last checkpoint was long enough ago."""
+        return time.monotonic() - self._written >= self._seconds
+
+    def write(self, now: Reached) -> None:
+        """Writes a checkpoint."""
+        if not distributed.is_main():
+            return
+        best, kept = now.best, None
+        if best is not None:
+            kept = {"score": best.score, "epoch": best.epoch}
+            if best.epoch != self._best_written:
+                self.files.write(_best(best.epoch), checkpoint.payload(best.state))
+        within = {"batches": now.batches, "total": now.total}
+        facts = {**self._facts, "history": now.history, "best": kept, "within": within}
+        self.files.write(CHECKPOINT, checkpoint.payload(now.state, **facts))
+        # Only now does no checkpoint need the best state of before.
+        if best is not None and best.epoch != self._best_written:
+            needed = {CHECKPOINT, FINAL, _best(best.epoch)}
+            self.files.remove(*(name for name in self.files.weights() if name not in needed))
+            self._best_written = best.epoch
+        self._written = time.monotonic()
+
+    def tidy(self, *, everything: bool) -> None:
+        """Removes what a killed run left half written, or all that a run before this one wrote."""
+        if not distributed.is_main():
+            return
+        self.files.tidy()
+        if everything:
+            # The checkpoint goes first: no file that is left must seem to be a run.
+            self.files.remove(*sorted(self.files.weights(), key=lambda name: name != CHECKPOINT))
+
+    def write_final(self, state: State, history: list[Epoch], best_epoch: int | None) -> None:
+        """Writes the state that training ended with."""
+        if distributed.is_main():
+            facts = {**self._facts, "history": history, "best_epoch": best_epoch}
+            self.files.write(FINAL, checkpoint.payload(state, **facts))
+
+
+def read_final(
+    out: Place, template: State, other_form: OtherForm | None, facts: Facts
+) -> tuple[State, list[Epoch], int | None]:
+    """The state, history and best epoch of a finished run; `facts` are those of its learner."""
+    files = Files(out)
+    file = files.folder / FINAL
+    written = checkpoint.facts(file)
+    files.check(FINAL)
+    meaning = {name: facts[name] for name in _MEANING}
+    meaning["options"] = {name: facts["options"][name] for name in ("posterior", "likelihood")}
+    _refuse_another(file, written, meaning, _SAME_LEARNER)
+    state, _ = checkpoint.load(file, template, other_form)
+    best = written.get("best_epoch")
+    if not (best is None or type(best) is int):
+        raise checkpoint.damaged(file, f"its best epoch is {best!r}")
+    return state, _history(file, written), best
+
+
+def _best(epoch: int) -> str:
+    return f"best-{epoch}.safetensors"
+
+
+def _history(file: Path, written: Facts) -> list[Epoch]:
+    """The figures of all epochs in a file."""
+    found = written.get("history", [])
+    if not isinstance(found, list):
+        raise checkpoint.damaged(file, f"its history is {str(found)[:60]!r}")
+    for epoch, figures in enumerate(found, 1):
+        if not (_is_figures(figures) and figures["epoch"] == epoch):
+            raise checkpoint.damaged(file, f"its history of epochs has {str(figures)[:60]!r}")
+    return found
+
+
+def _is_figures(found: Any) -> bool:
+    """Whether something is the figures of an epoch."""
+    if not (isinstance(found, dict) and {"epoch", "step", "loss"} <= found.keys()):
+        return False
+    return all(map(_is_number, found.values()))
+
+
+def _numbers(
+    file: Path, written: Facts, name: str, names: tuple[str, str]
+) -> tuple[float, int] | None:
+    """The two named numbers of a fact, the second a count; None where a file has none."""
+    found: Any = written.get(name)
+    if found is None:
+        return None
+    number, count = (found.get(each) if isinstance(found, dict) else None for each in names)
+    if number is None or not (_is_number(number) and type(count) is int and 0 <= count < 2**62):
+        raise checkpoint.damaged(file, f"its {name!r} is {str(found)[:60]!r}")
+    return float(number), count
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def _refuse_another(file: Path, written: Facts, mine: Facts, way_out: str) -> None:
+    """Raises where the facts of a file are those of another run."""
+    for name, there, here in _differences(written, mine):
+        if name in _HASHES:
+            raise CheckpointError(
+                f"{file} belongs to a run with other {name}. {way_out}{_HASHES[name]}"
+            )
+        raise CheckpointError(
+            f"{file} belongs to a run with {name}={str(there)[:200]}, this one has "
+            f"{name}={str(here)[:200]}. {way_out}"
+        )
+
+
+def _differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The facts of both that differ; another version may know more of them, or fewer."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        if name == "net" and there.keys() != here.keys():
+            yield "modules", sorted(there), sorted(here)
+        for key in here:
+            full = f"{name}.{key}" if name not in ("", "options") else str(key)
+            if key in there:
+                yield from _differences(there[key], here[key], full)
+    elif json.dumps(there) != json.dumps(here):
+        yield name, there, here

@@ -1,0 +1,194 @@
+"""One training: what it is given, how its epochs end, and what becomes of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from bayesrule.expectations import AtMean, Look
+from bayesrule.learner import MODULE, Learner
+from bayesrule.moments import Propagation
+from bayesrule.predicting.predict import How, as_inputs, predict
+from bayesrule.tensors import distributed, seeds, tree
+from bayesrule.tensors.network import copies, forked_randomness, num_examples
+from bayesrule.training.batches import Batches, is_pair
+from bayesrule.training.checkpoint import Epoch
+from bayesrule.training.fingerprint import digest
+from bayesrule.types import Batch, Params, State
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says why and what to try."""
+
+
+@dataclass
+class Net:
+    """A learner in training: all that a resumed run needs is in `state` and `history`.
+
+    `number` is that of its data set where there are several, and `name` how errors say so.
+    """
+
+    learner: Learner
+    batches: Batches
+    seed: int
+    validation: Any
+    number: int | None = None
+    history: list[Epoch] = field(default_factory=list)
+    first: State | None = None
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.learner.init(self.seed)
+        if self.first is not None:
+            self._begin_with(self.first)
+        self._check_size()
+        if self.validation is None:
+            return
+        if not is_pair(self.validation):
+            kind = type(self.validation).__name__
+            raise TypeError(f"{self.name}validation is a pair (x, y), got {kind}.")
+        x, y = self.validation
+        size = num_examples(x if isinstance(x, tuple) else (x,))
+        if size != len(y):
+            raise ValueError(f"{self.name}validation has {size} inputs but {len(y)} targets.")
+
+    def _begin_with(self, given: State) -> None:
+        names = [{name for name, _ in tree.leaves(one)} for one in (given, self.state)]
+        if odd := sorted(names[0] ^ names[1]):
+            whose = "it has" if odd[0] in names[0] else "it lacks"
+            raise ValueError(f"state is that of another learner: {whose} {odd[0]!r}.")
+        # A step uses up the memory of the state that it is given.
+        self.state = copied(given)
+
+    def _check_size(self) -> None:
+        sizes, num_data = self.batches.sizes(), self.learner.num_data
+        if sizes and num_data not in sizes:
+            raise ValueError(
+                f"{self.name}The learner was built with num_data={num_data}, but there are "
+                f"{sizes[0]} examples to learn from. Build it with num_data={sizes[0]}; a "
+                "temperature lets data count more or less."
+            )
+
+    def first_weights(self) -> str:
+        """A hash of what training begins with."""
+        network = self.learner.network
+        own = {"params": network.params(), "buffers": network.buffers()}
+        return digest(tree.tensors(self.first or own).values())
+
+    @property
+    def name(self) -> str:
+        return "" if self.number is None else f"Set {self.number}: "
+
+    def placed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Batches on the weights' device, floating inputs in the weights' type."""
+        device = self.state.posterior.device
+        for x, y in batches:
+            yield as_inputs(x, self.state), torch.as_tensor(y, device=device)  # type: ignore[misc]
+
+    def check(self, state: State, loss: float) -> None:
+        """Stops at the end of an epoch whose numbers have gone wrong."""
+        if problem := fault(state, [loss]):
+            what, remedy = problem
+            when = f"in epoch {len(self.history) + 1} (step {state.step})"
+            raise TrainingError(
+                f"{self.name}{what} {when}, so training stops here. {self._cause() or remedy}; "
+                "what was saved before is untouched."
+            )
+
+    def _cause(self) -> str | None:
+        """What was not finite before the first step: a number of the data, or a weight."""
+        if found := self.batches.not_finite():
+            return f"{found} (counted from 0): remove it or fill it in"
+        if found := not_finite(self.learner.network.params()):
+            return f"The module's parameter {found!r} was not finite when training began"
+        return None
+
+    def settled(self, state: State, epoch: int, most: int = 20) -> State:
+        """The state with the statistics of normalising layers as they are at its weights."""
+        batches = self.placed(self.batches.epoch(epoch, self.seed))
+        return renew_averages(self.learner, state, batches, most)
+
+    def score(self, state: State) -> float | None:
+        """The mean log-likelihood of the validation data, per example."""
+        if self.validation is None:
+            return None
+        x, y = self.validation
+        found = predict(self.learner, state, x, predictive_on_the_way(self.learner), seed=self.seed)
+        return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
+
+    def note(self, step: int, loss: float, score: float | None, begun: float) -> None:
+        """Keeps the figures of an epoch, which began at a time of `time.perf_counter`."""
+        figures: Epoch = {"epoch": len(self.history) + 1, "step": step, "loss": loss}
+        if score is not None:
+            figures["validation"] = score
+        figures["seconds"] = time.perf_counter() - begun
+        self.history.append(figures)
+
+    def finish(self, state: State) -> None:
+        """Keeps the state that training ends with."""
+        settled = self.settled(state, 0, most=100)
+        self.state = self.learner.finish(settled, self.placed(self.batches.all()))
+
+
+def fault(state: State, losses: Sequence[float]) -> tuple[str, str] | None:
+    """What is wrong with a state and its losses, and what helps; None where all is well."""
+    helps = "smaller learning_rate, standardised inputs or a larger prior_precision usually help"
+    for loss in losses:
+        if not math.isfinite(loss):
+            return f"The loss is {loss}", f"A {helps}"
+    # The last step's loss is from before its weights, which may be the first to go wrong.
+    if name := not_finite(state.posterior.mean):
+        return "The weights are not finite", f"The first is {name!r}; a {helps}"
+    scales = state.posterior.fault()
+    helps = "A smaller scale_multiplier or learning_rate, or a KL weight above zero, help"
+    return None if scales is None else (scales, helps)
+
+
+def not_finite(params: Params) -> str | None:
+    """The name of the first parameter that is not finite."""
+    if torch.stack([value.isfinite().all() for value in params.values()]).all():
+        return None
+    return next(name for name, value in params.items() if not value.isfinite().all())
+
+
+def copied(state: State) -> State:
+    """A copy of a state: its own memory goes to the next step."""
+    return tree.map_tensors(state, torch.clone)
+
+
+def predictive_on_the_way(learner: Learner) -> How | None:
+    """How to predict before training ends, while a Laplace approximation has no curvature yet."""
+    return AtMean() if learner.final_curvature is not None else None
+
+
+@torch.no_grad()
+def renew_averages(
+    learner: Learner, state: State, batches: Iterable[Batch], most: int = 20
+) -> State:
+    """The state with statistics of normalising layers that fit its weights.
+
+    Under moment propagation the running averages of training are biased in the same direction at
+    every position, which spoils predictions; a plain average over at most `most` batches is not.
+    Other learners, and modules without running averages, keep their state.
+    """
+    names = learner.network.averaged()
+    if not names or learner.expectation.look is not Look.MOMENTS:
+        return state
+    buffers = copies(state.buffers)
+    for name in names:
+        buffers[name].zero_()
+    belief = state.posterior.mean, state.posterior.variance()
+    activations = learner.expectation.activations
+    key = seeds.key(state.seed, state.step, learner.stream(MODULE))
+    network = learner.network.averaging_equally()
+    with forked_randomness(state.posterior.device, key):
+        for x, _ in itertools.islice(batches, most):
+            propagation = Propagation(network, activations, record=False)
+            propagation.forward(*belief, buffers, x, training=True)
+    return replace(state, buffers=distributed.mean_over_ranks(buffers))
