@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from curvature.brute_force import at_mean, problem_of
 from torch import Tensor, nn
 
 from bayesrule.curvature import Curvature, Here, Problem
@@ -15,7 +16,6 @@ from bayesrule.likelihoods import (
 )
 from bayesrule.matrices import Matrix, Structure
 from bayesrule.posteriors import Gaussian
-from curvature.brute_force import at_mean, problem_of
 
 EXAMPLES, OUTPUTS = 7, 3
 Net = Callable[[], tuple[nn.Module, Tensor]]

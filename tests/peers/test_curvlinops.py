@@ -33,9 +33,8 @@ KRONECKERS = {"KFACLinearOperator": Kronecker(), "EKFACLinearOperator": Kronecke
 def _theirs(operator: str, given: Problem, task: Task, **options: Any) -> Tensor:
     """One of their operators as a matrix (P, P)."""
     model = given.network.model
-    batches = [(given.x, given.y)]
-    params = list(model.parameters())
-    found = getattr(curvlinops, operator)(model, task.loss(), params, batches, **options)
+    parts = model, task.loss(), list(model.parameters()), [(given.x, given.y)]
+    found = getattr(curvlinops, operator)(*parts, check_deterministic=False, **options)
     return found @ torch.eye(found.shape[0])
 
 
