@@ -69,7 +69,7 @@ def _embedding() -> tuple[nn.Module, Tensor]:
     return model, torch.randint(6, (EXAMPLES, 3))
 
 
-# K-FAC is defined for these in the same way by everybody.
+# Linear layers and convolutions without groups: all of their parameters have Kronecker factors.
 LAYERED: dict[str, Net] = {
     "mlp": lambda: _flattened(nn.Sequential(nn.Linear(3, 5), nn.Sigmoid(), nn.Linear(5, 4)), 3),
     "shared linear": lambda: _flattened(nn.Linear(3, 5), 4, 3),

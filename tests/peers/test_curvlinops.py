@@ -35,7 +35,8 @@ def _theirs(operator: str, given: Problem, task: Task, **options: Any) -> Tensor
     model = given.network.model
     parts = model, task.loss(), list(model.parameters()), [(given.x, given.y)]
     found = getattr(curvlinops, operator)(*parts, check_deterministic=False, **options)
-    return found @ torch.eye(found.shape[0])
+    matrix: Tensor = found @ torch.eye(found.shape[0])
+    return matrix
 
 
 def _ours(given: Problem, kind: Curvature, structure: Structure) -> Tensor:

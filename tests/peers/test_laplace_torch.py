@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bayesrule as br
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Dense, Diagonal, Kronecker, Matrix, Structure
-from bayesrule.posteriors import evidence
+from bayesrule.posteriors import Gaussian, Product, evidence
 from bayesrule.predicting.predict import linearised_outputs
 from bayesrule.types import State
 from peers.cases import agree
@@ -58,7 +58,8 @@ class Pair:
 
     @property
     def precision(self) -> Matrix:
-        return self.state.posterior.precision  # type: ignore[attr-defined]
+        assert isinstance(self.state.posterior, Gaussian | Product)
+        return self.state.posterior.precision
 
     @property
     def curvature(self) -> Matrix:
@@ -68,17 +69,17 @@ class Pair:
 
 @pytest.fixture(params=LIKELIHOODS)
 def task(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 @pytest.fixture(params=STRUCTURES)
 def structure(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 @pytest.fixture(params=["all", "last_layer"])
 def weights(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 def _without_biases(model: nn.Sequential) -> nn.Sequential:
