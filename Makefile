@@ -11,12 +11,13 @@ help:  ## show this help
 
 venv: .venv/.ready  ## build .venv with the pinned versions
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml constraints.txt tests/peers/requirements.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: no '$(PYTHON)'; set PYTHON=/path/to/python3.11+" >&2; exit 1; }
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "bayesrule needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/peers/requirements.txt
 	touch $@
 
 demo: .venv/.ready  ## compare methods on a data set inside scikit-learn; table and report
