@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrule.curvature import Curvature, Here, Problem, Streams, Wanted
+from bayesrule.curvature.first_look import first_look
 from bayesrule.expectations import AtMean, Draws, Expectation
 from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
@@ -22,7 +23,7 @@ from bayesrule.tensors import distributed, seeds, vectors
 from bayesrule.tensors.autocast import for_modules_only
 from bayesrule.tensors.network import Network, check_batch, copies, forked_randomness
 from bayesrule.tensors.unfit import check_finite, check_loss, with_gradients
-from bayesrule.types import Batch, Derivatives, Info, Local, Params, State
+from bayesrule.types import Batch, Derivatives, Info, Local, Number, Params, State
 
 # Streams of randomness within one step, and how many there are for each rank.
 TARGETS, MODULE, DRAWS, _STREAMS = 0, 1, 2, 3
@@ -43,7 +44,8 @@ class Learner:
     - `num_data`: how many examples the whole data set has.
     - `prior`: what is believed before the data: `GaussianPrior(precision)`, or a posterior of
       earlier data (continual learning). `prior_precision=δ` is short for N(0, I/δ).
-    - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more.
+    - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more. None is 1, or less where
+      the family counts more weights than there are data (`Family.temperature`).
     - `final_curvature`: taken over all data once training ends, at the mean (Laplace).
     - `empirical_prior`: the final belief has the prior precision of largest evidence.
     - `predictive`: how `predict` looks at the belief where the caller does not say.
@@ -69,7 +71,7 @@ class Learner:
         rule: Rule,
         prior: Prior | Posterior | None = None,
         prior_precision: float | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         final_curvature: Curvature | None = None,
         empirical_prior: bool = False,
         predictive: object | None = None,
@@ -83,9 +85,14 @@ class Learner:
         self.curvature = _instance(curvature, Curvature, "curvature", "PerExample()")
         self.rule = _instance(rule, Rule, "rule", "Natural()")
         self.num_data = _positive(num_data, "num_data, the size of the data set,")
-        self.temperature = _positive(temperature, "temperature")
         self.prior = self._prior(prior, prior_precision)
         self.predictive = predictive or AtMean()
+        if temperature is None:
+            looks = (self.expectation, self.predictive)
+            spread = any(getattr(look, "sees_spread", True) for look in looks)
+            params = self.network.params()
+            temperature = self.family.temperature(num_data, params) if spread else 1.0
+        self.temperature = _positive(temperature, "temperature")
         self.empirical_prior, self.shared_draws = empirical_prior, shared_draws
         self.final_curvature: Curvature | None = None
         given = self.network, self.likelihood, self.family
@@ -156,7 +163,23 @@ class Learner:
         time; `info.kl` is then to be read before the next step. Inputs, targets and weights that
         are not finite are refused on a CPU, unless the caller looks at the loss (`checked=False`).
         """
+        state = self.begun(state, batch)
         return self.advance(state, self.problem(state, batch), donate=donate, checked=checked)
+
+    def begun(self, state: State, batch: Batch, weight: float | None = None) -> State:
+        """A state before the first step, whose belief now knows the size of the loss's curvature.
+
+        Where the family has no first curvature of its own, the first batch says what it is.
+        """
+        if state.step > 0 or not self.family.looks_first:
+            return state
+        problem = self.problem(state, batch)
+        with problem.module_randomness():
+            size = first_look(problem, state.posterior)
+        family, weight = self.family.looked(size), weight or self.weight
+        posterior = family.init(state.posterior.mean, weight=weight, prior=self.prior)
+        memory = self.rule.init(family, posterior, weight)
+        return dataclasses.replace(state, posterior=posterior, rule=memory)
 
     def problem(self, state: State, batch: Batch, *, streams: Streams | None = None) -> Problem:
         """A batch with the state that it is looked at from, and what each example stands for.
@@ -246,7 +269,7 @@ class Learner:
 
     def derivatives(self, local: Local, problem: Problem, step: int = 0) -> Derivatives:
         """Estimates over the whole data set from sums over a batch."""
-        loss = local.loss * (problem.scale * self.temperature)
+        loss = local.loss * (problem.scale * problem.temperature)
         sums = local.gradient, local.curvature, problem.weight, problem.count, local.average
         curvature = self.rule.curvature_at(self.curvature, step)
         return curvature.complete(Derivatives(loss, *sums), self.rule.structure(self.family))
@@ -259,11 +282,13 @@ class Learner:
         *,
         is_current: Callable[[], bool] | None = None,
         divergence: Callable[[State], Tensor] | None = None,
+        temperature: Number | None = None,
     ) -> Info:
         """What a person wants to see of a step; the KL and the ELBO are computed when first read.
 
         `again` makes the step's problem anew, from its next state; `is_current` says whether that
-        state is still that of this step; `divergence` is the KL, where it is not that of one net.
+        state is still that of this step; `divergence` and `temperature` are those of a stack of
+        nets.
         """
         tensor = state.posterior.any_tensor
         version = tensor._version
@@ -277,7 +302,8 @@ class Learner:
             return function(state)
 
         after = None if again is None else partial(now, partial(self._loss_after, again))
-        return Info(loss, self.temperature, partial(now, divergence or self.divergence), after)
+        given = self.temperature if temperature is None else temperature
+        return Info(loss, given, partial(now, divergence or self.divergence), after)
 
     def _loss_after(self, again: Callable[[State], Problem], state: State) -> Tensor:
         """`E_q[loss]` as steps estimate it; weights are drawn where these see the mean alone."""
@@ -289,7 +315,7 @@ class Learner:
             else:
                 loss = self.local(problem, state.posterior, state.step).loss
         # Nothing is summed over ranks, of which perhaps only one reads this.
-        return loss * (problem.scale * self.temperature * distributed.world_size())
+        return loss * (problem.scale * problem.temperature * distributed.world_size())
 
     def divergence(self, state: State) -> Tensor:
         """`KL(q ‖ prior)` of a state's belief, and of what the likelihood believes."""

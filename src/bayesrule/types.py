@@ -158,7 +158,7 @@ class Info:
     """
 
     loss: Tensor
-    temperature: float = 1.0
+    temperature: Number = 1.0
     divergence: Callable[[], Tensor] = field(repr=False, default=lambda: Tensor([0.0])[0])
     loss_after: Callable[[], Tensor] | None = field(repr=False, default=None)
 

@@ -56,7 +56,7 @@ class Problem:
     weight: Any = 1.0
     count: Any = 1
     num_points: int = 1
-    temperature: float = 1.0
+    temperature: Any = 1.0
     training: bool = True
     checked: bool = True
     module_randomness: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -66,6 +66,11 @@ class Problem:
     def scale(self) -> Any:
         """What one example of the batch stands for; a number, or one for each net of a stack."""
         return self.weight / (self.count * self.num_points)
+
+    @property
+    def num_data(self) -> Any:
+        """How many data there are; a number, or one for each net of a stack."""
+        return self.weight * self.temperature
 
     def points(
         self, expectation: Expectation, posterior: Posterior, wanted: Wanted
@@ -134,8 +139,12 @@ class Problem:
         return {name: value * self.scale for name, value in found.items()}
 
     def learned(self, statistics: Params) -> Params:
-        """The likelihood's own state after the batch."""
-        return self.likelihood.update(self.likelihood_state, statistics, self.weight)
+        """The likelihood's own state after the batch.
+
+        What it learns, such as the noise, counts every datum once, whatever the temperature is.
+        """
+        found = {name: value * self.temperature for name, value in statistics.items()}
+        return self.likelihood.update(self.likelihood_state, found, self.num_data)
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
         """What the batch says of weights N(mean, variance), in closed form."""

@@ -160,6 +160,7 @@ class Structure(Part, ABC):
 
     moves: bool = True  # Data change it; False where it stays as it is.
     independent: bool = False  # Matrices are diagonal: a number for each parameter or for all.
+    counts_each: bool = False  # Parameters, or layers, are determined without a look at others.
     elementwise: bool = False  # Each parameter has a number of its own, so roots can be taken.
     # It is kept by factors that are never negative, so it has no estimate by Price's theorem and
     # no differences (heavy ball).

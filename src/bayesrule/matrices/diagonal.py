@@ -128,6 +128,7 @@ class SquareMatrix(DiagonalMatrix):
 class Diagonal(Structure):
     """One precision for each weight: the mean-field Gaussian."""
 
+    counts_each = True
     independent = True
     elementwise = True
     stacks = True

@@ -138,6 +138,7 @@ class Kronecker(Structure):
     - `bases`: a corrected matrix in whose bases curvatures are taken, so that averages stay there.
     """
 
+    counts_each = True
     exact: bool = False
     corrected: bool = False
     widest: int = 8192

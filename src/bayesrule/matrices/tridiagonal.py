@@ -248,6 +248,7 @@ class BlockTridiagonal(Structure):
     - `flow`: the way of the data through them, where the module's code tells it beforehand.
     """
 
+    counts_each = True
     widest: int = 8192
     layers: tuple[Pair, ...] | None = None
     flow: Flow | None = field(default=None, repr=False, compare=False)

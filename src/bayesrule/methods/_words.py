@@ -22,7 +22,8 @@ EXPLAINED = {
     "expectation": "how the expected loss is taken: LocalDraws() and Flipout() have less noise "
     "than draws of weights, Moments() has none; None is Draws(1)",
     "gain": "the first standard deviations are gain / √fan_in; FanIn(...) tells kinds apart",
-    "initial_curvature": "curvature per example that its average starts from",
+    "initial_curvature": "curvature per example that its average starts from; None: as the first "
+    "batch says",
     "inverse_every": "every how many steps the belief follows the curvature, which is then "
     "inverted",
     "keep_gradients": "keeps the last gradients in state.rule['gradients'], for SignalToNoise",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from bayesrule.curvature import GGN, Hessian, NoCurvature, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
@@ -58,16 +59,15 @@ class OnlineOptions:
     learning_rate: Rate = 0.2
     momentum: float = 0.9
     rate: Rate = 1e-3
-    initial_curvature: float = 2.0
+    initial_curvature: float | None = None
 
     def belief(self) -> GaussianFamily:
         """Independent weights."""
         return GaussianFamily(Diagonal(), self.initial_curvature)
 
-    def rule(self, *, retract: bool = False, clip: float = math.inf) -> Natural:
-        """Natural gradients with momentum."""
-        momentum = Average(self.momentum)
-        return Natural(self.learning_rate, self.rate, momentum, retract=retract, clip=clip)
+    def rule(self, **more: Any) -> Natural:
+        """Natural gradients with momentum; `more` are further options of the rule."""
+        return Natural(self.learning_rate, self.rate, Average(self.momentum), **more)
 
 
 @method(
@@ -104,9 +104,15 @@ def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
     needs=(Need.DRAWS,),
     explained={"clip": "largest entry of the preconditioned gradient"},
 )
-def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> Parts:
-    """Improved variational online Newton: Price's curvature, kept positive by retraction."""
-    rule = options.rule(retract=True, clip=clip)
+def ivon(
+    options: OnlineOptions, *, draws: int = 1, clip: float = math.inf, kl_clip: float = 0.05
+) -> Parts:
+    """Improved variational online Newton: Price's curvature, kept positive by retraction.
+
+    Price's estimate does not grow with the errors, as squared gradients do, so that steps would
+    run away where the loss is steep; `kl_clip` keeps them from it.
+    """
+    rule = options.rule(retract=True, clip=clip, kl_clip=kl_clip)
     return Parts.at_draws(options.belief(), Draws(draws), Price(), rule)
 
 

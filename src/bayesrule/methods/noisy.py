@@ -34,7 +34,7 @@ class NoisyOptions:
     learning_rate: Rate = 0.05
     momentum: float | Average | Velocity | None = 0.9
     rate: Rate = 0.05
-    initial_curvature: float = 1.0
+    initial_curvature: float | None = None
     draws: int = 1
     curvature: Curvature | None = None
 

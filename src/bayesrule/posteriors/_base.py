@@ -195,6 +195,7 @@ class Family(Part, ABC):
     linearisable: bool = False  # A Gaussian whose precision can be multiplied with Jacobians.
     own_coordinates: bool = False  # Gradients are taken in tensors that the weights are made from.
     needs_additive: bool = False  # A gradient is divided among its parts, point by point.
+    looks_first: bool = False  # The first batch says how large the first curvature is.
     group_obstacle: str | None = None  # Why it cannot be that of one group of weights among others.
 
     @abstractmethod
@@ -206,6 +207,26 @@ class Family(Part, ABC):
         if self.structure is None:
             raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
         return self.structure.identity(coordinates, weight)
+
+    def temperature(self, num_data: float, params: Params) -> float:
+        """The temperature where nobody says.
+
+        A belief that learns the spread of each weight, or of each layer, by itself counts all P
+        weights as determined by the data, and then believes the function at N training rows to have
+        P/N times the variance of the noise on average. No exact posterior has more than the noise.
+        With P above N the temperature N/P brings it back to that; otherwise it is 1.
+        """
+        size = self.counted(params)
+        return min(1.0, num_data / size) if size else 1.0
+
+    def counted(self, params: Params) -> int:
+        """How many weights are counted as determined each by itself, whatever the others are."""
+        counts = self.structure is not None and self.structure.counts_each
+        return vectors.numel(params) if counts else 0
+
+    def looked(self, curvature: float) -> Family:
+        """The family with a first curvature of each datum, where it has none of its own."""
+        return self
 
     @abstractmethod
     def prior(self, given: object, params: Params) -> Prior:

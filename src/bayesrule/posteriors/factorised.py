@@ -266,6 +266,9 @@ class FreeScales(Family):
     def prior(self, given: object, params: Params) -> Prior:
         return gaussian_prior(given)
 
+    def counted(self, params: Params) -> int:
+        return vectors.numel(params)
+
     stack_obstacle = replay_obstacle = None
 
 

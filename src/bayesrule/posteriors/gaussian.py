@@ -212,12 +212,13 @@ class FanIn:
 class GaussianFamily(Family):
     """Gaussians of one structure; the first has precision `weight · curvature + prior_precision`.
 
-    `curvature` is what is believed of the loss of one datum before any is seen. With `spread` the
-    first belief is diagonal and has those standard deviations instead.
+    `curvature` is what is believed of the loss of one datum before any is seen; with None the first
+    batch says it (and until then it counts as 1). With `spread` the first belief is diagonal and
+    has those standard deviations instead.
     """
 
     structure: Structure = field(default_factory=Diagonal)
-    curvature: float = 1.0
+    curvature: float | None = 1.0
     spread: FanIn | None = None
 
     has_mean = True
@@ -226,7 +227,7 @@ class GaussianFamily(Family):
 
     def __post_init__(self) -> None:
         Structure.check(self.structure, "GaussianFamily")
-        if not self.curvature >= 0:
+        if self.curvature is not None and not self.curvature >= 0:
             raise ValueError(f"The initial curvature must not be negative: {self.curvature}.")
         if self.spread is not None and not self.structure.elementwise:
             raise TypeError(f"FanIn() is for Diagonal(), got {type(self.structure).__name__}().")
@@ -254,7 +255,19 @@ class GaussianFamily(Family):
         return EarlierPosterior(Gaussian(prior.earlier.mean, precision))
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
-        return self.structure.identity(coordinates, weight * self.curvature)
+        curvature = 1.0 if self.curvature is None else self.curvature
+        return self.structure.identity(coordinates, weight * curvature)
+
+    def counted(self, params: Params) -> int:
+        # A belief that is conditioned on data starts as its prior, and counts them as they come.
+        return super().counted(params) if self.spread is None else 0
+
+    @derived
+    def looks_first(self) -> bool:
+        return self.curvature is None and self.spread is None
+
+    def looked(self, curvature: float) -> GaussianFamily:
+        return replace(self, curvature=curvature) if self.looks_first else self
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Gaussian:
         mean = {name: value.detach().clone() for name, value in params.items()}

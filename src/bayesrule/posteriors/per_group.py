@@ -36,6 +36,7 @@ class PerGroup(Family):
     needs_draws = some("families", "needs_draws")
     takes_precision = some("families", "takes_precision")
     spreads = some("families", "spreads")
+    looks_first = some("families", "looks_first")
     stack_obstacle = first("families", "stack_obstacle")
     replay_obstacle = first("families", "replay_obstacle")
 
@@ -84,6 +85,14 @@ class PerGroup(Family):
 
     def for_model(self, model: nn.Module) -> PerGroup:
         parts = {pattern: family.for_model(model) for pattern, family in self.families.items()}
+        return replace(self, families=parts)
+
+    def counted(self, params: Params) -> int:
+        groups = grouped(self.families, params)
+        return sum(self.families[k].counted(pick(params, names)) for k, names in groups.items())
+
+    def looked(self, curvature: float) -> PerGroup:
+        parts = {pattern: family.looked(curvature) for pattern, family in self.families.items()}
         return replace(self, families=parts)
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Product:

@@ -131,12 +131,12 @@ def _alike(net: Net) -> tuple[Any, ...]:
     return (
         # Parts print as the calls that build them; what does not is equal to itself alone.
         *(repr(part) for part in (*parts, learner.likelihood)),
-        (learner.prior_precision, learner.temperature),
+        learner.prior_precision,
         (str(model), tuple(module.training for module in model.modules())),
         tuple((k, v.shape, v.dtype, str(v.device), v.requires_grad) for k, v in tensors),
         tuple((part.shape[1:], part.dtype) for part in (*inputs, data.y)),
         len(data),
-        None if ragged else (len(data.y), learner.num_data),
+        None if ragged else (len(data.y), learner.num_data, learner.temperature),
     )
 
 
@@ -146,7 +146,10 @@ class _Together:
     def __init__(self, nets: list[Net], bar: Progress) -> None:
         self.nets, self.bar = nets, bar
         num_data = [net.learner.num_data for net in nets]
-        self.stack = Stacked(nets[0].learner, len(nets), num_data=num_data)
+        temperatures = [net.learner.temperature for net in nets]
+        self.stack = Stacked(
+            nets[0].learner, len(nets), num_data=num_data, temperatures=temperatures
+        )
         self.state = self.stack.stack([net.state for net in nets])
         on_gpu = self.state.posterior.device.type == "cuda"
         replayed = on_gpu and replay_obstacle(self.stack.learner) is None

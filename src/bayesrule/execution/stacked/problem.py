@@ -142,18 +142,19 @@ class StackedProblem(Problem):
         if not statistics:
             # It does not depend on data, such as a schedule's, and is the same for all nets.
             first = {name: value[0] for name, value in state.items()}
-            moved = self.likelihood.update(first, {}, self.weight)
+            moved = self.likelihood.update(first, {}, self.num_data)
             return {name: value.expand(len(self.y)).clone() for name, value in moved.items()}
+        statistics = {k: v * over(self.temperature, v) for k, v in statistics.items()}
         like = next(iter(statistics.values()))
         if all(value.ndim < like.ndim for value in state.values()):
             # The first step: a single net tells what its outputs share from what each has alone.
-            each = 0 if isinstance(self.weight, Tensor) else None
-            return vmap(self.likelihood.update, (0, 0, each))(state, statistics, self.weight)
+            each = 0 if isinstance(self.num_data, Tensor) else None
+            return vmap(self.likelihood.update, (0, 0, each))(state, statistics, self.num_data)
         wide = {
             name: value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))
             for name, value in state.items()
         }
-        found = self.likelihood.update(wide, statistics, over(self.weight, like))  # type: ignore[arg-type]
+        found = self.likelihood.update(wide, statistics, over(self.num_data, like))  # type: ignore[arg-type]
         return {name: value.reshape(state[name].shape) for name, value in found.items()}
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:

@@ -56,7 +56,12 @@ class Stacked:
     """
 
     def __init__(
-        self, learner: Learner, num: int, *, num_data: Sequence[float] | None = None
+        self,
+        learner: Learner,
+        num: int,
+        *,
+        num_data: Sequence[float] | None = None,
+        temperatures: Sequence[float] | None = None,
     ) -> None:
         if not isinstance(learner, Learner):
             raise TypeError(f"A stack is made of a Learner, got {type(learner).__name__}.")
@@ -70,20 +75,28 @@ class Stacked:
         if num < 1:
             raise ValueError(f"A stack has at least one net, got {num}.")
         self.learner, self.num = learner, int(num)
-        self.num_data = self._sizes_of_data(num_data)
+        self.num_data = self._each(num_data, "num_data", learner.num_data)
+        self.temperatures = self._each(temperatures, "temperature", learner.temperature)
         self._chain = Chain.of(learner.network)
-        self._weights: Tensor | None = None
+        self._placed: dict[str, Tensor] = {}
 
-    def _sizes_of_data(self, given: Sequence[float] | None) -> list[float]:
-        each = [self.learner.num_data] * self.num if given is None else list(given)
+    def _each(self, given: Sequence[float] | None, name: str, of_learner: float) -> list[float]:
+        """A number for each net; those of the learner where none are given."""
+        each = [of_learner] * self.num if given is None else list(given)
         if len(each) != self.num or not min(each) > 0:
-            raise ValueError(f"{self.num} nets have as many positive num_data, got {each}.")
+            raise ValueError(f"{self.num} nets have as many positive {name}, got {each}.")
         problem = ragged_obstacle(self.learner)
         if len(set(each)) > 1 and problem is not None:
-            raise ValueError(f"All nets need the same num_data, since {problem}; got {each}.")
-        if not self.learner.curvature.whole_data and each[0] != self.learner.num_data:
-            raise ValueError(f"The learner has num_data={self.learner.num_data}, got {each[0]}.")
+            raise ValueError(f"All nets need the same {name}, since {problem}; got {each}.")
+        if not self.learner.curvature.whole_data and each[0] != of_learner:
+            raise ValueError(f"The learner has {name}={of_learner}, got {each[0]}.")
         return each
+
+    @property
+    def weights(self) -> list[float]:
+        """`num_data / temperature` of each net."""
+        pairs = zip(self.num_data, self.temperatures, strict=True)
+        return [num_data / temperature for num_data, temperature in pairs]
 
     def init(self, seeds: int | Sequence[int] = 0) -> State:
         """The first state; each net is initialised anew by its module's own way under its seed.
@@ -94,9 +107,8 @@ class Stacked:
         if len(numbers) != self.num:
             raise ValueError(f"There are {self.num} nets but {len(numbers)} seeds.")
         states = []
-        for seed, num_data in zip(numbers, self.num_data, strict=True):
+        for seed, weight in zip(numbers, self.weights, strict=True):
             network = _initialised(self.learner.model, seed)
-            weight = num_data / self.learner.temperature
             states.append(self.learner.first_state(network, weight, seed))
         return self.stack(states)
 
@@ -145,10 +157,27 @@ class Stacked:
         up, whatever it is. With `donate` the caller gives the old state up and its memory is used
         again.
         """
+        state = self.begun(state, batch, sizes)
         problem = self.problem(state, batch, sizes=sizes)
         new, info = self.learner.advance(state, problem, donate=donate)
         again = partial(self.problem, batch=batch, sizes=sizes)
-        return new, self.learner.info(info.loss, new, again, divergence=self.kl)
+        temperature = problem.temperature
+        return new, self.learner.info(
+            info.loss, new, again, divergence=self.kl, temperature=temperature
+        )
+
+    def begun(self, state: State, batch: Any, sizes: Sequence[int] | None = None) -> State:
+        """As `Learner.begun`, for each net by its own examples."""
+        if state.step > 0 or not self.learner.family.looks_first:
+            return state
+        (x, y), own = batch, self.own(batch[1], sizes)
+
+        def single(which: int, one: State) -> State:
+            rows = slice(None) if own is None else own[which]
+            inputs = tuple(v[which][rows] for v in x) if isinstance(x, tuple) else x[which][rows]
+            return self.learner.begun(one, (inputs, y[which][rows]), self.weights[which])
+
+        return self.stack([single(*one) for one in enumerate(self.unstack(state))])
 
     def problem(
         self,
@@ -182,22 +211,22 @@ class Stacked:
             y,
             targets,
             draws,
-            weight=self._weight(like),
+            weight=self._number("weight", self.weights, like),
             count=y.shape[1] if own is None else own.sum(1).to(like.dtype),
             num_points=learner.expectation.num,
-            temperature=learner.temperature,
+            temperature=self._number("temperature", self.temperatures, like),
             module_randomness=module,
             own=own,
             chain=seen,
         )
 
-    def _weight(self, like: Tensor) -> float | Tensor:
-        """`num_data / temperature`: a number, or one for each net, (num,)."""
-        if len(set(self.num_data)) == 1:
-            return self.num_data[0] / self.learner.temperature
-        if self._weights is None or self._weights.device != like.device:
-            self._weights = like.new_tensor(self.num_data) / self.learner.temperature
-        return self._weights
+    def _number(self, name: str, each: list[float], like: Tensor) -> float | Tensor:
+        """A number where it is that of all nets, else one for each net, (num,)."""
+        if len(set(each)) == 1:
+            return each[0]
+        if name not in self._placed or self._placed[name].device != like.device:
+            self._placed[name] = like.new_tensor(each)
+        return self._placed[name]
 
     def own(self, y: Tensor, sizes: Sequence[int] | None) -> Tensor | None:
         """The examples (num, n) that are each net's own; None where all are."""
