@@ -10,6 +10,7 @@ from bayesrule.app import cli
 from benchmarks.commands import (
     active,
     adversarial,
+    defaults,
     devices,
     folders,
     heteroscedastic,
@@ -40,10 +41,11 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
+    *(defaults.add_families, defaults.add_uci),
     *(images.add, images.add_text, adversarial.add),
     *(devices.add, folders.add, table.add, tables.add),
 )
-"""What adds the grammar of each benchmark: speed, regression, images, files and docs."""
+"""What adds the grammar of each: speed, regression, defaults, images, files and docs."""
 
 
 def parser() -> argparse.ArgumentParser:
