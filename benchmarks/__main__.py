@@ -10,6 +10,7 @@ from bayesrule.app import cli
 from benchmarks.commands import (
     active,
     adversarial,
+    coverage,
     defaults,
     devices,
     folders,
@@ -41,7 +42,7 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
-    *(defaults.add_families, defaults.add_uci),
+    *(defaults.add_families, defaults.add_uci, coverage.add),
     *(images.add, images.add_text, adversarial.add),
     *(devices.add, folders.add, table.add, tables.add),
 )
