@@ -19,6 +19,7 @@ from benchmarks.commands import (
     images,
     linearised,
     many,
+    resnet,
     speed,
     table,
     tables,
@@ -43,7 +44,7 @@ COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
-    *(images.add, images.add_text, adversarial.add),
+    *(images.add, images.add_text, adversarial.add, resnet.add),
     *(devices.add, folders.add, table.add, tables.add),
 )
 """What adds the grammar of each: speed, regression, defaults, images, files and docs."""

@@ -19,10 +19,11 @@ from torch import Generator, Tensor, nn
 import bayesrule as br
 from bayesrule.hmc.nuts import Samples
 from bayesrule.learner import Learner
-from bayesrule.methods import METHODS, Need, find, record
+from bayesrule.methods import Need
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.train import Run
 from benchmarks.defaults.rows import Row, Rows
+from benchmarks.defaults.variants import VARIANTS, Variant
 
 TRAIN, TEST = 50, 100
 LEVELS = (0.5, 0.9, 0.95)
@@ -74,33 +75,11 @@ def simulated(seed: int, noise: float) -> Simulated:
     return Simulated(data, {name: (at, targets(at), truth(at)) for name, at in places.items()})
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A method with options; `steps` are instead of the default number of epochs."""
-
-    method: str
-    options: Callable[[], dict[str, Any]] = dict
-    steps: int | None = None
-
-    def learner(self, noise: float, x: Tensor, y: Tensor) -> Learner:
-        """The learner of a data set, from torch's own first weights."""
-        likelihood = br.GaussianLikelihood(noise=noise)
-        return find(self.method)(net(), likelihood, num_data=len(y), **self.options())
-
-    def training(self, epochs: int | None) -> dict[str, Any]:
-        """What `fit_many` is told: nothing, so that it follows its own defaults, if it can be."""
-        if self.steps is not None:
-            epochs = self.steps // math.ceil(TRAIN / 32)
-            return {"epochs": epochs, "batch_size": 32}
-        return {} if epochs is None else {"epochs": epochs}
-
-
+REFERENCE = "map-5000"
 _UNFIT = {Need.LINEAR_MODEL, Need.SCALED_LAYERS}
 ENTRIES = {
-    **{name: Entry(name) for name in METHODS if _UNFIT.isdisjoint(record(name).needs)},
-    "laplace-kronecker": Entry("laplace", lambda: {"structure": br.Kronecker()}),
-    "laplace-full": Entry("laplace", lambda: {"structure": br.Dense()}),
-    "map-5000": Entry("map", steps=REFERENCE_STEPS),
+    **{name: one for name, one in VARIANTS.items() if _UNFIT.isdisjoint(one.needs)},
+    REFERENCE: VARIANTS["map"],
 }
 """What can be asked for; `map-5000` is how near the mean can come."""
 HMC = "hmc"
@@ -119,8 +98,9 @@ def row(method: str, plan: Plan) -> Row:
     sets, begun = [simulated(seed, plan.noise) for seed in seeds], time.perf_counter()
     if method == HMC:
         return {**_sampled(sets, plan), "seconds": time.perf_counter() - begun}
-    entry = ENTRIES[method]
-    runs = trained(entry, [one.data for one in sets], list(seeds), plan)
+    build = partial(_learner, ENTRIES[method], plan.noise)
+    options = training(method, plan.epochs)
+    runs = trained(build, [one.data for one in sets], list(seeds), **options)
     seconds = time.perf_counter() - begun
     pairs = [(run, one) for run, one in zip(runs, sets, strict=True) if run is not None]
     each = [_by_part(run.predict, one) for run, one in pairs]
@@ -130,22 +110,40 @@ def row(method: str, plan: Plan) -> Row:
 
 
 def trained(
-    entry: Entry, data: Sequence[tuple[Tensor, Tensor]], seeds: list[int], plan: Plan
+    build: Callable[[Tensor, Tensor], Learner],
+    data: Sequence[tuple[Tensor, Tensor]],
+    seeds: list[int],
+    **options: Any,
 ) -> list[Run | None]:
     """A run for each set, None where training ends in an error.
 
     They train together. One that fails stops all, so those beside it are trained again, by halves.
     """
-    build = partial(entry.learner, plan.noise)
     try:
-        options = entry.training(plan.epochs)
         return list(br.fit_many(build, data, seeds=seeds, progress=False, **options))
     except Exception:
         if len(data) == 1:
             return [None]
     middle = len(data) // 2
     parts = (slice(middle), slice(middle, None))
-    return [run for part in parts for run in trained(entry, data[part], seeds[part], plan)]
+    return [run for p in parts for run in trained(build, data[p], seeds[p], **options)]
+
+
+def _learner(variant: Variant, noise: float, x: Tensor, y: Tensor) -> Learner:
+    """The learner of a data set, from torch's own first weights."""
+    return variant.learner(net(), br.GaussianLikelihood(noise=noise), len(y))
+
+
+def training(method: str, epochs: int | None) -> dict[str, Any]:
+    """What `fit_many` is told: nothing where it can follow its own defaults.
+
+    >>> training("vogn", None), training("vogn", 7)
+    ({}, {'epochs': 7})
+    """
+    if method == REFERENCE:
+        batch = 32
+        return {"epochs": REFERENCE_STEPS // math.ceil(TRAIN / batch), "batch_size": batch}
+    return {} if epochs is None else {"epochs": epochs}
 
 
 def _by_part(predict: Callable[[Tensor], Prediction], one: Simulated) -> dict[str, Figures]:

@@ -10,8 +10,9 @@ import torch
 from calling import bench, only_line
 from torch import Tensor
 
+import bayesrule as br
 from benchmarks.defaults import coverage
-from benchmarks.defaults.coverage import ENTRIES, Entry, Plan, evenness, simulated
+from benchmarks.defaults.coverage import evenness, simulated
 
 
 def test_rows_are_kept_with_their_figures(tmp_path: Path) -> None:
@@ -40,24 +41,20 @@ def test_inputs_are_inside_and_outside_and_targets_are_as_noisy_as_is_said() -> 
 
 
 def test_default_epochs_are_left_to_fit_and_the_reference_has_its_own() -> None:
-    assert ENTRIES["vogn"].training(None) == {}
-    assert ENTRIES["vogn"].training(7) == {"epochs": 7}
-    assert ENTRIES["map-5000"].training(7)["epochs"] == 2500
+    assert coverage.training("vogn", None) == {}
+    assert coverage.training("vogn", 7) == {"epochs": 7}
+    assert coverage.training("map-5000", 7)["epochs"] == 2500
 
 
 def test_a_set_that_fails_is_counted_and_the_others_are_trained() -> None:
-    def options() -> dict[str, float]:
-        return {"prior_precision": 1.0}
+    sets = [simulated(seed, 0.1).data for seed in range(3)]
 
-    class Picky(Entry):
-        def learner(self, noise: float, x: Tensor, y: Tensor) -> coverage.Learner:
-            if float(y[0]) == float(sets[1].data[1][0]):
-                raise ValueError("not this one")
-            return super().learner(noise, x, y)
+    def build(x: Tensor, y: Tensor) -> br.Learner:
+        if y is sets[1][1]:
+            raise ValueError("not this one")
+        return br.map(coverage.net(), br.GaussianLikelihood(noise=0.1), num_data=len(y))
 
-    sets = [simulated(seed, 0.1) for seed in range(3)]
-    data = [one.data for one in sets]
-    runs = coverage.trained(Picky("map", options), data, [0, 1, 2], Plan(epochs=1))
+    runs = coverage.trained(build, sets, [0, 1, 2], epochs=1)
     assert [run is None for run in runs] == [False, True, False]
 
 
