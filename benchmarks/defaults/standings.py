@@ -11,6 +11,7 @@ from benchmarks.defaults.rows import Row
 from benchmarks.regression.ranks import places
 
 REFERENCE = "map"
+MARGIN = 0.05  # in nats: more than a constant differs from another one by its noise
 Scores = dict[int, float]
 
 
@@ -60,10 +61,15 @@ def _over_sets(
         "as_good": sum(statistics.mean(gain) >= 0.0 for gain in compared),
         "as_good_within_error": sum(within_error(gain) for gain in compared),
         "failed": len(own) - len(good),
-        "worse_than_constant": sum(row["log_likelihood"] < row["constant"] for row in good),
+        "worse_than_constant": sum(_worse(row) for row in good),
         "mean_rank": statistics.mean(place[method] for place in ranks if method in place),
         "seconds": statistics.mean([row["seconds"] for row in good] or [math.nan]),
     }
+
+
+def _worse(row: Row) -> bool:
+    """Whether a prediction that does not look at the inputs would have been better."""
+    return bool(row["log_likelihood"] < row["constant"] - MARGIN)
 
 
 def _gains(rows: Sequence[Row], name: str, method: str) -> list[float]:

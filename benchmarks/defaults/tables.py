@@ -147,7 +147,10 @@ def row(source: str, set: str, part: int, method: str) -> Row:
     if not math.isfinite(scores["log_likelihood"]):
         return {"failed": f"its log-likelihood is {scores['log_likelihood']}"}
     known, new = (encoder.targets(sheet.table.rows(rows)) for rows in (train, test))
-    return {**scores, "constant": _constant(known, new), "seconds": found["seconds"]}
+    figures = {"constant": _constant(known, new), "seconds": found["seconds"]}
+    if outcome.curve is not None:
+        figures["epochs"] = float(outcome.curve.epochs[-1])
+    return {**scores, **figures}
 
 
 def _recipe(method: str, task: str, seed: int) -> Recipe | baselines.Baseline:
