@@ -10,6 +10,8 @@ from bayesrule.app import cli
 from benchmarks.commands import (
     active,
     adversarial,
+    coverage,
+    defaults,
     devices,
     folders,
     heteroscedastic,
@@ -17,6 +19,7 @@ from benchmarks.commands import (
     images,
     linearised,
     many,
+    resnet,
     speed,
     table,
     tables,
@@ -40,10 +43,11 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
-    *(images.add, images.add_text, adversarial.add),
+    *(defaults.add_families, defaults.add_uci, coverage.add),
+    *(images.add, images.add_text, adversarial.add, resnet.add),
     *(devices.add, folders.add, table.add, tables.add),
 )
-"""What adds the grammar of each benchmark: speed, regression, images, files and docs."""
+"""What adds the grammar of each: speed, regression, defaults, images, files and docs."""
 
 
 def parser() -> argparse.ArgumentParser:

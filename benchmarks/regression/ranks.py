@@ -45,12 +45,12 @@ def ranks(rows: Sequence[Row], entry: str, two_layers: bool = False) -> dict[str
         | {who: each["log_likelihood"][0] for who, each in PUBLISHED[two_layers][name].items()}
         for name, row in own.items()
     ]
-    places = [_places(one) for one in figures]
-    names = [who for who in (places[0] if places else ()) if all(who in one for one in places)]
-    return {who: statistics.mean(one[who] for one in places) for who in names}
+    by_set = [places(one) for one in figures]
+    names = [who for who in (by_set[0] if by_set else ()) if all(who in one for one in by_set)]
+    return {who: statistics.mean(one[who] for one in by_set) for who in names}
 
 
-def _places(values: Mapping[str, float]) -> dict[str, float]:
+def places(values: Mapping[str, float]) -> dict[str, float]:
     """The rank of each value, the largest first; what is no number comes last."""
     known = {who: -math.inf if v != v else v for who, v in values.items()}
     return {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import methods, readme
-from benchmarks.tables.natural_gradient import PAGE
+from benchmarks.tables import defaults, methods, natural_gradient, readme
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,9 +42,12 @@ def with_readme_tables(text: str) -> str:
     return text
 
 
-def with_page_tables(text: str) -> str:
-    """The page of natural gradients with its tables made anew from the results."""
-    for marker, (names, table) in PAGE.items():
+Page = Mapping[str, tuple[list[str], Callable[..., str]]]
+
+
+def with_page_tables(text: str, page: Page = natural_gradient.PAGE) -> str:
+    """A page with its tables made anew from those results that there are."""
+    for marker, (names, table) in page.items():
         if found := _results([name for name in names if (readme.RESULTS / name).is_file()]):
             text = replace_between(text, marker, table(*found))
     return text
@@ -60,10 +64,11 @@ def _results(names: list[str]) -> list[dict[str, Any]]:
     return [json.loads((readme.RESULTS / name).read_text()) for name in names]
 
 
-DOCUMENTS = {
+DOCUMENTS: dict[str, Callable[[str], str]] = {
     "README.md": with_readme_tables,
     "docs/methods.md": with_method_tables,
     "docs/natural-gradient.md": with_page_tables,
+    "docs/defaults.md": partial(with_page_tables, page=defaults.PAGE),
 }
 """Which documents have tables, and what writes those."""
 

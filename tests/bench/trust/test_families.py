@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.trust.families import FAMILIES
+from benchmarks.trust.families import FAMILIES, TEST_ROWS
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -14,6 +14,7 @@ def test_the_same_seed_makes_the_same_table_and_another_seed_another(name: str) 
     assert not np.array_equal(one.y, other.y)
     assert np.isfinite(one.x).all()
     assert np.isfinite(one.y).all()
+    assert len(one.x) == len(one.y) == one.train + TEST_ROWS
 
 
 def test_heavy_tails_reach_far_and_collinear_columns_have_few_directions() -> None:

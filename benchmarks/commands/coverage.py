@@ -1,0 +1,98 @@
+"""`python -m benchmarks coverage`: are beliefs at their defaults as sure as they may be?"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from bayesrule.app.commands import faults, options, text
+from bayesrule.app.data.errors import listing, nearest
+from benchmarks.commands.defaults import add_keeping, grown
+from benchmarks.commands.kept import printed
+from benchmarks.defaults import coverage
+from benchmarks.defaults.coverage import ENTRIES, HMC, Plan
+
+
+def add(kinds: Any) -> None:
+    """The grammar of the command."""
+    parser = options.add_command(
+        kinds,
+        "coverage",
+        help="intervals of methods at their defaults on data simulated from the prior",
+        description="Draws nets 1-20-1 with weights from N(0, 1), makes 50 points of each with "
+        f"known noise and inputs in [-{coverage.RANGE:g}, {coverage.RANGE:g}], and learns from "
+        "them with the true noise at defaults. Shown are the shares of new targets in intervals "
+        "of 50, 90 and 95 %, of values of the function in those of 90 % (f90), the RMSE of the "
+        "mean and the epistemic deviation, inside of the range and outside (up to "
+        f"{coverage.OUTSIDE:g}). map-5000 is map with 5,000 steps, for its RMSE. --hmc adds NUTS, "
+        "which takes minutes for each set, and whether the truth is ranked evenly among its "
+        "draws. With --out, each row is kept when it is done.",
+        examples="""
+            python -m benchmarks coverage --sets 20 --methods map,vogn,laplace
+            python -m benchmarks coverage --out coverage.json --jobs 2
+            python -m benchmarks coverage --methods map --hmc --sets 24
+        """,
+    )
+    parser.add_argument(
+        "--methods", type=options.names, default=list(ENTRIES), metavar="A,B",
+        help=f"(default: all, {','.join(ENTRIES)})",
+    )  # fmt: skip
+    parser.add_argument("--hmc", action="store_true", help="NUTS, too, as a reference")
+    parser.add_argument(
+        "--sets", type=options.whole(), default=Plan.sets, metavar="N",
+        help=f"how many data sets (default: {Plan.sets})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--noise", type=options.positive, default=Plan.noise, metavar="S",
+        help=f"the deviation of the noise (default: {Plan.noise:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--epochs", type=options.whole(), metavar="N", help="default: those of fit itself"
+    )
+    options.add_seed(parser, "of the first data set (default: 0)")
+    add_keeping(parser)
+    parser.set_defaults(run=run, interrupted="Rows that were done are in --out, if it was given.")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains on the simulated sets and prints a row for each method."""
+    for name in args.methods:
+        if name not in ENTRIES:
+            raise faults.CallError(
+                f"No method '{name}'.{nearest(name, ENTRIES)} There are {listing(ENTRIES)}."
+            )
+    names = [*args.methods, *[HMC] * args.hmc]
+    rows = coverage.coverage(names, Plan(args.sets, args.noise, args.epochs, args.seed))
+    found = grown(args, rows, args.jobs)
+    if not printed(args, found):
+        _show(found)
+    return 0
+
+
+def _show(found: dict[str, Any]) -> None:
+    head = ["method", "epochs", "inside", "f90", "RMSE", "worst", "deviation"]
+    head += ["outside", "f90", "RMSE", "deviation", "diverged", "seconds"]
+    print(text.table(head, [_cells(row) for row in found["results"] if "failed" not in row]))
+    for row in found["results"]:
+        if "failed" in row:
+            print(f"({row['method']}: {row['failed']})")
+        if "ranks_p_value" in row:
+            p, many = row["ranks_p_value"], row["divergences"]
+            print(f"NUTS: {many} divergences; ranks of the truth are even with p = {p:.2g}")
+    print(f"\n{found['plan']['sets']} data sets; {found['machine']}")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    inside, outside = row["inside"], row["outside"]
+    epochs = text.figure(row["epochs"]) if "epochs" in row else "–"
+    return [
+        *(row["method"], epochs, _levels(inside), f"{100 * inside['f90']:.0f}"),
+        *(text.figure(inside[name]) for name in ("rmse", "worst_rmse", "epistemic")),
+        *(_levels(outside), f"{100 * outside['f90']:.0f}"),
+        *(text.figure(outside[name]) for name in ("rmse", "epistemic")),
+        *(str(row.get("diverged", 0)), text.figure(row["seconds"])),
+    ]
+
+
+def _levels(part: dict[str, float]) -> str:
+    return "/".join(f"{100 * part[name]:.0f}" for name in ("50", "90", "95"))
