@@ -30,6 +30,8 @@ Step = Callable[..., tuple[State, Info]]
 
 # A training that diverges goes on with this share of its learning rate, so often at the most.
 _SLOWER, _MOST_TIMES = 0.25, 3
+# As long as it has taken no more steps than this, it begins again.
+_EARLY = 500
 
 
 class TrainingWarning(UserWarning):
@@ -163,8 +165,9 @@ class Loop:
                 self._stop()
         loss = float(self.total) / max(self.batches, 1) / net.learner.num_data
         if trouble := net.trouble(net.state, loss):
-            bar.advance(-self.batches)
+            before = self.done
             self._go_back(trouble)
+            bar.advance(self.done - before)
             return
         self.batches, self.total = 0, torch.zeros(())
         settled = net.settled(net.state, epoch)
@@ -181,16 +184,26 @@ class Loop:
         return copied(self.net.state) if self.net.has_rate else None
 
     def _go_back(self, trouble: Trouble) -> None:
-        """Goes back to the end of the last good epoch, and on from there in smaller steps."""
+        """Goes back to the end of the last good epoch, and on from there in smaller steps.
+
+        Early in training, and where this was not enough, it goes back to the beginning: weights may
+        have gone wrong before the loss did.
+        """
         net, epochs = self.net, len(self.net.history)
         if self.slower == _MOST_TIMES or not net.can_recover():
             net.refuse(trouble, net.state.step, self.slower)
         assert self.good is not None
+        again = self.slower > 0 or epochs < 2 or self.done <= _EARLY
         self.slower += 1
-        net.state, self.batches, self.total = copied(self.good), 0, torch.zeros(())
+        self.batches, self.total = 0, torch.zeros(())
+        if again:
+            net.restart()
+            self.best, self._settling = None, Settling(len(net.batches))
+        else:
+            net.state = copied(self.good)
         rule: Any = self._bound().rule
         rate = as_schedule(rule.learning_rate)(net.state.step)
-        whence = f"goes on from epoch {epochs}" if epochs else "begins again"
+        whence = "begins again" if again else f"goes on from epoch {epochs}"
         if distributed.is_main():
             warnings.warn(
                 f"{net.name}Training diverged in epoch {epochs + 1}: {trouble.in_a_sentence}. It "

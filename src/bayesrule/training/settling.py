@@ -14,7 +14,7 @@ from bayesrule.training.checkpoint import Epoch
 LEAST_STEPS, LEAST_EPOCHS = 500, 12
 MOST_STEPS, MOST_EPOCHS = 20_000, 20
 # Of nats for each example, or of all that was gained so far where that is less.
-_SMALL_SHARE = 0.01
+_SMALL_SHARE = 0.03
 
 
 class Fall(NamedTuple):
@@ -68,8 +68,8 @@ class Settling:
 def has_settled(losses: Sequence[float]) -> bool:
     """Whether the last third of the epochs gained little over the third before.
 
-    Little is less than the standard error of the gain, less than 0.01 nats for each example, or
-    less than a hundredth of the whole gain.
+    Little is less than the standard error of the gain, less than 0.03 nats for each example, or
+    less than that share of the whole gain.
 
     >>> has_settled([3.0, 2.0, 1.0, 0.5, 0.2, 0.1]), has_settled([3.0, 1.0, 0.1, 0.1, 0.1, 0.1])
     (False, True)
