@@ -42,7 +42,7 @@ def test_of_a_large_loss_a_small_share_is_still_much() -> None:
     """A first loss of a thousand nats is no reason to stop while there are nats to gain."""
     late = [1000.0, *(4.0 - 0.1 * k for k in range(29))]
     assert not has_settled(late)
-    # A hundredth of a nat is little, and so is a small share of a small gain.
+    # Hundredths of a nat are little, and so is a small share of a small gain.
     assert has_settled([1000.0, *(4.0 - 1e-4 * k for k in range(29))])
     assert not has_settled([0.02, *(0.01 - 1e-4 * k for k in range(29))])
 

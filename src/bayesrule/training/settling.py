@@ -47,7 +47,7 @@ class Settling:
 
     >>> history = [{"loss": 1.0 / (1 + k)} for k in range(100)]
     >>> Settling(steps=50).epoch(history[:12]), Settling(steps=50).epoch(history)
-    (None, 88)
+    (None, 28)
     """
 
     def __init__(self, steps: int) -> None:
@@ -68,7 +68,7 @@ class Settling:
 def has_settled(losses: Sequence[float]) -> bool:
     """Whether the last third of the epochs gained little over the third before.
 
-    Little is less than the standard error of the gain, less than 0.03 nats for each example, or
+    Little is no more than the standard error of the gain, less than 0.03 nats for each example, or
     less than that share of the whole gain.
 
     >>> has_settled([3.0, 2.0, 1.0, 0.5, 0.2, 0.1]), has_settled([3.0, 1.0, 0.1, 0.1, 0.1, 0.1])
