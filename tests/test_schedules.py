@@ -12,11 +12,15 @@ from bayesrule import schedules
 from bayesrule.schedules import (
     Schedule,
     as_schedule,
+    averaging,
     constant,
     cosine,
     exponential,
+    falling,
     linear,
     piecewise,
+    scaled,
+    times,
 )
 
 ALL = [
@@ -25,6 +29,9 @@ ALL = [
     exponential(0.1, 0.9),
     piecewise(0.1, {5: 0.5, 8: 0.1}),
     linear(0.0, 0.1, 4),
+    falling(0.1),
+    falling(0.1, 3, 5),
+    averaging(0.5, 0.01),
 ]
 
 
@@ -81,6 +88,41 @@ def test_linear_up_and_down() -> None:
     assert linear(0.1, 0.7, 3)(3) == 0.7
 
 
+def test_falling_stays_until_it_is_told_how_long_training_is() -> None:
+    assert values(falling(0.3), 0, 1, 10**9) == [0.3, 0.3, 0.3]
+    assert values(falling(0.3, start=7), 0, 10**9) == [0.3, 0.3]
+    schedule = falling(2.0, start=3, steps=4)
+    assert values(schedule, 0, 2, 3) == [2.0, 2.0, 2.0]
+    halves = [1 + math.sqrt(0.5), 1.0, 1 - math.sqrt(0.5)]
+    assert values(schedule, 4, 5, 6) == pytest.approx(halves)
+    assert values(schedule, 7, 8, 10**9) == [0.0, 0.0, 0.0]
+
+
+def test_averaging_is_the_first_weight_then_pace_over_count_then_the_last() -> None:
+    schedule = averaging(0.25, 0.01, pace=3.0)
+    assert schedule(0) == 0.25
+    assert values(schedule, 1, 10) == pytest.approx([3 / 13, 3 / 22])
+    assert schedule(250) == pytest.approx(3 / 262)
+    assert values(schedule, 288, 10**6) == [0.01, 0.01]
+    assert values(averaging(0.1, 0.1), 0, 100) == [0.1, 0.1]
+
+
+def test_a_mean_of_all_estimates_is_an_average_with_pace_one() -> None:
+    schedule, mean, seen = averaging(1.0, 0.0, pace=1.0), 0.0, [3.0, -1.0, 4.0, 1.5]
+    for k, estimate in enumerate(seen):
+        mean += schedule(k) * (estimate - mean)
+    assert mean == pytest.approx(sum(seen) / len(seen))
+
+
+def test_scaled_keeps_the_kind_of_rate() -> None:
+    assert scaled(0.5, 0.25) == 0.125
+    assert scaled(falling(0.5, 3, 4), 0.25) == falling(0.125, 3, 4)
+    half = scaled(linear(0.0, 1.0, 4), 0.5)
+    assert half == times(linear(0.0, 1.0, 4), 0.5)
+    assert scaled(half, 0.5) == times(linear(0.0, 1.0, 4), 0.25)
+    assert [as_schedule(half)(step) for step in (0, 2, 9)] == [0.0, 0.25, 0.5]
+
+
 @pytest.mark.parametrize("schedule", ALL, ids=repr)
 def test_printing_comparing_and_rebuilding(schedule: Schedule) -> None:
     rebuilt = eval(repr(schedule), vars(schedules).copy())
@@ -134,6 +176,11 @@ def test_numpy_numbers_are_stored_plain() -> None:
         (lambda: linear(0.1, math.inf, 5), "end, got inf"),
         (lambda: linear(math.nan, 0.1, 5), "start, got nan"),
         (lambda: linear(0.1, 0.0, 0), "steps, got 0"),
+        (lambda: falling(0.1, -1), "start, got -1"),
+        (lambda: falling(0.1, 0, cast(Any, 2.5)), "steps, got 2.5"),
+        (lambda: averaging(0.0, 0.0), "first above 0"),
+        (lambda: averaging(0.1, 0.2), "first=0.1, last=0.2"),
+        (lambda: averaging(0.1, 0.01, pace=0.0), "positive pace"),
     ],
 )
 def test_checked_when_built(build: Callable[[], Schedule], message: str) -> None:

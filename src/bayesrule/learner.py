@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
@@ -139,6 +140,12 @@ class Learner:
 
     def _first_belief(self, params: Params, weight: float) -> Posterior:
         return self.family.init(params, weight=weight, prior=self.prior)
+
+    def with_rule(self, rule: Rule) -> Learner:
+        """The same learner with another rule, such as one with another learning rate."""
+        changed = copy.copy(self)
+        changed.rule = _instance(rule, Rule, "rule", "Natural()")
+        return changed
 
     def init(self, seed: int = 0) -> State:
         """The state before the first step; all randomness of the run follows from `seed`."""

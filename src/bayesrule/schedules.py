@@ -8,22 +8,19 @@ lower case because they are read as functions: ``learning_rate=cosine(0.1, steps
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from typing import ClassVar
 
 Schedule = Callable[[int], float]
 
 
-# The least that whole numbers may be, by name; all others are real numbers of 0 or more.
-_WHOLE = {"steps": 1, "warmup": 0, "a step of factors": 0}
-
-
-def _plain(name: str, value: float) -> float:
-    """A plain int or float, so that printing and comparing are exact."""
-    if name in _WHOLE:
-        if isinstance(value, Integral) and value >= _WHOLE[name]:
+def _plain(name: str, value: float, least: int | None = None) -> float:
+    """A plain float, or an int of at least `least`, so that printing and comparing are exact."""
+    if least is not None:
+        if isinstance(value, Integral) and value >= least:
             return int(value)
-        takes = f"a whole number of {_WHOLE[name]} or more"
+        takes = f"a whole number of {least} or more"
     else:
         if isinstance(value, Real) and math.isfinite(value) and value >= 0:
             return float(value)
@@ -34,9 +31,12 @@ def _plain(name: str, value: float) -> float:
 class _Checked(ABC):
     """Refuses bad numbers and negative steps in one place; the schedules answer ``_at``."""
 
+    # The least that whole numbers may be, by name; all others are real numbers of 0 or more.
+    _whole: ClassVar[Mapping[str, int]] = {"steps": 1, "warmup": 0}
+
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            object.__setattr__(self, name, _plain(name, value))
+            object.__setattr__(self, name, _plain(name, value, self._whole.get(name)))
 
     def __call__(self, step: int) -> float:
         if step < 0:
@@ -141,7 +141,7 @@ class piecewise(_Checked):
 
     def __post_init__(self) -> None:
         pairs = dict(self.factors).items()
-        checked = [(_plain("a step of factors", s), _plain("a factor", f)) for s, f in pairs]
+        checked = [(_plain("a step of factors", s, 0), _plain("a factor", f)) for s, f in pairs]
         object.__setattr__(self, "value", _plain("value", self.value))
         object.__setattr__(self, "factors", tuple(sorted(checked)))
 
@@ -166,6 +166,88 @@ class linear(_Checked):
         if step >= self.steps:
             return self.end
         return self.start + (self.end - self.start) * step / self.steps
+
+
+@dataclass(frozen=True)
+class falling(_Checked):
+    """A rate that `fit` lets fall, because it knows how long training is.
+
+    In a loop of one's own it stays at ``value``. With ``steps`` it does so until the step
+    ``start``, then goes down half a cosine and is zero from the step ``start + steps`` on.
+
+    >>> falling(0.1)(10_000)
+    0.1
+    >>> [round(falling(1.0, start=10, steps=4)(t), 3) for t in (0, 10, 11, 12, 14, 20)]
+    [1.0, 1.0, 0.854, 0.5, 0.0, 0.0]
+    """
+
+    value: float
+    start: int = 0
+    steps: int = 0
+    _whole: ClassVar[Mapping[str, int]] = {"start": 0, "steps": 0}
+
+    def _at(self, step: int) -> float:
+        if self.steps == 0 or step <= self.start:
+            return self.value
+        if step >= self.start + self.steps:
+            return 0.0
+        return self.value * (1 + math.cos(math.pi * (step - self.start) / self.steps)) / 2
+
+
+@dataclass(frozen=True)
+class averaging(_Checked):
+    """The weight of the newest of many estimates in their average, such as `rate` of the curvature.
+
+    It is ``first`` at the beginning, then falls as ``pace / k`` with the number k of estimates, and
+    stays at ``last``: ``max(last, min(first, pace / (k + pace / first)))``. An average with weights
+    1/k is the mean of all estimates; a larger pace forgets the early ones.
+
+    >>> [round(averaging(0.5, 0.01)(k), 3) for k in (0, 4, 16, 96, 1000)]
+    [0.5, 0.25, 0.1, 0.02, 0.01]
+    """
+
+    first: float
+    last: float
+    pace: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 < self.first <= 1 and self.last <= self.first and self.pace > 0):
+            raise ValueError(
+                "averaging takes weights 0 <= last <= first <= 1, first above 0, and a positive "
+                f"pace, got first={self.first}, last={self.last} and pace={self.pace}."
+            )
+
+    def _at(self, step: int) -> float:
+        return max(self.last, min(self.first, self.pace / (step + self.pace / self.first)))
+
+
+@dataclass(frozen=True)
+class times:
+    """Another schedule, times a factor.
+
+    >>> times(linear(0.0, 1.0, steps=4), 0.5)(4)
+    0.5
+    """
+
+    schedule: Schedule
+    factor: float
+
+    def __call__(self, step: int) -> float:
+        return self.factor * self.schedule(step)
+
+
+def scaled(rate: float | Schedule, factor: float) -> float | Schedule:
+    """A rate of the same kind that is ``factor`` times as large at every step.
+
+    >>> scaled(0.5, 0.1), scaled(falling(0.5), 0.1), scaled(cosine(0.5, steps=9), 0.1)(0)
+    (0.05, falling(value=0.05, start=0, steps=0), 0.05)
+    """
+    if isinstance(rate, falling):
+        return replace(rate, value=factor * rate.value)
+    if isinstance(rate, times):
+        return times(rate.schedule, factor * rate.factor)
+    return times(rate, factor) if callable(rate) else factor * rate
 
 
 def as_schedule(value: float | Schedule) -> Schedule:

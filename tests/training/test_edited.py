@@ -22,7 +22,17 @@ from bayesrule.training.checkpoint import CheckpointError
 OPTIONS: dict[str, Any] = {"epochs": 2, "validation": (X, Y), "patience": 9}
 # What numbers, tables and lists may be replaced by.
 ODD = (None, True, "x", "", -1, 1.5, 10**400, math.nan, math.inf, [], [1], {}, {"a": 1}, [[]])
-LOOKED_AT = {"step", "seed", "history", "best", "within", "best_epoch", "parts", "num_data"}
+LOOKED_AT = {
+    "step",
+    "seed",
+    "history",
+    "best",
+    "within",
+    "slower",
+    "best_epoch",
+    "parts",
+    "num_data",
+}
 TEXTS = ("", "{", "null", "1", "[]", '"x"', "[" * 100_000, "{}", '{"step": 1}')
 
 

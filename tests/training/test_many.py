@@ -203,15 +203,21 @@ class TestTrouble:
         sets = [data(4, 0), data(4, 1)]
         sets[1] = sets[1][0], sets[1][1] * 1e150
         build = built("sgd", learning_rate=1e200)
-        with pytest.raises(
-            br.training.TrainingError, match="Set 1: The weights are not finite in epoch 1"
+        with (
+            pytest.warns(br.training.TrainingWarning, match="Set 1: Training diverged in epoch 1"),
+            pytest.raises(
+                br.training.TrainingError, match="Set 1: The weights are not finite in epoch 1"
+            ),
         ):
             fit_many(build, sets, epochs=1, batch_size=4)
 
     def test_scales_that_explode(self) -> None:
-        build = built("mean_field", scale_multiplier=1e4, kl_weight=50.0)
-        with pytest.raises(
-            br.training.TrainingError, match=r"Set 0: A standard deviation of .* has exp"
+        build = built("mean_field", scale_multiplier=1e6, kl_weight=50.0)
+        with (
+            pytest.warns(br.training.TrainingWarning, match="Set 0: Training diverged in epoch 1"),
+            pytest.raises(
+                br.training.TrainingError, match=r"Set 0: A standard deviation of .* has exp"
+            ),
         ):
             fit_many(build, [data(4, 0), data(4, 1)], epochs=1, batch_size=4)
 

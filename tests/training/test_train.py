@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bayesrule
 from bayesrule import CategoricalLikelihood, GaussianLikelihood, Learner, fit
-from bayesrule.training import Run, TrainingError, checkpoint
+from bayesrule.training import Run, TrainingError, TrainingWarning, checkpoint
 from bayesrule.training.batches import as_batches
 from bayesrule.training.train import Epoch
 from bayesrule.types import State
@@ -208,7 +208,10 @@ def test_weights_that_are_no_numbers_are_not_written(tmp_path: Path) -> None:
     # A step so long that the weights overflow: the loss before it is still a number.
     likelihood = GaussianLikelihood(noise=1e-4)
     learner = bayesrule.sgd(net(), likelihood, num_data=20, learning_rate=1e38)
-    with pytest.raises(TrainingError, match="weights are not finite in epoch 1"):
+    with (
+        pytest.warns(TrainingWarning, match="diverged in epoch 1"),
+        pytest.raises(TrainingError, match="weights are not finite in epoch 1"),
+    ):
         fit(learner, (X, Y), epochs=1, batch_size=20, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -249,7 +252,10 @@ def test_parameters_that_are_not_finite_are_blamed_by_name() -> None:
 def test_weights_that_a_step_spoils_are_named() -> None:
     likelihood = GaussianLikelihood(noise=1e-4)
     learner = bayesrule.sgd(net(), likelihood, num_data=20, learning_rate=1e38)
-    with pytest.raises(TrainingError, match=r"The first is '0\.weight'; a smaller learning_rate"):
+    with (
+        pytest.warns(TrainingWarning, match="diverged in epoch 1"),
+        pytest.raises(TrainingError, match=r"The first is '0\.weight'; a smaller learning_rate"),
+    ):
         fit(learner, (X, Y), epochs=1, batch_size=20)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bayesrule import schedules
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation
 from bayesrule.matrices import Structure
@@ -79,6 +81,28 @@ class Rule(Part, ABC):
 
     constant_rates: tuple[str, ...] = ()
     """The rates that are the same at all steps and may be numbers in each of them."""
+
+    def falling(self, start: int, steps: int) -> Rule:
+        """The rule whose learning rate falls to zero over `steps` steps from the step `start` on.
+
+        Only a `schedules.falling` without steps of its own does; with another learning rate the
+        rule stays as it is.
+        """
+        rate = getattr(self, "learning_rate", None)
+        if not isinstance(rate, schedules.falling) or rate.steps > 0:
+            return self
+        return self._with_rate(schedules.falling(rate.value, start, steps))
+
+    def slower(self, factor: float) -> Rule | None:
+        """The rule with `factor` times its learning rate; None where it has none."""
+        rate = getattr(self, "learning_rate", None)
+        return None if rate is None else self._with_rate(schedules.scaled(rate, factor))
+
+    def _with_rate(self, rate: float | schedules.Schedule) -> Rule:
+        changed: Rule = copy.copy(self)
+        # Rules are frozen; this one is not in anybody's hands yet.
+        object.__setattr__(changed, "learning_rate", rate)
+        return changed
 
     def kind(self, step: int) -> int:
         """Steps of one kind do the same work, and differ in their rates and draws alone."""

@@ -43,7 +43,8 @@ class Natural(Rule):
     """`S ← (1−ρ) S + ρ (E[∇²ℓ] + P)`, then `m ← m − α S⁻¹ (E[∇ℓ] + P (m − m₀))`.
 
     Khan & Rue (2023), eqs 3 and 4, with the prior N(m₀, P⁻¹), α `learning_rate`, ρ `rate`. The
-    average F of the curvature is kept without the prior, `S = F + P`.
+    average F of the curvature is kept without the prior, `S = F + P`. A schedule of `rate` counts
+    the estimates of the curvature, not the steps.
 
     - `momentum`: `Average(decay)` of the gradients, `Velocity(decay)` of the steps,
       `HeavyBall(decay)` in natural parameters, or None.
@@ -264,7 +265,7 @@ class Natural(Rule):
         return tuple(name for name in NaturalRates._fields if not changing.get(name, False))
 
     def rates(self, step: int) -> NaturalRates:
-        rate = as_schedule(self.rate)(step)
+        rate = as_schedule(self.rate)(step // self.stats_every)
         decay = self.momentum.decay if isinstance(self.momentum, Average) else 0.0
         seen = 1.0 - decay ** (step + 1)
         unbiased = 1.0 / (1.0 - (1.0 - rate) ** (step + 1)) if self.debias else 1.0

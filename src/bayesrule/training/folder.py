@@ -43,18 +43,25 @@ class Best:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a run has come: whole epochs, and batches of the next one with their summed loss."""
+    """How far a run has come: whole epochs, and batches of the next one with their summed loss.
+
+    `slower` counts how often it diverged and went on in smaller steps; in the middle of an epoch
+    `good` is the state that this one began with.
+    """
 
     state: State
     history: list[Epoch]
     best: Best | None = None
     batches: int = 0
     total: float = 0.0
+    slower: int = 0
+    good: State | None = None
 
 
 class Folder:
     """A run's folder: `checkpoint`, `best-EPOCH` and `final`, each ending in `.safetensors`.
 
+    Beside a checkpoint in the middle of an epoch lies `begin-EPOCH`, the state before that epoch.
     `facts` are what must be the same for a run to be gone on with.
     """
 
@@ -77,17 +84,21 @@ class Folder:
         history = _history(file, written)
         best = _numbers(file, written, "best", ("score", "epoch"))
         within = _numbers(file, written, "within", ("total", "batches")) or (0.0, 0)
-        kept = None if best is None else self._read_best(best, template, other_form)
-        return Reached(state, history, kept, within[1], within[0])
+        slower = written.get("slower", 0)
+        if not (type(slower) is int and 0 <= slower < 100):
+            raise checkpoint.damaged(file, f"its 'slower' is {str(slower)[:60]!r}")
+        kept, good, begin = None, None, _begin(len(history) + 1)
+        if best is not None:
+            kept = Best(*best, self._read_state(_best(best[1]), template, other_form))
+            self._best_written = best[1]
+        if within[1] and begin in self.files:
+            good = self._read_state(begin, template, other_form)
+        return Reached(state, history, kept, within[1], within[0], slower, good)
 
-    def _read_best(
-        self, best: tuple[float, int], template: State, other_form: OtherForm | None
-    ) -> Best:
-        score, epoch = best
-        found = checkpoint.load(self.path / _best(epoch), template, other_form)[0]
-        self.files.check(_best(epoch))
-        self._best_written = epoch
-        return Best(score, epoch, found)
+    def _read_state(self, name: str, template: State, other_form: OtherForm | None) -> State:
+        found = checkpoint.load(self.path / name, template, other_form)[0]
+        self.files.check(name)
+        return found
 
     def is_due(self) -> bool:
         """Whether the last checkpoint was long enough ago."""
@@ -97,19 +108,23 @@ class Folder:
         """Writes a checkpoint."""
         if not distributed.is_main():
             return
-        best, kept = now.best, None
+        best, kept, needed = now.best, None, {CHECKPOINT, FINAL}
         if best is not None:
             kept = {"score": best.score, "epoch": best.epoch}
+            needed.add(_best(best.epoch))
             if best.epoch != self._best_written:
                 self.files.write(_best(best.epoch), checkpoint.payload(best.state))
+                self._best_written = best.epoch
+        if now.good is not None:
+            begin = _begin(len(now.history) + 1)
+            needed.add(begin)
+            self.files.write(begin, checkpoint.payload(now.good))
         within = {"batches": now.batches, "total": now.total}
-        facts = {**self._facts, "history": now.history, "best": kept, "within": within}
-        self.files.write(CHECKPOINT, checkpoint.payload(now.state, **facts))
-        # Only now does no checkpoint need the best state of before.
-        if best is not None and best.epoch != self._best_written:
-            needed = {CHECKPOINT, FINAL, _best(best.epoch)}
-            self.files.remove(*(name for name in self.files.weights() if name not in needed))
-            self._best_written = best.epoch
+        found = {"history": now.history, "best": kept, "within": within, "slower": now.slower}
+        self.files.write(CHECKPOINT, checkpoint.payload(now.state, **self._facts, **found))
+        # Only now does no checkpoint need the states of before.
+        if old := [name for name in self.files.weights() if name not in needed]:
+            self.files.remove(*old)
         self._written = time.monotonic()
 
     def tidy(self, *, everything: bool) -> None:
@@ -148,6 +163,10 @@ def read_final(
 
 def _best(epoch: int) -> str:
     return f"best-{epoch}.safetensors"
+
+
+def _begin(epoch: int) -> str:
+    return f"begin-{epoch}.safetensors"
 
 
 def _history(file: Path, written: Facts) -> list[Epoch]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +16,12 @@ from bayesrule.learner import Learner
 from bayesrule.predicting.predict import as_inputs
 from bayesrule.tensors.network import Inputs, forked_randomness, take
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair, whole_number
+from bayesrule.training.loop import Loop
 from bayesrule.training.net import Net, fault
 from bayesrule.training.progress import Progress
-from bayesrule.training.train import Loop, Run
-from bayesrule.types import Batch
+from bayesrule.training.settling import Fall, Settling
+from bayesrule.training.train import Run
+from bayesrule.types import Batch, State
 
 Build = Callable[[Any, Any], Learner]
 
@@ -29,7 +30,7 @@ def fit_many(
     build: Build | Sequence[Learner],
     sets: Sequence[tuple[Any, Any]],
     *,
-    epochs: int = 100,
+    epochs: int | None = None,
     batch_size: int = 32,
     seeds: int | Sequence[int] | None = None,
     progress: bool | None = None,
@@ -41,6 +42,9 @@ def fit_many(
     for what a module draws itself (dropout) and weights that are drawn in eigenbases (see
     `Stacked`). Nets that are alike, and have as many batches in an epoch, take their steps together
     (`Stacked`), which for small nets takes a tenth of the time; others train one after another.
+    Without `epochs`, nets that take their steps together end together, when all of them have
+    settled. A net whose training diverges leaves the others, and is trained alone from its
+    beginning.
 
     - `build(x, y)` makes the learner of a set. It is called under the set's own seed, so that the
       first weights of torch's layers follow from it; or give a list of learners, one for each set.
@@ -59,16 +63,15 @@ def fit_many(
     >>> len(runs), runs[1].predict(x).mean.shape, len(runs[0].history)
     (2, torch.Size([20, 1]), 3)
     """
-    whole_number("epochs", epochs)
+    if epochs is not None:
+        whole_number("epochs", epochs)
     nets = _nets(build, sets, batch_size, seeds, validation)
-    total = epochs * sum(len(net.batches) for net in nets)
+    total = None if epochs is None else epochs * sum(len(net.batches) for net in nets)
     with Progress(total, 0, f"{len(nets)} nets", progress) as bar:
         for group in _groups(nets):
-            if len(group) > 1:
-                _Together(group, bar).run(epochs)
-            else:
-                step = partial(group[0].learner.step, checked=False)
-                Loop(group[0], epochs).run(bar, step)
+            alone = _Together(group, bar, epochs).run() if len(group) > 1 else group
+            for net in alone:
+                Loop(net, epochs).run(bar)
     return [Run(net.learner, net.state, net.history) for net in nets]
 
 
@@ -143,28 +146,54 @@ def _alike(net: Net) -> tuple[Any, ...]:
 class _Together:
     """Nets that take their steps together: all have as many batches in an epoch."""
 
-    def __init__(self, nets: list[Net], bar: Progress) -> None:
-        self.nets, self.bar = nets, bar
-        num_data = [net.learner.num_data for net in nets]
-        temperatures = [net.learner.temperature for net in nets]
-        self.stack = Stacked(
-            nets[0].learner, len(nets), num_data=num_data, temperatures=temperatures
-        )
-        self.state = self.stack.stack([net.state for net in nets])
-        on_gpu = self.state.posterior.device.type == "cuda"
-        replayed = on_gpu and replay_obstacle(self.stack.learner) is None
-        self.step = Replayed(self.stack).step if replayed else self.stack.step
+    def __init__(self, nets: list[Net], bar: Progress, epochs: int | None) -> None:
+        self.bar, self.epochs, self.learner = bar, epochs, nets[0].learner
+        self.fall = None if epochs is None else Fall(0, epochs)
+        self.settling = {net.number: Settling(len(net.batches)) for net in nets}
+        self.gone: list[Net] = []
+        self._gather(nets, [net.state for net in nets])
+
+    def _gather(self, nets: list[Net], states: list[State]) -> None:
+        """Puts nets and their states together."""
+        self.nets = nets
         sets = [_data(net) for net in nets]
+        self.lengths, self.batch_size = [len(data.y) for data in sets], sets[0].batch_size
+        self._bind()
+        self.state = self.stack.stack(states)
         self.x = as_inputs(_joined([data.x for data in sets]), self.state)
         self.y = torch.cat([data.y for data in sets]).to(self.state.posterior.device)
-        self.lengths, self.batch_size = [len(data.y) for data in sets], sets[0].batch_size
 
-    def run(self, epochs: int) -> None:
-        """All epochs."""
-        for epoch in range(epochs):
+    def _bind(self) -> None:
+        """Makes the step with the learning rate that the nets have for now."""
+        learner = self.learner
+        if self.fall is not None:
+            rule = self.fall.bound(learner.rule, 0, len(self.nets[0].batches))
+            learner = learner.with_rule(rule)
+        num_data = [net.learner.num_data for net in self.nets]
+        temperatures = [net.learner.temperature for net in self.nets]
+        self.stack = Stacked(
+            learner, len(self.nets), num_data=num_data, temperatures=temperatures
+        )
+        on_gpu = next(learner.model.parameters()).is_cuda
+        replayed = on_gpu and replay_obstacle(learner) is None
+        self.step = Replayed(self.stack).step if replayed else self.stack.step
+
+    def run(self) -> list[Net]:
+        """All epochs, or as many as it takes; gives the nets that are to be trained alone."""
+        epoch = 0
+        while self.nets and (self.fall is None or epoch < self.fall.end):
             self._epoch(epoch)
-        for net, state in zip(self.nets, self.stack.unstack(self.state), strict=True):
-            net.finish(state)
+            epoch += 1
+            if self.fall is None and all(self._settled(net) for net in self.nets):
+                self.fall = Fall.after(epoch, self.learner.rule)
+                self._bind()
+        if self.nets:
+            for net, state in zip(self.nets, self.stack.unstack(self.state), strict=True):
+                net.finish(state)
+        return self.gone
+
+    def _settled(self, net: Net) -> bool:
+        return self.settling[net.number].epoch(net.history) is not None
 
     def _epoch(self, epoch: int) -> None:
         begun, total, count = time.perf_counter(), torch.zeros(()), len(self.nets[0].batches)
@@ -174,19 +203,37 @@ class _Together:
             self.bar.advance(len(self.nets))
         pairs = zip(total.tolist(), self.stack.num_data, strict=True)
         losses = [loss / count / num_data for loss, num_data in pairs]
-        scores: list[float | None] = [None] * len(self.nets)
-        if fault(self.state, losses) or any(net.validation is not None for net in self.nets):
-            scores = self._looked_at(losses, epoch)
-        for net, loss, score in zip(self.nets, losses, scores, strict=True):
-            net.note(self.state.step, loss, score, begun)
-        self.bar.note(loss=sum(losses) / len(losses))
+        self._let_go(losses)
+        states: list[State] | None = None
+        if any(net.validation is not None for net in self.nets):
+            states = self.stack.unstack(self.state)
+        for k, net in enumerate(self.nets):
+            score = None if states is None else net.score(net.settled(states[k], epoch))
+            net.note(self.state.step, losses[k], score, begun)
+        self.bar.note(loss=sum(losses) / len(losses) if losses else None)
 
-    def _looked_at(self, losses: list[float], epoch: int) -> list[float | None]:
-        """The validation score of each net; a net whose numbers have gone wrong stops it all."""
-        each = list(zip(self.nets, self.stack.unstack(self.state), losses, strict=True))
-        for net, state, loss in each:
-            net.check(state, loss)
-        return [net.score(net.settled(state, epoch)) for net, state, _ in each]
+    def _let_go(self, losses: list[float]) -> None:
+        """Nets that diverged leave, and their losses go; what smaller steps do not mend raises."""
+        exploded = any(net.exploded(loss) for net, loss in zip(self.nets, losses, strict=True))
+        if not exploded and fault(self.state, losses) is None:
+            return
+        kept: list[tuple[Net, State, float]] = []
+        for each in zip(self.nets, self.stack.unstack(self.state), losses, strict=True):
+            net, state, loss = each
+            trouble = net.trouble(state, loss)
+            if trouble is None:
+                kept.append(each)
+                continue
+            if not net.can_recover():
+                net.refuse(trouble, state.step)
+            self.bar.advance(-state.step)
+            net.restart()
+            self.gone.append(net)
+        losses[:] = [loss for _, _, loss in kept]
+        if not kept:
+            self.nets = []
+        elif len(kept) < len(self.nets):
+            self._gather([net for net, _, _ in kept], [state for _, state, _ in kept])
 
     def _batches(self, epoch: int) -> Iterator[tuple[Batch, list[int]]]:
         """The batches of all nets, each in its own order, and how many examples are its own."""

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -22,9 +22,23 @@ from bayesrule.training.checkpoint import Epoch
 from bayesrule.training.fingerprint import digest
 from bayesrule.types import Batch, Params, State
 
+_HELPS = "smaller learning_rate, standardised inputs or a larger prior_precision usually help"
+
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says why and what to try."""
+
+
+class Trouble(NamedTuple):
+    """What went wrong in an epoch, a sentence, and what helps."""
+
+    what: str
+    remedy: str
+
+    @property
+    def in_a_sentence(self) -> str:
+        """What went wrong, as the end of a sentence."""
+        return self.what[0].lower() + self.what[1:]
 
 
 @dataclass
@@ -44,9 +58,7 @@ class Net:
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = self.learner.init(self.seed)
-        if self.first is not None:
-            self._begin_with(self.first)
+        self.restart()
         self._check_size()
         if self.validation is None:
             return
@@ -57,6 +69,12 @@ class Net:
         size = num_examples(x if isinstance(x, tuple) else (x,))
         if size != len(y):
             raise ValueError(f"{self.name}validation has {size} inputs but {len(y)} targets.")
+
+    def restart(self) -> None:
+        """Begins with nothing learned, or with the state that was given."""
+        self.state, self.history = self.learner.init(self.seed), []
+        if self.first is not None:
+            self._begin_with(self.first)
 
     def _begin_with(self, given: State) -> None:
         names = [{name for name, _ in tree.leaves(one)} for one in (given, self.state)]
@@ -91,15 +109,42 @@ class Net:
         for x, y in batches:
             yield as_inputs(x, self.state), torch.as_tensor(y, device=device)  # type: ignore[misc]
 
-    def check(self, state: State, loss: float) -> None:
-        """Stops at the end of an epoch whose numbers have gone wrong."""
-        if problem := fault(state, [loss]):
-            what, remedy = problem
-            when = f"in epoch {len(self.history) + 1} (step {state.step})"
-            raise TrainingError(
-                f"{self.name}{what} {when}, so training stops here. {self._cause() or remedy}; "
-                "what was saved before is untouched."
-            )
+    def trouble(self, state: State, loss: float) -> Trouble | None:
+        """What is wrong at the end of an epoch: numbers that are none, or a loss that exploded."""
+        if found := fault(state, [loss]):
+            return found
+        if self.has_rate and self.exploded(loss):
+            now = self.history[-1]["loss"]
+            return Trouble(f"The loss rose from {now:.4g} to {loss:.4g}", f"A {_HELPS}")
+        return None
+
+    def exploded(self, loss: float) -> bool:
+        """Whether a loss is far above that of the first epoch, for what was gained since then."""
+        if not self.history:
+            return False
+        first = self.history[0]["loss"]
+        # The history is long, and this is asked after each epoch.
+        if not loss > first + 10 * max(1.0, abs(first)):
+            return False
+        return loss > first + 10 * (first - min(figures["loss"] for figures in self.history))
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether there is a learning rate that can be made smaller."""
+        return self.learner.rule.slower(1.0) is not None
+
+    def can_recover(self) -> bool:
+        """Whether smaller steps may help: it is not for the data or the first weights."""
+        return self.has_rate and self._cause() is None
+
+    def refuse(self, trouble: Trouble, step: int, times: int = 0) -> NoReturn:
+        """Stops at the end of an epoch that went wrong; its rate was made smaller before."""
+        when = f"in epoch {len(self.history) + 1} (step {step})"
+        tried = f" with a learning rate made smaller {times} times" if times else ""
+        raise TrainingError(
+            f"{self.name}{trouble.what} {when}{tried}, so training stops here. "
+            f"{self._cause() or trouble.remedy}; what was saved before is untouched."
+        )
 
     def _cause(self) -> str | None:
         """What was not finite before the first step: a number of the data, or a weight."""
@@ -136,18 +181,17 @@ class Net:
         self.state = self.learner.finish(settled, self.placed(self.batches.all()))
 
 
-def fault(state: State, losses: Sequence[float]) -> tuple[str, str] | None:
+def fault(state: State, losses: Sequence[float]) -> Trouble | None:
     """What is wrong with a state and its losses, and what helps; None where all is well."""
-    helps = "smaller learning_rate, standardised inputs or a larger prior_precision usually help"
     for loss in losses:
         if not math.isfinite(loss):
-            return f"The loss is {loss}", f"A {helps}"
+            return Trouble(f"The loss is {loss}", f"A {_HELPS}")
     # The last step's loss is from before its weights, which may be the first to go wrong.
     if name := not_finite(state.posterior.mean):
-        return "The weights are not finite", f"The first is {name!r}; a {helps}"
+        return Trouble("The weights are not finite", f"The first is {name!r}; a {_HELPS}")
     scales = state.posterior.fault()
     helps = "A smaller scale_multiplier or learning_rate, or a KL weight above zero, help"
-    return None if scales is None else (scales, helps)
+    return None if scales is None else Trouble(scales, helps)
 
 
 def not_finite(params: Params) -> str | None:

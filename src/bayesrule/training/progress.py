@@ -11,18 +11,24 @@ from bayesrule.tensors import distributed
 class Progress:
     """Shows how far a run is; silent where nobody looks, and on all ranks but the first.
 
-    `show` is True, False or None: None shows a bar only on a terminal.
+    `total` is None as long as nobody knows when the run ends: then the steps are counted. `show` is
+    True, False or None: None shows a bar only on a terminal.
     """
 
-    def __init__(self, total: int, done: int, title: str, show: bool | None) -> None:
+    def __init__(self, total: int | None, done: int, title: str, show: bool | None) -> None:
         # Programs without a console have no stderr at all.
         wanted = sys.stderr is not None and sys.stderr.isatty() if show is None else show
         shown = wanted and distributed.is_main()
         self._bar = _tqdm(total=total, initial=done, desc=title) if shown else None
         self._notes: dict[str, str] = {}
 
+    def ends_at(self, total: int) -> None:
+        """Says after how many steps the run ends."""
+        if self._bar is not None:
+            self._bar.total = total
+
     def advance(self, steps: int = 1) -> None:
-        """Moves the bar."""
+        """Moves the bar; back where steps are taken again."""
         if self._bar is not None:
             self._bar.update(steps)
 
