@@ -13,6 +13,7 @@ from bayesrule.methods.points import adam_steps
 from bayesrule.posteriors import Family, GaussianFamily, PerGroup, PointEstimate, Posterior, Prior
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Natural
+from bayesrule.schedules import falling
 
 
 @method(
@@ -41,7 +42,7 @@ def laplace(
     last_layer: bool | None = None,
     empirical_prior: bool | None = None,
     online: bool = False,
-    learning_rate: Rate = 3e-3,
+    learning_rate: Rate = falling(3e-3),
     prior: Prior | Posterior | None,
     prior_precision: float | None,
 ) -> Parts:
@@ -52,7 +53,7 @@ def laplace(
     Kronecker() stands for Kronecker(exact=True), except online.
     """
     final = curvature or GGN()
-    unspecified = structure is None and prior is None and prior_precision is None
+    unspecified = prior is None and prior_precision is None
     return Parts(
         posterior=_family(model, structure, last_layer, online),
         expectation=AtMean(),

@@ -14,6 +14,7 @@ from bayesrule.methods._words import AT_DRAWS, AT_MEAN, AVERAGED, DIAGONAL, FULL
 from bayesrule.posteriors import BernoulliFamily, Family, GaussianFamily, PerGroup
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Average, Natural
+from bayesrule.schedules import falling
 
 BINARY = "independent binary weights (`BernoulliFamily`); real ones by name (`Diagonal`)"
 SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
@@ -56,7 +57,7 @@ def ridge(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
 class OnlineOptions:
     """Options of the methods that average a diagonal curvature over steps."""
 
-    learning_rate: Rate = 0.2
+    learning_rate: Rate = falling(0.2)
     momentum: float = 0.9
     rate: Rate = 1e-3
     initial_curvature: float | None = None
@@ -135,7 +136,7 @@ def ivon(
 )
 def bayesbinn(
     *,
-    learning_rate: Rate = 1e-3,
+    learning_rate: Rate = falling(1e-3),
     momentum: float = 0.9,
     draws: int = 1,
     real: str | None = None,

@@ -15,6 +15,7 @@ from bayesrule.methods._record import Need, Parts, Rate, method
 from bayesrule.methods._words import AT_DRAWS, AVERAGED, DIAGONAL, FULL
 from bayesrule.posteriors import FactoredFamily, GaussianFamily, Posterior, Prior, RotatedFamily
 from bayesrule.rules import Average, Natural, Velocity
+from bayesrule.schedules import averaging, falling
 
 PER_LAYER = "a matrix Gaussian for each layer, layers independent (`Kronecker`)"
 FREE_VARIANCES = "as noisy_kfac, with free variances in the eigenbases of the factors (`Kronecker`)"
@@ -31,9 +32,9 @@ MOMENTUM = {"momentum": "decay of the average of gradients, or Average(), Veloci
 class NoisyOptions:
     """Options of the noisy natural gradients."""
 
-    learning_rate: Rate = 0.05
+    learning_rate: Rate = falling(0.05)
     momentum: float | Average | Velocity | None = 0.9
-    rate: Rate = 0.05
+    rate: Rate = averaging(0.05, 0.002)
     initial_curvature: float | None = None
     draws: int = 1
     curvature: Curvature | None = None
@@ -84,7 +85,7 @@ class LayerOptions(FactorOptions):
     ),
     source="Zhang et al. (2018), sec. 3.3, eq. 10 and algorithm 1",
     needs=(Need.DRAWS,),
-    defaults={"learning_rate": 0.03, "rate": 1e-3},
+    defaults={"learning_rate": falling(0.03), "rate": 1e-3},
     explained={
         **MOMENTUM,
         "curvature": "which curvature is estimated; None is SquaredGradient(of_sums=True)",

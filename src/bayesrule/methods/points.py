@@ -13,6 +13,7 @@ from bayesrule.methods._record import Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN, DIAGONAL
 from bayesrule.posteriors import GaussianFamily
 from bayesrule.rules import Average, Elbo, HeavyBall, Natural
+from bayesrule.schedules import falling
 
 FIXED = "fixed covariance, about I/N (`Isotropic`)"
 NONE = "none (`NoCurvature`)"
@@ -41,7 +42,7 @@ NO_PRIOR = {"prior_precision": 0.0}
     explained={"momentum": "share of the last step that is added to the next (heavy ball)"},
     represented_by="map",
 )
-def sgd(*, learning_rate: Rate = 3e-3, momentum: float = 0.9) -> Parts:
+def sgd(*, learning_rate: Rate = falling(3e-3), momentum: float = 0.9) -> Parts:
     """Gradient descent: the mean of a Gaussian follows the gradient, its covariance stays."""
     rule = Natural(learning_rate, momentum=HeavyBall(momentum), fixed_precision=True)
     return Parts(GaussianFamily(Isotropic()), AtMean(), NoCurvature(), rule)
@@ -54,7 +55,7 @@ def sgd(*, learning_rate: Rate = 3e-3, momentum: float = 0.9) -> Parts:
     defaults=NO_PRIOR,
     represented_by="map",
 )
-def rmsprop(*, learning_rate: Rate = 1e-3, rate: Rate = 0.01) -> Parts:
+def rmsprop(*, learning_rate: Rate = falling(1e-3), rate: Rate = 0.01) -> Parts:
     """RMSprop: a diagonal Gaussian at its mean, preconditioned by the root of squared gradients."""
     rule = Natural(learning_rate, rate, square_root=True, from_zero=True)
     return Parts(GaussianFamily(Diagonal()), AtMean(), SquaredGradient(), rule)
@@ -67,7 +68,7 @@ def rmsprop(*, learning_rate: Rate = 1e-3, rate: Rate = 0.01) -> Parts:
     defaults=NO_PRIOR,
     represented_by="map",
 )
-def adam(*, learning_rate: Rate = 1e-3, momentum: float = 0.9, rate: Rate = 1e-3) -> Parts:
+def adam(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, rate: Rate = 1e-3) -> Parts:
     """Adam: RMSprop with averaged gradients, both averages without bias."""
     rule = Natural(learning_rate, rate, Average(momentum), square_root=True, debias=True)
     return Parts(GaussianFamily(Diagonal()), AtMean(), SquaredGradient(), rule)
@@ -80,7 +81,7 @@ def adam(*, learning_rate: Rate = 1e-3, momentum: float = 0.9, rate: Rate = 1e-3
     limits=POINT,
     explained={"rate": "share of the newest squared gradient in Adam's average, 1 − β₂"},
 )
-def map(*, learning_rate: Rate = 3e-3, momentum: float = 0.9, rate: float = 1e-3) -> Parts:
+def map(*, learning_rate: Rate = falling(3e-3), momentum: float = 0.9, rate: float = 1e-3) -> Parts:
     """The most probable weights, found by Adam: the ELBO's gradient of a belief without variance.
 
     It is `torch.optim.Adam(betas=(momentum, 1 - rate))` on the mean loss and the prior's

@@ -27,6 +27,7 @@ from bayesrule.posteriors.factorised import SHARE
 from bayesrule.posteriors.tied import Rank
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Elbo
+from bayesrule.schedules import falling
 
 OWN_STD = "independent weights, each with a standard deviation of its own (`MeanFieldFamily`)"
 TIED_STD = "independent weights, standard deviations of low rank (`KTiedFamily`)"
@@ -46,8 +47,8 @@ PIECEWISE_LINEAR = (
 class ElboOptions:
     """Options of the methods that follow the gradient of the ELBO."""
 
-    learning_rate: Rate = 3e-3
-    scale_multiplier: float = 10.0
+    learning_rate: Rate = falling(0.01)
+    scale_multiplier: float = 3.0
     optimiser: Callable[..., Optimizer] = Adam
     kl_weight: Rate = 1.0
     clip: float = math.inf

@@ -12,7 +12,7 @@ from bayesrule.training.checkpoint import Epoch
 
 # Training is looked at when it has taken this many steps and epochs, and ends its search at those.
 LEAST_STEPS, LEAST_EPOCHS = 500, 12
-MOST_STEPS, MOST_EPOCHS = 20_000, 20
+MOST_STEPS, MOST_EPOCHS = 5_000, 20
 # Of nats for each example, or of all that was gained so far where that is less.
 _SMALL_SHARE = 0.03
 
