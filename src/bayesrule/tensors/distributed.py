@@ -94,6 +94,12 @@ def mean_over_ranks(local: T) -> T:
     return tree.rebuild(local, lambda name, old: new.get(name, old))
 
 
+def from_first_rank(nested: T) -> T:
+    """A nested object with the tensors that the first rank has."""
+    new = _from_first(tree.tensors(nested)) if is_active() else {}
+    return tree.rebuild(nested, lambda name, old: new.get(name, old)) if new else nested
+
+
 def barrier() -> None:
     """Waits until every rank is here."""
     if is_active():
