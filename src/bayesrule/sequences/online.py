@@ -210,9 +210,7 @@ class Online:
             temperature=learner.temperature,
         )
         delta, eta = (vectors.scale(part, -1.0) for part in innovations)
-        statistics = (
-            vectors.scale(conditioned.statistics, problem.scale) if conditioned.statistics else {}
-        )
+        statistics = vectors.scale(conditioned.statistics, problem.scale)
         local = Local(-conditioned.log_prob.sum(), delta, DiagonalMatrix(eta), statistics)
         local = distributed.sum_over_ranks(local)
         # On a GPU this check would wait for all kernels.

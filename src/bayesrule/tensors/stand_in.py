@@ -107,19 +107,19 @@ def plain(value: Any) -> Any:
 
 def gradients(
     outputs: Tensor,
-    leaves: Sequence[Tensor],
-    weights: Params,
+    leaves: Params,
+    weights: Params | None = None,
     vector: Tensor | None = None,
     *,
     retain_graph: bool = False,
-) -> list[Tensor]:
-    """The gradients of `leaves`, zero for one that was not used.
+) -> Params:
+    """The gradients of `leaves` by name, zero for one that was not used.
 
     `weights` may hold stand-ins that were computed from the leaves. A gradient that reaches a
     stand-in itself would be lost: a `torch.autograd.Function` took it without asking any handler.
     """
-    stand_ins = [value for value in weights.values() if isinstance(value, WeightStandIn)]
-    wanted = [*leaves, *stand_ins]
+    stand_ins = [v for v in (weights or {}).values() if isinstance(v, WeightStandIn)]
+    wanted = [*leaves.values(), *stand_ins]
     try:
         with torch._C.DisableTorchFunctionSubclass():
             slopes = torch.autograd.grad(
@@ -138,13 +138,5 @@ def gradients(
                 f"The weight {weight.label!r} is given to a torch.autograd.Function, which takes "
                 f"it as it is. {weight.alternative}"
             )
-    pairs = zip(leaves, slopes, strict=False)
-    return [torch.zeros_like(leaf) if slope is None else slope for leaf, slope in pairs]
-
-
-def named_gradients(
-    outputs: Tensor, vector: Tensor, leaves: Params, weights: Params, *, retain_graph: bool = False
-) -> Params:
-    """The gradients of `leaves` by name for one vector that is backpropagated from the outputs."""
-    slopes = gradients(outputs, list(leaves.values()), weights, vector, retain_graph=retain_graph)
-    return dict(zip(leaves, slopes, strict=True))
+    pairs = zip(leaves.items(), slopes, strict=False)
+    return {k: torch.zeros_like(v) if slope is None else slope for (k, v), slope in pairs}
