@@ -13,6 +13,7 @@ from torch.autograd.graph import Node
 from bayesrule.curvature.recorder import Use
 from bayesrule.matrices.layer_rows import Chunks, ProductRows
 from bayesrule.matrices.layout import shortcut, wrong_order
+from bayesrule.tensors.vectors import shapes_of
 from bayesrule.types import Params
 
 
@@ -117,7 +118,7 @@ class ExampleRows:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(value.shape) for name, value in self.params.items()}
+        return shapes_of(self.params)
 
     def only(self, names: tuple[str, ...]) -> ExampleRows:
         params = {name: self.params[name] for name in names}

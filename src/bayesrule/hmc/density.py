@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import stacked_outputs
+from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network, check_batch
 from bayesrule.types import Params
 
@@ -60,7 +61,7 @@ class LogDensity:
         self.prior_precision, self.temperature = float(prior_precision), float(temperature)
         self.params = {name: _double(value) for name, value in self.network.params().items()}
         self.buffers = {name: _double(value) for name, value in self.network.buffers().items()}
-        self.num = sum(value.numel() for value in self.params.values())
+        self.num = vectors.numel(self.params)
         self.prior_noise = likelihood.init(next(iter(self.params.values())))
         self.learned = likelihood.learns
         self._refuse_changes()
@@ -100,9 +101,7 @@ class LogDensity:
 
     def named(self, theta: Tensor) -> Params:
         """Vectors (..., P) as the module's weights, by name and in their shapes."""
-        parts = theta.split([value.numel() for value in self.params.values()], dim=-1)
-        shaped = zip(self.params.items(), parts, strict=True)
-        return {name: part.reshape(*part.shape[:-1], *old.shape) for (name, old), part in shaped}
+        return vectors.unflatten(theta, vectors.shapes_of(self.params))
 
     def outputs(self, params: Params, x: Inputs) -> Tensor:
         """The network's outputs (n, *)."""

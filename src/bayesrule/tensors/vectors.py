@@ -5,6 +5,7 @@ As in torch, names that end in an underscore work in place; they are for vectors
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -13,6 +14,8 @@ from torch import Generator, Tensor
 from bayesrule.tensors import randomness
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 class Flat(dict[str, Tensor]):
@@ -301,3 +304,20 @@ def apart(a: Params, others: Iterable[Tensor] = ()) -> Params:
 def numel(a: Params) -> int:
     """The number of entries."""
     return sum(value.numel() for value in a.values())
+
+
+def shapes_of(params: Params, leading: int = 0) -> Shapes:
+    """The shapes by name, without the given number of leading axes."""
+    return {name: tuple(value.shape[leading:]) for name, value in params.items()}
+
+
+def flatten(params: Params, shapes: Shapes, leading: int = 0) -> Tensor:
+    """All parameters as one vector, (*leading axes, P), in the order of `shapes`."""
+    return torch.cat([params[k].flatten(start_dim=leading) for k in shapes], dim=leading)
+
+
+def unflatten(vector: Tensor, shapes: Shapes) -> Params:
+    """One vector (*leading axes, P) back into named tensors."""
+    parts = vector.split([math.prod(shape) for shape in shapes.values()], dim=-1)
+    each, axes = zip(shapes.items(), parts, strict=True), vector.shape[:-1]
+    return {k: part.reshape(*axes, *shape) for (k, shape), part in each}
