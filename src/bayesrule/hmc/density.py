@@ -23,6 +23,7 @@ from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import stacked_outputs
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network, check_batch
+from bayesrule.tensors.unfit import check_finite
 from bayesrule.types import Params
 
 Floats = NDArray[np.float64]
@@ -135,12 +136,7 @@ def _plain(x: Any, what: str) -> Tensor:
     # Arrays may be read-only or run backwards, which torch cannot share.
     tensor = torch.as_tensor(x if isinstance(x, Tensor) else np.array(x))
     tensor = _double(tensor.detach())
-    if tensor.is_floating_point() and not (finite := tensor.isfinite()).all():
-        bad = (~finite.reshape(len(tensor), -1).all(1)).nonzero().reshape(-1)
-        raise ValueError(
-            f"The {what} hold numbers that are not finite (NaN or infinity) in {len(bad)} of "
-            f"{len(tensor)} rows, first in row {int(bad[0])}. Leave such rows out or fill them in."
-        )
+    check_finite(f"The {what}", tensor)
     return tensor
 
 
