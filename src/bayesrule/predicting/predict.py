@@ -18,14 +18,9 @@ from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.autocast import only_in_modules
+from bayesrule.tensors.autocast import for_modules_only
 from bayesrule.tensors.network import Inputs, Network, num_examples, take
-from bayesrule.tensors.unfit import (
-    check_belief,
-    check_finite,
-    check_outputs,
-    recordable,
-)
+from bayesrule.tensors.unfit import check_belief, check_finite, check_outputs, recordable
 from bayesrule.types import Batch, Params, State
 
 
@@ -76,6 +71,7 @@ def _not_linearisable(what: str) -> str:
 How = Expectation | Linearised
 
 
+@for_modules_only
 def predict(
     learner: Learner,
     state: State,
@@ -101,10 +97,6 @@ def predict(
     """
     how = how or learner.predictive  # type: ignore[assignment]
     state.check()
-    device = state.posterior.device.type
-    if torch.is_autocast_enabled(device):
-        with only_in_modules(device):
-            return predict(learner, state, x, how, seed=seed, batch_size=batch_size)
     inputs = as_inputs(x, state)
     if num_examples(inputs) == 0:
         raise ValueError("There are no inputs to predict.")

@@ -37,15 +37,16 @@ def only_in_modules(device_type: str) -> Iterator[None]:
 
 
 def for_modules_only(method: Method) -> Method:
-    """A method of a learner, given a state, in which autocast is for the module alone."""
+    """A function of a learner and a state, in which autocast is for the module alone."""
 
     @functools.wraps(method)
-    def called(self: Any, state: Any, *args: Any, **options: Any) -> Any:
+    def called(*args: Any, **options: Any) -> Any:
+        state = options["state"] if "state" in options else args[1]
         device = state.posterior.device.type
         if not torch.is_autocast_enabled(device):
-            return method(self, state, *args, **options)
+            return method(*args, **options)
         with only_in_modules(device):
-            return method(self, state, *args, **options)
+            return method(*args, **options)
 
     return cast(Method, called)
 
