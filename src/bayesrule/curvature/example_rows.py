@@ -146,11 +146,7 @@ class ExampleRows:
         nodes = {use.weight: use.edge.node for use in self.uses if use.weight and use.edge}
         if self.end is None or any(name not in nodes for name in weights):
             return "some layers have no part in the outputs"
-        return shortcut(weights, nodes, self.end, _nodes_before)
-
-
-def _nodes_before(node: Node) -> list[Node | None]:
-    return [one for one, _ in node.next_functions]
+        return shortcut(weights, nodes, self.end, lambda node: [k for k, _ in node.next_functions])
 
 
 def _with_ones(products: Chunks) -> Iterator[tuple[Tensor, Tensor]]:

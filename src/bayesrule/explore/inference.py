@@ -284,8 +284,7 @@ def infer_hidden(
     recorded: dict[str, list[Any]] = {name: [] for name in modules}
     with ExitStack() as hooks:
         for name, module in modules.items():
-            keep = partial(_keep, recorded[name])
-            hooks.enter_context(module.register_forward_hook(keep))
+            hooks.enter_context(module.register_forward_hook(partial(_keep, recorded[name])))
         _, outputs = network.forward(inputs)
     network.back(outputs, torch.as_tensor(y, device=outputs.device))
     inferred = {}

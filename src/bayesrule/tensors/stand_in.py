@@ -15,14 +15,10 @@ from torch.utils.checkpoint import CheckpointError
 
 from bayesrule.types import Params
 
-
-def _getters(*names: str) -> set[Any]:
-    return {getattr(Tensor, name).__get__ for name in names}
-
-
 # What can be asked of a tensor without looking at its values.
-FACTS = _getters("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps", "is_nested",
-                 "is_sparse", "is_quantized", "layout", "requires_grad", "is_leaf") | {
+_ATTRIBUTES = ("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps", "is_nested",
+               "is_sparse", "is_quantized", "layout", "requires_grad", "is_leaf")  # fmt: skip
+FACTS = {getattr(Tensor, name).__get__ for name in _ATTRIBUTES} | {
     Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.__len__,
     Tensor.is_floating_point, Tensor.is_complex, Tensor.stride, Tensor.is_contiguous,
     Tensor.element_size, Tensor.get_device, Tensor.__hash__, torch.numel, torch.is_floating_point,

@@ -81,8 +81,9 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
     What autocast within the module left in half precision comes back in single.
     """
     if not isinstance(outputs, Tensor):
+        kind = "None" if outputs is None else f"a {type(outputs).__name__}"
         raise TypeError(
-            f"The module returns {_kind_of(outputs)}, but its outputs must be one tensor with a "
+            f"The module returns {kind}, but its outputs must be one tensor with a "
             "row for each example. Wrap it in a module that returns that tensor alone."
         )
     if outputs.ndim == 0 or len(outputs) != examples:
@@ -100,10 +101,6 @@ def wide(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(wide(part) for part in value)
     return value.float() if isinstance(value, Tensor) and value.dtype in NARROW else value
-
-
-def _kind_of(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_finite(what: str, values: Any) -> None:
