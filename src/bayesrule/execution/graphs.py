@@ -1,7 +1,5 @@
 """CUDA graphs: work on tensors that stay where they are, captured once and replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Which parameters make up a layer with a matrix of weights, and which layers are a chain."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small pieces of HTML that several sections share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

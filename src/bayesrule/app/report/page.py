@@ -1,7 +1,5 @@
 """The whole page, how to read it, and how it is written to the disk."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os
