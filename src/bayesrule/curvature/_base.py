@@ -209,11 +209,6 @@ class Curvature(Part, ABC):
     draws_together: bool = True  # Several draws at once give what one after another gives.
     asks: tuple[str, ...] = ()  # The abilities of a likelihood that it needs.
 
-    @property
-    def draws_targets(self) -> bool:
-        """Whether targets are drawn from the model."""
-        return "sample" in self.asks
-
     @abstractmethod
     def local(self, problem: Problem, here: Here) -> Local:
         """Sums over the batch at one point, times the problem's scale."""

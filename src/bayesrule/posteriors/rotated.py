@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -75,10 +75,6 @@ class RotatedWeight(WeightStandIn):
 
     def materialised(self) -> Tensor:
         return self.layer.whole[self.label]
-
-    @classmethod
-    def bypassed(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return cls.unhandled(function, args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"RotatedWeight({self.label!r}, shape={tuple(self.shape)})"

@@ -96,8 +96,6 @@ def predict(
     how = how or learner.predictive  # type: ignore[assignment]
     state.check()
     inputs = as_inputs(x, state)
-    if num_examples(inputs) == 0:
-        raise ValueError("There are no inputs to predict.")
     check_finite("The inputs", inputs)
     if isinstance(how, Linearised):
         return _linearised(learner, state, inputs, how, seed)
@@ -159,6 +157,8 @@ def stacked_outputs(
 
 def pieces(x: Inputs, size: int) -> list[Inputs]:
     """All examples, so many at a time."""
+    if num_examples(x) == 0:
+        raise ValueError("There are no inputs to predict.")
     return [take(x, slice(i, i + size)) for i in range(0, num_examples(x), size)]
 
 

@@ -51,7 +51,7 @@ def _likelihood(learner: Learner) -> str | None:
     # Other than learned noise there are schedules, which are the same for all nets.
     if not likelihood.learns and not set(state) <= {"step", "std"}:
         return f"the likelihood {type(likelihood).__name__}, which learns something itself"
-    if learner.curvature.draws_targets and not likelihood.normal_sampling:
+    if "sample" in learner.curvature.asks and not likelihood.normal_sampling:
         return f"targets drawn by {type(likelihood).__name__}"
     return None
 
