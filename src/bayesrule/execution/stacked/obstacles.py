@@ -20,16 +20,15 @@ def obstacle(learner: Learner) -> str | None:
     parts = learner.family, learner.expectation, learner.curvature
     if learner.expectation.look is Look.MOMENTS and not learner.curvature.whole_data:
         return None
-    for reason in (
+    reasons = (
         learner.family.stack_obstacle,
         learner.expectation.stack_obstacle,
         learner.curvature.stack_obstacle,
         learner.rule.stack_obstacle(*parts),
         _likelihood(learner),
-    ):
-        if reason is not None:
-            return reason
-    return _module(learner)
+        _module(learner),
+    )
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def ragged_obstacle(learner: Learner) -> str | None:
