@@ -1,18 +1,15 @@
 """Modules and numbers from which nothing can be learned, refused by name."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-if TYPE_CHECKING:
-    from bayesrule.types import Params, State
+from bayesrule.types import Params, State
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 NARROW = torch.float16, torch.bfloat16
