@@ -38,13 +38,12 @@ def for_modules_only(method: Method) -> Method:
     """A function of a learner and a state, in which autocast is for the module alone."""
 
     @functools.wraps(method)
-    def called(*args: Any, **options: Any) -> Any:
-        state = options["state"] if "state" in options else args[1]
+    def called(learner: Any, state: Any, *args: Any, **options: Any) -> Any:
         device = state.posterior.device.type
         if not torch.is_autocast_enabled(device):
-            return method(*args, **options)
+            return method(learner, state, *args, **options)
         with only_in_modules(device):
-            return method(*args, **options)
+            return method(learner, state, *args, **options)
 
     return cast(Method, called)
 
