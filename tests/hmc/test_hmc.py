@@ -188,9 +188,9 @@ def test_bad_data_are_named() -> None:
     model, likelihood, (x, y) = nn.Linear(2, 1), br.GaussianLikelihood(), _data()
     hole = x.clone()
     hole[3, 1] = math.nan
-    with pytest.raises(ValueError, match=r"inputs hold .* 1 of 12 rows, first in row 3"):
+    with pytest.raises(ValueError, match=r"inputs are not finite in columns 1 .* first in row 3"):
         hmc(model, likelihood, (hole, y), **SHORT)
-    with pytest.raises(ValueError, match=r"targets hold .* 12 of 12 rows, first in row 0"):
+    with pytest.raises(ValueError, match=r"targets are not finite .*12 numbers .* first in row 0"):
         hmc(model, likelihood, (x, y * math.inf), **SHORT)
     with pytest.raises(ValueError, match="12 inputs but 11 targets"):
         hmc(model, likelihood, (x, y[:-1]), **SHORT)

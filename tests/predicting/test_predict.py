@@ -356,3 +356,12 @@ class TestInputs:
     def test_a_way_that_is_none_is_refused(self) -> None:
         with pytest.raises(TypeError, match=r"AtMean\(\), Linearised\(\) or Moments\(\)"):
             br.predict(self.learner, self.learner.init(), self.x, "draws")  # type: ignore[arg-type]
+
+
+def test_all_arguments_may_be_given_by_name() -> None:
+    learner = br.ridge(nn.Linear(1, 1), br.GaussianLikelihood(noise=1.0), num_data=2)
+    state, x = learner.init(), torch.ones(3, 1)
+    named = br.predict(x=x, state=state, learner=learner)
+    assert torch.equal(named.mean, br.predict(learner, state, x).mean)
+    with pytest.raises(TypeError, match=r"predict\(\) missing .* 'state'"):
+        br.predict(learner)  # type: ignore[call-arg]

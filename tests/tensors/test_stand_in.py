@@ -75,7 +75,8 @@ def test_calls_that_look_for_no_handler_are_seen(weight: Doubled) -> None:
 
 def test_gradients_reach_the_leaves_and_are_zero_for_what_is_not_used(weight: Doubled) -> None:
     unused, weights = torch.ones(3, requires_grad=True), {"w": weight}
-    used, zero = gradients(weight.sum(), [weight.leaf, unused], weights)
+    leaves = {"used": weight.leaf, "unused": unused}
+    used, zero = gradients(weight.sum(), leaves, weights).values()
     assert used.tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert zero.tolist() == [0.0, 0.0, 0.0]
 
@@ -96,7 +97,7 @@ def test_a_gradient_that_would_be_lost_is_refused(weight: Doubled) -> None:
     outputs = Twice.apply(torch.ones(2, requires_grad=True), weight).sum()
     message = r"'w' is given to a torch\.autograd\.Function.* Use a plain weight\."
     with pytest.raises(TypeError, match=message):
-        gradients(outputs, [weight.leaf], {"w": weight})
+        gradients(outputs, {"w": weight.leaf}, {"w": weight})
 
 
 def test_a_subclass_has_to_say_what_it_does() -> None:

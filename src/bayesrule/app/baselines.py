@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,8 +93,7 @@ class FittedRegressor(FittedBaseline):
             mean, epistemic = _mean_and_variance(self.model, _array(x), self.noise)
         column = torch.from_numpy(np.stack([mean, epistemic])).to(x.dtype).unsqueeze(-1)
         marginal = GaussianLikelihood(noise=self.noise).marginal(column[0], column[1], {})
-        plain = Prediction.mixture(marginal.distribution[None])
-        return replace(plain, epistemic=marginal.epistemic, aleatoric=marginal.aleatoric)
+        return Prediction.closed_form(marginal)
 
 
 @dataclass(frozen=True)

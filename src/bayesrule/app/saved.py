@@ -1,19 +1,18 @@
 """A trained table model on disk: recipe, encoder and state in one folder, without pickle."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from types import UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
 from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.recipe import Recipe
-from bayesrule.app.typed import check_types
 from bayesrule.predicting.predict import How
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.checkpoint import CheckpointError, facts
@@ -165,6 +164,40 @@ def _check_values(recipe: Recipe, encoder: Encoder) -> None:
         check_types(part)
     if not min(encoder.target_std, *(getattr(one, "std", 1.0) for one in encoder.columns)) > 0:
         raise ValueError("a standard deviation in it is not above zero")
+
+
+def check_types(part: Any) -> None:
+    """Raises where a field of a dataclass, or of those within it, is not of its type.
+
+    >>> from bayesrule.app.recipe import Recipe
+    >>> check_types(Recipe(hidden=(5,)))
+    >>> check_types(Recipe(hidden=(5.5,)))
+    Traceback (most recent call last):
+    TypeError: its hidden is (5.5,)
+    """
+    types = get_type_hints(type(part))
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if not _fits(value, types[field.name]):
+            raise TypeError(f"its {field.name} is {str(value)[:60]}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(one, inner[0]) for one in value)
+    if is_dataclass(kind):
+        if not isinstance(value, kind):  # type: ignore[arg-type]
+            return False
+        check_types(value)
+        return True
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is (origin or kind)
 
 
 def _document(folder: Path) -> dict[str, Any]:

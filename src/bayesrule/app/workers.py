@@ -1,7 +1,5 @@
 """Independent work in several processes, any of which may be killed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from typing import TypeVar
@@ -26,24 +24,17 @@ def results(
 
     waiting = dict(enumerate(items))
     while waiting:
+        # Items in one batch would be lost together.
+        pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        calls = [joblib.delayed(_numbered)(work, *item) for item in waiting.items()]
         try:
-            for number, result in _pooled(work, waiting, jobs):
+            for number, result in pool(calls):
                 del waiting[number]
                 yield number, result
         except BrokenExecutor:
             # Items are begun in their order, so these are the ones that were under way.
             for number in list(waiting)[: joblib.effective_n_jobs(jobs)]:
                 yield number, _alone(work, waiting.pop(number), killed)
-
-
-def _pooled(
-    work: Callable[[Item], Result], items: dict[int, Item], jobs: int | None
-) -> Iterator[tuple[int, Result]]:
-    import joblib
-
-    # Items in one batch would be lost together.
-    pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-    return pool(joblib.delayed(_numbered)(work, *item) for item in list(items.items()))
 
 
 def _numbered(work: Callable[[Item], Result], number: int, item: Item) -> tuple[int, Result]:

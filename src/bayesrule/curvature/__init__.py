@@ -14,22 +14,11 @@ from bayesrule.curvature.rows import ExampleRows, Recording
 from bayesrule.curvature.spreads import ExpectedLoss, Innovations, Pathwise, SecondOrder
 
 __all__ = [
-    "GGN",
-    "Curvature",
-    "ExampleRows",
-    "ExpectedLoss",
-    "Fisher",
-    "Here",
-    "Hessian",
-    "Innovations",
-    "NoCurvature",
-    "Pathwise",
-    "PerExample",
-    "Price",
-    "Problem",
-    "Recording",
-    "SecondOrder",
+    # estimates at weights
+    "Curvature", "Fisher", "GGN", "Hessian", "NoCurvature", "PerExample", "Price",
     "SquaredGradient",
-    "Streams",
-    "Wanted",
-]
+    # estimates of the spread
+    "ExpectedLoss", "Innovations", "Pathwise", "SecondOrder",
+    # what they are given, and gradients of single examples
+    "Here", "Problem", "Streams", "Wanted", "ExampleRows", "Recording",
+]  # fmt: skip

@@ -20,7 +20,7 @@ from bayesrule.moments import Activations, Propagation
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network, as_leaves, copies, num_examples
-from bayesrule.tensors.stand_in import named_gradients
+from bayesrule.tensors.stand_in import gradients
 from bayesrule.tensors.unfit import check_outputs
 from bayesrule.types import Derivatives, Local, Params, Part, State
 
@@ -88,7 +88,7 @@ class Problem:
     def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood of the batch, and the gradient of it, scaled, in outputs."""
         loss, slope = self.slope(outputs, self.y)
-        return loss, slope * self.scale
+        return loss, slope * vectors.over(self.scale, slope)
 
     def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood of targets, and its gradient in the outputs."""
@@ -135,8 +135,7 @@ class Problem:
 
     def statistics(self, outputs: Tensor) -> Params:
         """What the likelihood learns from, scaled."""
-        found = self.likelihood.statistics(outputs.detach(), self.y)
-        return {name: value * self.scale for name, value in found.items()}
+        return vectors.scale(self.likelihood.statistics(outputs.detach(), self.y), self.scale)
 
     def learned(self, statistics: Params) -> Params:
         """The likelihood's own state after the batch.
@@ -147,8 +146,20 @@ class Problem:
         return self.likelihood.update(self.likelihood_state, found, self.num_data)
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
-        """What the batch says of weights N(mean, variance), in closed form."""
-        return innovation(self, mean, variance, activations, self.buffers, self.x, self.y)
+        """What the batch says of weights N(mean, variance), in closed form.
+
+        It is arithmetic on tensors alone, which can be mapped over nets and compiled.
+        """
+        propagation = Propagation(self.network, activations)
+        given = mean, variance, self.buffers, self.x
+        outputs = propagation.forward(*given, training=self.training)
+        moments, state = (outputs.centre, outputs.variance), self.likelihood_state
+        found = self.likelihood.condition(*moments, self.y, state)
+        loss, weight = -found.log_prob.sum(), -1.0 / self.temperature
+        # An example without a target has no part in the loss but does have innovations.
+        sound = (loss + found.delta.sum()).isfinite()
+        delta, eta = propagation.innovations(outputs, found.delta * weight, found.eta * weight)
+        return Innovation(loss, sound, delta, eta, found.statistics)
 
     def explain(
         self, mean: Params, variance: Params, activations: Activations, sound: Tensor
@@ -170,31 +181,6 @@ class Innovation(NamedTuple):
     delta: Params
     eta: Params
     statistics: Params
-
-
-def innovation(
-    problem: Problem,
-    mean: Params,
-    variance: Params,
-    activations: Activations,
-    buffers: Params,
-    x: Inputs,
-    y: Tensor,
-    state: Params | None = None,
-) -> Innovation:
-    """What a batch says, as arithmetic on tensors alone: it can be mapped over nets and compiled.
-
-    `buffers` are changed as the module changes them.
-    """
-    propagation = Propagation(problem.network, activations)
-    outputs = propagation.forward(mean, variance, buffers, x, training=problem.training)
-    state = problem.likelihood_state if state is None else state
-    found = problem.likelihood.condition(outputs.centre, outputs.variance, y, state)
-    loss, weight = -found.log_prob.sum(), -1.0 / problem.temperature
-    # An example without a target has no part in the loss but does have innovations.
-    sound = (loss + found.delta.sum()).isfinite()
-    delta, eta = propagation.innovations(outputs, found.delta * weight, found.eta * weight)
-    return Innovation(loss, sound, delta, eta, found.statistics)
 
 
 class Wanted(NamedTuple):
@@ -232,11 +218,6 @@ class Curvature(Part, ABC):
     draws_together: bool = True  # Several draws at once give what one after another gives.
     asks: tuple[str, ...] = ()  # The abilities of a likelihood that it needs.
 
-    @property
-    def draws_targets(self) -> bool:
-        """Whether targets are drawn from the model."""
-        return "sample" in self.asks
-
     @abstractmethod
     def local(self, problem: Problem, here: Here) -> Local:
         """Sums over the batch at one point, times the problem's scale."""
@@ -259,5 +240,5 @@ def plain_gradient(problem: Problem, point: Point) -> tuple[Tensor, Params, Tens
     loss = problem.nll(outputs, problem.y)
     scaled = loss * problem.scale
     # One loss, or one of each net: no net has a part in the loss of another.
-    gradient = named_gradients(scaled, torch.ones_like(scaled), leaves, weights)
+    gradient = gradients(scaled, leaves, weights, torch.ones_like(scaled))
     return loss.detach(), vectors.matched(vectors.apart(gradient), point.coordinates), outputs

@@ -13,6 +13,7 @@ from torch.autograd.graph import Node
 from bayesrule.curvature.recorder import Use
 from bayesrule.matrices.layer_rows import Chunks, ProductRows
 from bayesrule.matrices.layout import shortcut, wrong_order
+from bayesrule.tensors.vectors import shapes_of
 from bayesrule.types import Params
 
 
@@ -117,7 +118,7 @@ class ExampleRows:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(value.shape) for name, value in self.params.items()}
+        return shapes_of(self.params)
 
     def only(self, names: tuple[str, ...]) -> ExampleRows:
         params = {name: self.params[name] for name in names}
@@ -145,11 +146,7 @@ class ExampleRows:
         nodes = {use.weight: use.edge.node for use in self.uses if use.weight and use.edge}
         if self.end is None or any(name not in nodes for name in weights):
             return "some layers have no part in the outputs"
-        return shortcut(weights, nodes, self.end, _nodes_before)
-
-
-def _nodes_before(node: Node) -> list[Node | None]:
-    return [one for one, _ in node.next_functions]
+        return shortcut(weights, nodes, self.end, lambda node: [k for k, _ in node.next_functions])
 
 
 def _with_ones(products: Chunks) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,7 +1,5 @@
 """What a module does with its parameters, noted while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

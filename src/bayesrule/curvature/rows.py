@@ -32,7 +32,7 @@ from bayesrule.tensors.network import (
     num_examples,
     take,
 )
-from bayesrule.tensors.stand_in import named_gradients
+from bayesrule.tensors.stand_in import gradients
 from bayesrule.tensors.unfit import wide
 from bayesrule.types import Params
 
@@ -121,7 +121,7 @@ class Recording:
     def gradient(self, vector: Tensor) -> Params:
         """The gradient for one vector (n, *) backpropagated from the outputs."""
         self._way.held = False
-        return named_gradients(self.outputs, vector, self._leaves, self.params, retain_graph=True)
+        return gradients(self.outputs, self._leaves, self.params, vector, retain_graph=True)
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[ExampleRows, Params]:
         """Backpropagates each of `vectors` (V, n, *) from the outputs.

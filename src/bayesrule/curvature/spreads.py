@@ -4,8 +4,6 @@ Along the paths of what was drawn (`Pathwise`), to second order around the mean 
 in closed form (`ExpectedLoss`, and `Innovations` for TAGI).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Never, cast
@@ -62,9 +60,10 @@ class Pathwise(Curvature):
         outputs = problem.forward(weights)
         loss = problem.nll(outputs, problem.y)
         drawn = {name: weights[name] for name in std}
-        slopes = gradients(loss * problem.scale, [*mean.values(), *std.values()], drawn)
-        gradient = apart(dict(zip(mean, slopes, strict=False)))
-        in_std = dict(zip(std, slopes[len(mean) :], strict=True))
+        wanted = mean | {f"{name}/std": value for name, value in std.items()}
+        slopes = gradients(loss * problem.scale, wanted, drawn)
+        gradient = apart({name: slopes[name] for name in mean})
+        in_std = {name: slopes[f"{name}/std"] for name in std}
         curvature = DiagonalMatrix(vectors.div(in_std, point.std))
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
@@ -186,7 +185,8 @@ class SecondOrder(Curvature):
         outputs = problem.forward(leaves)
         targets = problem.sample(outputs.detach())
         loss, root = problem.nll(outputs, problem.y), problem.scale**0.5
-        score = _gradient(problem.nll(outputs, targets) * root, leaves, retain_graph=not alone)
+        drawn = problem.nll(outputs, targets) * root
+        score = gradients(drawn, leaves, retain_graph=not alone)
         sharp = {name: score[name] for name in std}
         half = vectors.mul(sharp, std)
         direction = vectors.mul(half, std)
@@ -195,11 +195,11 @@ class SecondOrder(Curvature):
         step = size * sign * length.nan_to_num(0.0, 0.0, 0.0)
         moved = {k: v + step * direction[k] if k in direction else v for k, v in mean.items()}
         other = as_leaves(moved)
-        other = _gradient(again.nll(again.forward(other), targets) * root, other)
+        other = gradients(again.nll(again.forward(other), targets) * root, other)
         weight = torch.where(step == 0, 0.0, 1.0 / step)
         gradient = vectors.scale_(vectors.add(other, score, alpha=-1.0), weight)
         if not alone:
-            vectors.add_(gradient, _gradient(loss * problem.scale, leaves))
+            vectors.add_(gradient, gradients(loss * problem.scale, leaves))
         slope = StdSlope(vectors.mul_(half, sharp))
         return Local(loss.detach(), gradient, slope, problem.statistics(outputs))
 
@@ -217,12 +217,6 @@ class SecondOrder(Curvature):
             loss = problem.nll(outputs, problem.sample(outputs.detach()))
             found = torch.autograd.grad(loss, given, torch.zeros_like(loss) + root, **options)
         return dict(zip(leaves, found, strict=True))
-
-
-def _gradient(value: Tensor, leaves: Params, *, retain_graph: bool = False) -> Params:
-    given = list(leaves.values())
-    found = torch.autograd.grad(value, given, retain_graph=retain_graph, materialize_grads=True)
-    return dict(zip(leaves, found, strict=True))
 
 
 def _refuse_dropout(problem: Problem) -> None:
@@ -257,9 +251,7 @@ class Innovations(Curvature):
         # Asking would make a GPU wait; what goes wrong there is seen at the end of the epoch.
         if problem.checked and found.loss.device.type == "cpu" and not found.sound.all():
             problem.explain(point.coordinates, point.variance, point.activations, found.sound)
-        statistics = {
-            name: value * over(problem.scale, value) for name, value in found.statistics.items()
-        }
+        statistics = vectors.scale(found.statistics, problem.scale)
         return Local(found.loss, apart(found.delta), DiagonalMatrix(apart(found.eta)), statistics)
 
 

@@ -1,9 +1,7 @@
 """CUDA graphs: work on tensors that stay where they are, captured once and replayed."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Generator, Tensor
@@ -39,7 +37,7 @@ def captured(
 
 def copy_into(target: object, source: object) -> None:
     """Copies every tensor of one tree into the same place of another."""
-    places, values = dict(_tensors(target)), dict(_tensors(source))
+    places, values = _tensors(target), _tensors(source)
     if not places.keys() <= values.keys():
         # One of them is in a row and the other is not.
         places, values = tree.tensors(target), tree.tensors(source)
@@ -49,15 +47,13 @@ def copy_into(target: object, source: object) -> None:
         torch._foreach_copy_(targets, _apart(list(moved.values()), targets))
 
 
-def _tensors(nested: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def _tensors(nested: object) -> dict[str, Tensor]:
     """All tensors of a nested object by path; what is in one row counts as one."""
-    if isinstance(nested, vectors.Flat):
-        yield f"{prefix}/row", nested.row
-    elif isinstance(nested, Tensor):
-        yield prefix, nested
-    else:
-        for name, child in tree.children(nested):
-            yield from _tensors(child, f"{prefix}/{name}")
+    found = {}
+    for path, part in tree.parts(nested, vectors.Flat | Tensor):
+        in_row = isinstance(part, vectors.Flat)
+        found[f"{path}/row" if in_row else path] = part.row if in_row else part
+    return found
 
 
 def _apart(tensors: list[Tensor], places: list[Tensor]) -> list[Tensor]:

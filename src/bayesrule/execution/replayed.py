@@ -1,7 +1,5 @@
 """Steps as CUDA graphs, captured once for each kind of step and shape of batch, then replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -196,19 +194,11 @@ class Replayed:
         return list(self._generators)
 
 
-def _matrices(nested: Any, prefix: str = "") -> Iterator[tuple[str, Matrix]]:
-    """The matrices of a nested object, by their paths."""
-    if isinstance(nested, Matrix):
-        yield prefix, nested
-    else:
-        for name, child in tree.children(nested):
-            yield from _matrices(child, f"{prefix}/{name}")
-
-
 def _drawn_by(state: State) -> Iterator[tuple[str, Matrix]]:
     """The matrices by which weights are drawn and the mean's steps are divided."""
     preconditioner = state.rule.get("preconditioner")
-    return _matrices({"posterior": state.posterior, "preconditioner": preconditioner})
+    drawn_by = {"posterior": state.posterior, "preconditioner": preconditioner}
+    return tree.parts(drawn_by, Matrix)
 
 
 def derived(state: State) -> dict[str, Params]:

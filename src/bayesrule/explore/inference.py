@@ -4,8 +4,6 @@ Goulet, Nguyen & Amiri (2021). `infer_inputs` asks which inputs would give a wan
 `infer_hidden` what targets say of hidden units.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -284,8 +282,7 @@ def infer_hidden(
     recorded: dict[str, list[Any]] = {name: [] for name in modules}
     with ExitStack() as hooks:
         for name, module in modules.items():
-            keep = partial(_keep, recorded[name])
-            hooks.enter_context(module.register_forward_hook(keep))
+            hooks.enter_context(module.register_forward_hook(partial(_keep, recorded[name])))
         _, outputs = network.forward(inputs)
     network.back(outputs, torch.as_tensor(y, device=outputs.device))
     inferred = {}

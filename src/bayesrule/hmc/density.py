@@ -4,8 +4,6 @@ A sampler needs hundreds of gradients for each draw, and for small networks most
 overhead between torch's operations: a traced graph saves some of it, compiled code most.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable
@@ -21,7 +19,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import stacked_outputs
+from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network, check_batch
+from bayesrule.tensors.unfit import check_finite
 from bayesrule.types import Params
 
 Floats = NDArray[np.float64]
@@ -60,7 +60,7 @@ class LogDensity:
         self.prior_precision, self.temperature = float(prior_precision), float(temperature)
         self.params = {name: _double(value) for name, value in self.network.params().items()}
         self.buffers = {name: _double(value) for name, value in self.network.buffers().items()}
-        self.num = sum(value.numel() for value in self.params.values())
+        self.num = vectors.numel(self.params)
         self.prior_noise = likelihood.init(next(iter(self.params.values())))
         self.learned = likelihood.learns
         self._refuse_changes()
@@ -100,9 +100,7 @@ class LogDensity:
 
     def named(self, theta: Tensor) -> Params:
         """Vectors (..., P) as the module's weights, by name and in their shapes."""
-        parts = theta.split([value.numel() for value in self.params.values()], dim=-1)
-        shaped = zip(self.params.items(), parts, strict=True)
-        return {name: part.reshape(*part.shape[:-1], *old.shape) for (name, old), part in shaped}
+        return vectors.unflatten(theta, vectors.shapes_of(self.params))
 
     def outputs(self, params: Params, x: Inputs) -> Tensor:
         """The network's outputs (n, *)."""
@@ -136,12 +134,7 @@ def _plain(x: Any, what: str) -> Tensor:
     # Arrays may be read-only or run backwards, which torch cannot share.
     tensor = torch.as_tensor(x if isinstance(x, Tensor) else np.array(x))
     tensor = _double(tensor.detach())
-    if tensor.is_floating_point() and not (finite := tensor.isfinite()).all():
-        bad = (~finite.reshape(len(tensor), -1).all(1)).nonzero().reshape(-1)
-        raise ValueError(
-            f"The {what} hold numbers that are not finite (NaN or infinity) in {len(bad)} of "
-            f"{len(tensor)} rows, first in row {int(bad[0])}. Leave such rows out or fill them in."
-        )
+    check_finite(f"The {what}", tensor)
     return tensor
 
 

@@ -1,7 +1,5 @@
 """The No-U-Turn sampler, from nutpie, on the log density of an unmodified module."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import threading
@@ -21,7 +19,6 @@ from bayesrule.hmc.mixing import ess, rhat
 from bayesrule.likelihoods import Likelihood
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import num_examples
 from bayesrule.training.progress import Progress
 from bayesrule.types import Params
 
@@ -68,16 +65,13 @@ class Samples:
 
         A mixture over all draws or, to save memory, over `num` evenly spaced ones.
         """
-        inputs = as_inputs(x)
-        if num_examples(inputs) == 0:
-            raise ValueError("There are no inputs to predict.")
         num = len(self) if num is None else num
         if not 1 <= num <= len(self):
             raise ValueError(f"num takes from 1 to all {len(self)} draws, got {num}.")
         # Half a step from both ends, so that all chains have the same share.
         chosen = ((torch.arange(num) + 0.5) * (len(self) / num)).long()
         draws = {name: value[chosen] for name, value in self.draws.items()}
-        outputs = self.density.outputs_at(draws, inputs, batch_size)
+        outputs = self.density.outputs_at(draws, as_inputs(x), batch_size)
         noise: Params = {}
         if self.precision is not None:
             # A belief Gamma(a, b) whose mean a / b is the drawn precision, for all examples.

@@ -9,22 +9,10 @@ from bayesrule.matrices.low_rank import LowRank, LowRankMatrix
 from bayesrule.matrices.tridiagonal import BlockTridiagonal, BlockTridiagonalMatrix
 
 __all__ = [
-    "BlockMatrix",
-    "BlockTridiagonal",
-    "BlockTridiagonalMatrix",
-    "Blocks",
-    "Dense",
-    "DenseMatrix",
-    "Diagonal",
-    "DiagonalMatrix",
-    "Isotropic",
-    "IsotropicMatrix",
-    "Known",
-    "KnownMatrix",
-    "Kronecker",
-    "KroneckerMatrix",
-    "LowRank",
-    "LowRankMatrix",
-    "Matrix",
+    # structures
+    "BlockTridiagonal", "Blocks", "Dense", "Diagonal", "Isotropic", "Known", "Kronecker", "LowRank",
     "Structure",
-]
+    # their matrices
+    "BlockMatrix", "BlockTridiagonalMatrix", "DenseMatrix", "DiagonalMatrix", "IsotropicMatrix",
+    "KnownMatrix", "KroneckerMatrix", "LowRankMatrix", "Matrix",
+]  # fmt: skip

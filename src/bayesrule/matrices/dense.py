@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,26 +11,8 @@ from torch import Tensor
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.tensors import vectors
+from bayesrule.tensors.vectors import Shapes, flatten, shapes_of, unflatten
 from bayesrule.types import Number, Params, Rows
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-def shapes_of(params: Params, leading: int = 0) -> Shapes:
-    """The shapes by name, without the given number of leading axes."""
-    return {name: tuple(value.shape[leading:]) for name, value in params.items()}
-
-
-def flatten(params: Params, shapes: Shapes, leading: int = 0) -> Tensor:
-    """All parameters as one vector, (*leading axes, P), in the order of `shapes`."""
-    return torch.cat([params[k].flatten(start_dim=leading) for k in shapes], dim=leading)
-
-
-def unflatten(vector: Tensor, shapes: Shapes) -> Params:
-    """One vector (*leading axes, P) back into named tensors."""
-    parts = vector.split([math.prod(shape) for shape in shapes.values()], dim=-1)
-    each, axes = zip(shapes.items(), parts, strict=True), vector.shape[:-1]
-    return {k: part.reshape(*axes, *shape) for (k, shape), part in each}
 
 
 @dataclass(frozen=True)

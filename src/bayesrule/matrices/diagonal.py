@@ -142,9 +142,7 @@ class Diagonal(Structure):
         return DiagonalMatrix(rows.squares()) if lazy is None else lazy()
 
     def project(self, matrix: Tensor, params: Params) -> DiagonalMatrix:
-        parts = matrix.diagonal().split([v.numel() for v in params.values()])
-        shaped = zip(params.items(), parts, strict=True)
-        return DiagonalMatrix({name: part.reshape(v.shape) for (name, v), part in shaped})
+        return DiagonalMatrix(vectors.unflatten(matrix.diagonal(), vectors.shapes_of(params)))
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class IsotropicMatrix(Matrix):
     """`value · I`: one number for all weights."""
 
     value: Tensor
-    shapes: dict[str, tuple[int, ...]]
+    shapes: vectors.Shapes
 
     independent = True
 
@@ -233,18 +231,16 @@ class Isotropic(Structure):
 
     def identity(self, params: Params, scale: float) -> IsotropicMatrix:
         some = next(iter(params.values()))
-        return _isotropic(torch.as_tensor(scale, dtype=some.dtype, device=some.device), params)
+        value = torch.as_tensor(scale, dtype=some.dtype, device=some.device)
+        return IsotropicMatrix(value, vectors.shapes_of(params))
 
     def contract(self, rows: Rows) -> IsotropicMatrix:
         squares = rows.squares()
-        return _isotropic(vectors.total(squares) / vectors.numel(squares), squares)
+        value = vectors.total(squares) / vectors.numel(squares)
+        return IsotropicMatrix(value, vectors.shapes_of(squares))
 
     def project(self, matrix: Tensor, params: Params) -> IsotropicMatrix:
-        return _isotropic(matrix.diagonal().mean(), params)
-
-
-def _isotropic(value: Tensor, params: Params) -> IsotropicMatrix:
-    return IsotropicMatrix(value, {name: tuple(v.shape) for name, v in params.items()})
+        return IsotropicMatrix(matrix.diagonal().mean(), vectors.shapes_of(params))
 
 
 def only_diagonal(other: Matrix, whose: str) -> Params:

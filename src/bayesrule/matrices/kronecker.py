@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
 from bayesrule.matrices.blocks import BlockMatrix
-from bayesrule.matrices.dense import shapes_of
 from bayesrule.matrices.diagonal import Diagonal, DiagonalMatrix
 from bayesrule.matrices.factors import Factors
 from bayesrule.matrices.kronecker_layer import (
@@ -19,9 +18,10 @@ from bayesrule.matrices.kronecker_layer import (
     FactoredLayer,
     LayerMatrix,
 )
-from bayesrule.matrices.layer_rows import LayerRows, MatrixRows, Place, Sizes, numbered, rows_of
+from bayesrule.matrices.layer_rows import LayerRows, MatrixRows, Place, numbered, rows_of
 from bayesrule.matrices.layout import Pair, by_module, by_shape, places
 from bayesrule.tensors.abilities import derived
+from bayesrule.tensors.vectors import Shapes, shapes_of
 from bayesrule.types import Params, Rows
 
 # Factors up to this wide are padded to one size, where that saves time.
@@ -186,12 +186,12 @@ class Kronecker(Structure):
     def exactly_damped(self) -> Kronecker:
         return self if self.corrected else replace(self, exact=True)
 
-    def _places(self, shapes: Sizes) -> list[Place]:
+    def _places(self, shapes: Shapes) -> list[Place]:
         pairs = by_shape(shapes) if self.layers is None else self.layers
         return places(pairs, shapes)
 
     def _matrix(
-        self, shapes: Sizes, layer: Callable[[Place], LayerMatrix], rest: Callable[..., Params]
+        self, shapes: Shapes, layer: Callable[[Place], LayerMatrix], rest: Callable[..., Params]
     ) -> KroneckerMatrix:
         narrow = [p for p in self._places(shapes) if max(p.size) <= self.widest]
         groups = {place.weight: place.names for place in narrow}

@@ -271,17 +271,16 @@ class CorrectedLayer(ExactLayer):
         if len(parts) == 1:
             share = parts[0][1]
             return replace(self, factors=factors, scales=self.scales * over(share, self.scales))
-        if all(self._shares_bases(part) for part, _ in parts):
-            left, right = self.left, self.right
+        left, right = self.left, self.right
+        if all(
+            torch.equal(part.left, left) and torch.equal(part.right, right) for part, _ in parts
+        ):
             seen = [part.scales * share for part, share in parts]
         else:
             _, left, _, right = FactoredLayer(self.place, factors).eigen
             seen = [part._scales_from(left, right) * share for part, share in parts]
         scales = sum(seen[1:], seen[0])
         return replace(self, factors=factors, left=left, right=right, scales=scales)
-
-    def _shares_bases(self, other: CorrectedLayer) -> bool:
-        return torch.equal(self.left, other.left) and torch.equal(self.right, other.right)
 
     def refreshed(self) -> CorrectedLayer:
         """The same in the eigenbases of its factors, from which sums in kept bases depart."""

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesrule.tensors.vectors import numel, shapes_of, unflatten
 from bayesrule.types import Params, Rows
-
-Sizes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,7 @@ class Place:
 
 def numbered(params: Params) -> Params:
     """The place of each entry among all, in the shapes of the parameters."""
-    places = torch.arange(sum(v.numel() for v in params.values()))
-    parts = places.split([v.numel() for v in params.values()])
-    return {k: part.reshape(v.shape) for (k, v), part in zip(params.items(), parts, strict=True)}
+    return unflatten(torch.arange(numel(params)), shapes_of(params))
 
 
 class LayerRows(ABC):

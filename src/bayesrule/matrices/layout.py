@@ -1,7 +1,5 @@
 """Which parameters make up a layer with a matrix of weights, and which layers are a chain."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +10,8 @@ from typing import TypeVar
 from torch import fx, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from bayesrule.matrices.layer_rows import Place, Sizes
+from bayesrule.matrices.layer_rows import Place
+from bayesrule.tensors.vectors import Shapes, shapes_of
 
 N = TypeVar("N")
 Pair = tuple[str, str | None]
@@ -33,7 +32,7 @@ def bias_of(weight: str) -> str:
     return head + dot + tail.replace("weight", "bias")
 
 
-def by_shape(shapes: Sizes) -> tuple[Pair, ...]:
+def by_shape(shapes: Shapes) -> tuple[Pair, ...]:
     """Every parameter with two axes or more, and its bias, told by name and shape alone."""
     return tuple(
         (name, bias if shapes.get(bias := bias_of(name)) == shape[:1] else None)
@@ -51,7 +50,7 @@ def by_module(model: nn.Module) -> tuple[Pair, ...]:
     for prefix, module in model.named_modules():
         if _has_matrices(module):
             own = dict(module.named_parameters(prefix, recurse=False))
-            pairs += by_shape({name: tuple(value.shape) for name, value in own.items()})
+            pairs += by_shape(shapes_of(own))
     first = dict(model.named_parameters())
     return tuple(pair for pair in pairs if pair[0] in first)
 
@@ -86,7 +85,7 @@ def no_chain(reason: str) -> ValueError:
     )
 
 
-def places(pairs: tuple[Pair, ...], shapes: Sizes) -> list[Place]:
+def places(pairs: tuple[Pair, ...], shapes: Shapes) -> list[Place]:
     """The pairs whose weight is among the given parameters, with their shapes."""
     return [
         Place(weight, bias if bias in shapes else None, shapes[weight])

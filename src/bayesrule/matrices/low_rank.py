@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from bayesrule.matrices._base import Matrix, Structure
-from bayesrule.matrices.dense import DenseMatrix, Shapes, flatten, shapes_of, unflatten
+from bayesrule.matrices.dense import DenseMatrix
 from bayesrule.matrices.diagonal import only_diagonal
+from bayesrule.tensors.vectors import Shapes, flatten, shapes_of, unflatten
 from bayesrule.types import Number, Params, Rows
 
 

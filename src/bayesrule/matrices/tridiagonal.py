@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.matrices._base import Matrix, Structure
-from bayesrule.matrices.dense import shapes_of
 from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.matrices.factors import Factors, Root, between, outer
 from bayesrule.matrices.kronecker import Kronecker, KroneckerMatrix
 from bayesrule.matrices.kronecker_layer import FactoredLayer
-from bayesrule.matrices.layer_rows import LayerRows, MatrixRows, Means, Place, ProductRows, Sizes
+from bayesrule.matrices.layer_rows import LayerRows, MatrixRows, Means, Place, ProductRows
 from bayesrule.matrices.layout import (
     Flow,
     Pair,
@@ -28,6 +27,7 @@ from bayesrule.matrices.layout import (
     no_chain,
     places,
 )
+from bayesrule.tensors.vectors import Shapes, shapes_of
 from bayesrule.types import Number, Params, Rows
 
 
@@ -262,7 +262,7 @@ class BlockTridiagonal(Structure):
     def for_model(self, model: nn.Module) -> BlockTridiagonal:
         return replace(self, layers=chain_by_module(model), flow=flow_of(model))
 
-    def _places(self, shapes: Sizes) -> tuple[Place, ...]:
+    def _places(self, shapes: Shapes) -> tuple[Place, ...]:
         found = places(by_shape(shapes) if self.layers is None else self.layers, shapes)
         taken = {name for place in found for name in place.names}
         lost = [name for name in shapes if name not in taken]

@@ -1,10 +1,9 @@
 """A torch optimiser that keeps a Gaussian belief over the parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation, Look
 from bayesrule.matrices import Diagonal, DiagonalMatrix
-from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Draw, Spent, norms, unfit
+from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Draw, norms, unfit
 from bayesrule.optim.parts import Part, gradient_of, label_of, numbered, parts_of, set_grads
 from bayesrule.posteriors import Gaussian, GaussianFamily, GaussianPrior
 from bayesrule.rules import Memory, Natural
@@ -202,14 +201,15 @@ class BayesianOptimizer(Optimizer):
 
     def _reset(self) -> None:
         self._inside = False
-        self._spent: dict[str, Spent] = {}
+        self._spent: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self._blocks: Blocks = Blocks(TRAINING)
         self._preview: Blocks = Blocks(PREVIEW)
 
     def _spend(self) -> None:
         """Notes that the gradients there are do not belong to the next step."""
         grads = ((name, p.grad) for name, p in numbered(self.param_groups))
-        self._spent = {name: Spent.of(grad) for name, grad in grads if grad is not None}
+        known = {name: grad for name, grad in grads if grad is not None}
+        self._spent = {k: (weakref.ref(grad), grad._version) for k, grad in known.items()}
 
     def _outside(self, what: str) -> None:
         if self._inside:
@@ -281,8 +281,8 @@ class BayesianOptimizer(Optimizer):
     def _refuse_outside(self, params: Params) -> None:
         """Refuses gradients that were made since the last step, but in no block."""
         for name, p in params.items():
-            spent = self._spent.get(name)
-            if p.grad is None or (spent is not None and spent.is_still(p.grad)):
+            spent, version = self._spent.get(name, (lambda: None, 0))
+            if p.grad is None or (spent() is p.grad and p.grad._version == version):
                 continue
             if p.grad.any():
                 raise RuntimeError(

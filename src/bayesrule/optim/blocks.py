@@ -1,16 +1,13 @@
 """The draws, gradients and curvature of the `sampled_params()` blocks between two steps."""
 
-from __future__ import annotations
-
 import itertools
 import math
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from bayesrule.expectations import Expectation
 from bayesrule.optim.parts import Part
@@ -91,22 +88,6 @@ class Blocks:
                 "Parameters were added, frozen or unfrozen between a sampled_params() block and "
                 "its step(); do so after step() or zero_grad()."
             )
-
-
-class Spent(NamedTuple):
-    """A gradient that a step has used, as it was then."""
-
-    gradient: weakref.ref[Tensor]
-    version: int
-
-    @classmethod
-    def of(cls, gradient: Tensor) -> Spent:
-        """A note of a gradient."""
-        return cls(weakref.ref(gradient), gradient._version)
-
-    def is_still(self, gradient: Tensor) -> bool:
-        """Whether a gradient is the same, and nothing was added to it."""
-        return self.gradient() is gradient and gradient._version == self.version
 
 
 def unfit(params: Params) -> list[str]:

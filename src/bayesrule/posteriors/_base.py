@@ -155,7 +155,7 @@ class Posterior(ABC):
     @property
     def any_tensor(self) -> Tensor:
         """One of the belief's own tensors."""
-        return next(v for _, v in tree.leaves(self) if isinstance(v, Tensor))
+        return next(value for _, value in tree.parts(self, Tensor))
 
     @property
     def device(self) -> torch.device:
@@ -164,7 +164,7 @@ class Posterior(ABC):
 
     def state_dict(self) -> Params:
         """All tensors of the belief, by slash-separated names."""
-        return {k: v for k, v in tree.leaves(self) if isinstance(v, Tensor)}
+        return tree.tensors(self)
 
     def words(self) -> str:
         """The kind of belief, in a word or two."""

@@ -17,7 +17,6 @@ from bayesrule.matrices import (
     Matrix,
     Structure,
 )
-from bayesrule.matrices.dense import flatten
 from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior
 from bayesrule.posteriors.points import GaussianDraw, Point
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
@@ -172,8 +171,8 @@ class Gaussian(Normal):
             spread = second - vectors.dot(first, first)
             unit = Isotropic().identity(first, 1.0)
             return cls(first, IsotropicMatrix(unit.size / spread, unit.shapes))
-        shapes = {k: tuple(v.shape) for k, v in first.items()}
-        flat = flatten(first, shapes)
+        shapes = vectors.shapes_of(first)
+        flat = vectors.flatten(first, shapes)
         covariance = second - torch.outer(flat, flat)
         return cls(first, DenseMatrix(torch.linalg.inv(covariance), shapes))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, distributed
+from torch import Generator, Tensor
 
 from bayesrule.matrices import DiagonalMatrix, Kronecker, Matrix
 from bayesrule.matrices.kronecker import KroneckerMatrix, Rotation
@@ -19,6 +19,7 @@ from bayesrule.posteriors.gaussian import Gaussian, GaussianFamily, Normal
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import EarlierPosterior, Prior, as_prior
 from bayesrule.tensors import tree, vectors
+from bayesrule.tensors.distributed import from_first_rank
 from bayesrule.tensors.stand_in import WeightStandIn, plain
 from bayesrule.types import Number, Params
 
@@ -74,10 +75,6 @@ class RotatedWeight(WeightStandIn):
 
     def materialised(self) -> Tensor:
         return self.layer.whole[self.label]
-
-    @classmethod
-    def bypassed(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return cls.unhandled(function, args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"RotatedWeight({self.label!r}, shape={tuple(self.shape)})"
@@ -184,8 +181,8 @@ class Rotated(Normal):
     def num_parameters(self) -> int:
         """As many as in any other bases: the mean, the factors, and the diagonal of all else."""
         factors = {k: layer.factors for k, layer in self.precision.layers.items()}
-        free = [v for _, v in tree.leaves(factors | self.precision.rest)]
-        return vectors.numel(self.rotated) + sum(v.numel() for v in free if isinstance(v, Tensor))
+        free = tree.tensors(factors | self.precision.rest)
+        return vectors.numel(self.rotated) + vectors.numel(free)
 
     def offset(self, generator: Generator) -> Params:
         return self.rotation.back(self.inner.offset(generator))
@@ -220,13 +217,12 @@ class Rotated(Normal):
         return replace(self, rotated=mean)
 
     def with_precision(self, precision: Matrix) -> tuple[Rotated, Turn]:
-        new = Rotated.of(self.mean, _of_first_rank(cast(KroneckerMatrix, precision).spectral()))
+        new = Rotated.of(self.mean, _in_eigenbases(precision))
         return new, lambda vector: new.rotation.into(self.rotation.back(vector))
 
     def divisor(self, precision: Matrix) -> Matrix:
         """A damped precision in the bases of this belief, which damping leaves as they are."""
-        damped = _of_first_rank(cast(KroneckerMatrix, precision).spectral())
-        return DiagonalMatrix(Rotation.of(damped).values())
+        return DiagonalMatrix(Rotation.of(_in_eigenbases(precision)).values())
 
 
 @dataclass(frozen=True)
@@ -276,10 +272,6 @@ class RotatedFamily(GaussianFamily):
         return Rotated.of(first.mean, cast(KroneckerMatrix, first.precision).spectral())
 
 
-def _of_first_rank(matrix: KroneckerMatrix) -> KroneckerMatrix:
-    """The matrix as the first machine has it: eigenvectors are not the same on all of them."""
-    if distributed.is_available() and distributed.is_initialized():
-        for _, value in tree.leaves(matrix):
-            assert isinstance(value, Tensor)
-            distributed.broadcast(value, src=0)
-    return matrix
+def _in_eigenbases(precision: Matrix) -> KroneckerMatrix:
+    """Eigenvectors are not the same on all machines, so those of the first are taken."""
+    return from_first_rank(cast(KroneckerMatrix, precision).spectral())

@@ -1,7 +1,5 @@
 """Predictions from a belief: by weight draws, at the mean, or linearised."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,14 +16,9 @@ from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.autocast import only_in_modules
+from bayesrule.tensors.autocast import for_modules_only
 from bayesrule.tensors.network import Inputs, Network, num_examples, take
-from bayesrule.tensors.unfit import (
-    check_belief,
-    check_finite,
-    check_outputs,
-    recordable,
-)
+from bayesrule.tensors.unfit import check_belief, check_finite, check_outputs, recordable
 from bayesrule.types import Batch, Params, State
 
 
@@ -76,6 +69,7 @@ def _not_linearisable(what: str) -> str:
 How = Expectation | Linearised
 
 
+@for_modules_only
 def predict(
     learner: Learner,
     state: State,
@@ -101,13 +95,7 @@ def predict(
     """
     how = how or learner.predictive  # type: ignore[assignment]
     state.check()
-    device = state.posterior.device.type
-    if torch.is_autocast_enabled(device):
-        with only_in_modules(device):
-            return predict(learner, state, x, how, seed=seed, batch_size=batch_size)
     inputs = as_inputs(x, state)
-    if num_examples(inputs) == 0:
-        raise ValueError("There are no inputs to predict.")
     check_finite("The inputs", inputs)
     if isinstance(how, Linearised):
         return _linearised(learner, state, inputs, how, seed)
@@ -169,6 +157,8 @@ def stacked_outputs(
 
 def pieces(x: Inputs, size: int) -> list[Inputs]:
     """All examples, so many at a time."""
+    if num_examples(x) == 0:
+        raise ValueError("There are no inputs to predict.")
     return [take(x, slice(i, i + size)) for i in range(0, num_examples(x), size)]
 
 

@@ -11,8 +11,6 @@ Weights and states are Gaussian. Each observation updates both: a state with the
 becomes `h̄ + s δ`, `s + s² η`, and the next step starts from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -210,9 +208,7 @@ class Online:
             temperature=learner.temperature,
         )
         delta, eta = (vectors.scale(part, -1.0) for part in innovations)
-        statistics = (
-            vectors.scale(conditioned.statistics, problem.scale) if conditioned.statistics else {}
-        )
+        statistics = vectors.scale(conditioned.statistics, problem.scale)
         local = Local(-conditioned.log_prob.sum(), delta, DiagonalMatrix(eta), statistics)
         local = distributed.sum_over_ranks(local)
         # On a GPU this check would wait for all kernels.

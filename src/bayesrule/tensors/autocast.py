@@ -1,7 +1,5 @@
 """torch.autocast around a step or a prediction: for the module alone, not for work on a belief."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,15 +35,15 @@ def only_in_modules(device_type: str) -> Iterator[None]:
 
 
 def for_modules_only(method: Method) -> Method:
-    """A method of a learner, given a state, in which autocast is for the module alone."""
+    """A function of a learner and a state, in which autocast is for the module alone."""
 
     @functools.wraps(method)
-    def called(self: Any, state: Any, *args: Any, **options: Any) -> Any:
+    def called(learner: Any, state: Any, *args: Any, **options: Any) -> Any:
         device = state.posterior.device.type
         if not torch.is_autocast_enabled(device):
-            return method(self, state, *args, **options)
+            return method(learner, state, *args, **options)
         with only_in_modules(device):
-            return method(self, state, *args, **options)
+            return method(learner, state, *args, **options)
 
     return cast(Method, called)
 

@@ -4,8 +4,6 @@ Under `torchrun`, call `setup()` once and give each rank its own part of every b
 sums its derivatives over the ranks by itself.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 from typing import Any, TypeVar
@@ -14,7 +12,6 @@ import torch
 from torch import Tensor, distributed
 
 from bayesrule.tensors import tree
-from bayesrule.types import Params
 
 T = TypeVar("T")
 
@@ -90,8 +87,22 @@ def mean_over_ranks(local: T) -> T:
     # In float64 the mean of equal float32 numbers is that number: frozen weights do not drift.
     wide = {k: v.double() for k, v in tensors.items() if v.is_floating_point()}
     new = {k: (v / world_size()).to(tensors[k].dtype) for k, v in _all_reduce(wide).items()}
-    new |= _from_first({k: v for k, v in tensors.items() if k not in wide})
+    new |= from_first_rank({k: v for k, v in tensors.items() if k not in wide})
     return tree.rebuild(local, lambda name, old: new.get(name, old))
+
+
+def from_first_rank(nested: T) -> T:
+    """A nested object with the first rank's tensors, sent as bytes: one call for every type."""
+    tensors = tree.tensors(nested)
+    if not (tensors and is_active()):
+        return nested
+    flat = torch.cat([v.contiguous().reshape(-1).view(torch.uint8) for v in tensors.values()])
+    distributed.broadcast(flat, src=0)
+    parts = flat.split([v.numel() * v.element_size() for v in tensors.values()])
+    # A copy of its own gives each part the alignment that its type needs.
+    shaped = zip(tensors.items(), parts, strict=True)
+    new = {k: part.clone().view(v.dtype).reshape(v.shape) for (k, v), part in shaped}
+    return tree.rebuild(nested, lambda name, old: new.get(name, old))
 
 
 def barrier() -> None:
@@ -111,18 +122,6 @@ def _all_reduce(local: T) -> T:
         for name, part in zip(names, parts, strict=True):
             summed[name] = part.reshape(tensors[name].shape)
     return tree.rebuild(local, lambda name, old: summed.get(name, old))
-
-
-def _from_first(tensors: Params) -> Params:
-    """The first rank's tensors, sent as bytes: one call for every type."""
-    if not tensors:
-        return {}
-    flat = torch.cat([v.contiguous().reshape(-1).view(torch.uint8) for v in tensors.values()])
-    distributed.broadcast(flat, src=0)
-    parts = flat.split([v.numel() * v.element_size() for v in tensors.values()])
-    # A copy of its own gives each part the alignment that its type needs.
-    shaped = zip(tensors.items(), parts, strict=True)
-    return {k: part.clone().view(v.dtype).reshape(v.shape) for (k, v), part in shaped}
 
 
 def _each(nested: Any, method: str) -> Any:

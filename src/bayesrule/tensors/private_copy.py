@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from bayesrule.tensors.stand_in import FACTS, StandIn
@@ -137,7 +138,7 @@ class Watch(TorchFunctionMode):
         nodes = _nodes_behind(outputs) if doubtful else set()
         for name in doubtful:
             weight = self._params[name]
-            if not isinstance(weight, StandIn) and _end_of(weight) in nodes:
+            if not isinstance(weight, StandIn) and get_gradient_edge(weight).node in nodes:
                 continue
             raise ValueError(
                 f"Parameter {name!r} is only used where the module has switched gradients off "
@@ -272,8 +273,3 @@ def _nodes_behind(outputs: Any) -> set[Any]:
                 seen.add(node)
                 left.append(node)
     return seen
-
-
-def _end_of(tensor: Tensor) -> Any:
-    """The node at which a tensor stands in the autograd graph."""
-    return torch.autograd.graph.get_gradient_edge(tensor).node

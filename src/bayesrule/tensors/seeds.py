@@ -1,7 +1,5 @@
 """Random streams that depend on (seed, step, stream) alone, so a state needs no generator in it."""
 
-from __future__ import annotations
-
 import torch
 
 _MASK = 0xFFFFFFFF

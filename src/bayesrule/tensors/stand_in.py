@@ -4,8 +4,6 @@ Modules are unmodified, so what is special about a weight must be seen by the to
 use it. A stand-in looks like a tensor, has no memory of its own, and answers those functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,14 +13,10 @@ from torch.utils.checkpoint import CheckpointError
 
 from bayesrule.types import Params
 
-
-def _getters(*names: str) -> set[Any]:
-    return {getattr(Tensor, name).__get__ for name in names}
-
-
 # What can be asked of a tensor without looking at its values.
-FACTS = _getters("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps", "is_nested",
-                 "is_sparse", "is_quantized", "layout", "requires_grad", "is_leaf") | {
+_ATTRIBUTES = ("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps", "is_nested",
+               "is_sparse", "is_quantized", "layout", "requires_grad", "is_leaf")  # fmt: skip
+FACTS = {getattr(Tensor, name).__get__ for name in _ATTRIBUTES} | {
     Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.__len__,
     Tensor.is_floating_point, Tensor.is_complex, Tensor.stride, Tensor.is_contiguous,
     Tensor.element_size, Tensor.get_device, Tensor.__hash__, torch.numel, torch.is_floating_point,
@@ -95,6 +89,8 @@ class WeightStandIn(StandIn):
     def unhandled(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return function(*plain(args), **{name: plain(value) for name, value in kwargs.items()})
 
+    bypassed = unhandled
+
 
 def plain(value: Any) -> Any:
     """The same arguments with plain tensors in place of stand-ins, in lists and tuples too."""
@@ -107,19 +103,19 @@ def plain(value: Any) -> Any:
 
 def gradients(
     outputs: Tensor,
-    leaves: Sequence[Tensor],
-    weights: Params,
+    leaves: Params,
+    weights: Params | None = None,
     vector: Tensor | None = None,
     *,
     retain_graph: bool = False,
-) -> list[Tensor]:
-    """The gradients of `leaves`, zero for one that was not used.
+) -> Params:
+    """The gradients of `leaves` by name, zero for one that was not used.
 
     `weights` may hold stand-ins that were computed from the leaves. A gradient that reaches a
     stand-in itself would be lost: a `torch.autograd.Function` took it without asking any handler.
     """
-    stand_ins = [value for value in weights.values() if isinstance(value, WeightStandIn)]
-    wanted = [*leaves, *stand_ins]
+    stand_ins = [v for v in (weights or {}).values() if isinstance(v, WeightStandIn)]
+    wanted = [*leaves.values(), *stand_ins]
     try:
         with torch._C.DisableTorchFunctionSubclass():
             slopes = torch.autograd.grad(
@@ -138,13 +134,5 @@ def gradients(
                 f"The weight {weight.label!r} is given to a torch.autograd.Function, which takes "
                 f"it as it is. {weight.alternative}"
             )
-    pairs = zip(leaves, slopes, strict=False)
-    return [torch.zeros_like(leaf) if slope is None else slope for leaf, slope in pairs]
-
-
-def named_gradients(
-    outputs: Tensor, vector: Tensor, leaves: Params, weights: Params, *, retain_graph: bool = False
-) -> Params:
-    """The gradients of `leaves` by name for one vector that is backpropagated from the outputs."""
-    slopes = gradients(outputs, list(leaves.values()), weights, vector, retain_graph=retain_graph)
-    return dict(zip(leaves, slopes, strict=True))
+    pairs = zip(leaves.items(), slopes, strict=False)
+    return {k: torch.zeros_like(v) if slope is None else slope for (k, v), slope in pairs}

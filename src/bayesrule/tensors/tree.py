@@ -1,37 +1,43 @@
 """Walk through nested dataclasses, dicts and tensors: one mechanism for saving, loading, moving."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
+from types import UnionType
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 T = TypeVar("T")
+_LEAF = Tensor | int | float
 
 
-def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | int | float | bool]]:
+def leaves(tree: Any) -> Iterator[tuple[str, Tensor | int | float | bool]]:
     """All tensors and numbers of a nested object, with slash-separated names.
 
     >>> import torch
     >>> [name for name, _ in leaves({"a": {"b": torch.zeros(2)}, "c": 3})]
     ['a/b', 'c']
     """
-    for name, child in children(tree):
-        yield from leaves(child, f"{prefix}/{name}" if prefix else name)
-    if isinstance(tree, Tensor | int | float):
+    return parts(tree, _LEAF)
+
+
+def parts(tree: Any, kind: type | UnionType, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All parts of a kind, with slash-separated names; what is within one of them is left out."""
+    if isinstance(tree, kind):
         yield prefix, tree
+        return
+    for name, child in children(tree):
+        yield from parts(child, kind, f"{prefix}/{name}" if prefix else name)
 
 
 def tensors(tree: Any) -> dict[str, Tensor]:
     """All tensors of a nested object by name."""
-    return {name: leaf for name, leaf in leaves(tree) if isinstance(leaf, Tensor)}
+    return dict(parts(tree, Tensor))
 
 
 def rebuild(tree: T, leaf: Callable[[str, Any], Any], prefix: str = "") -> T:
     """A copy of a nested object in which every tensor and number is `leaf(name, old)`."""
-    if isinstance(tree, Tensor | int | float):
+    if isinstance(tree, _LEAF):
         return leaf(prefix, tree)
     new = {
         name: rebuild(child, leaf, f"{prefix}/{name}" if prefix else name)

@@ -1,18 +1,15 @@
 """Modules and numbers from which nothing can be learned, refused by name."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-if TYPE_CHECKING:
-    from bayesrule.types import Params, State
+from bayesrule.types import Params, State
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 NARROW = torch.float16, torch.bfloat16
@@ -81,8 +78,9 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
     What autocast within the module left in half precision comes back in single.
     """
     if not isinstance(outputs, Tensor):
+        kind = "None" if outputs is None else f"a {type(outputs).__name__}"
         raise TypeError(
-            f"The module returns {_kind_of(outputs)}, but its outputs must be one tensor with a "
+            f"The module returns {kind}, but its outputs must be one tensor with a "
             "row for each example. Wrap it in a module that returns that tensor alone."
         )
     if outputs.ndim == 0 or len(outputs) != examples:
@@ -100,10 +98,6 @@ def wide(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(wide(part) for part in value)
     return value.float() if isinstance(value, Tensor) and value.dtype in NARROW else value
-
-
-def _kind_of(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_finite(what: str, values: Any) -> None:

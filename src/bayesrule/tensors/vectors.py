@@ -5,6 +5,7 @@ As in torch, names that end in an underscore work in place; they are for vectors
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -13,6 +14,8 @@ from torch import Generator, Tensor
 from bayesrule.tensors import randomness
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 class Flat(dict[str, Tensor]):
@@ -77,25 +80,21 @@ def _apply(name: str, a: Params, *others: Params | float | Tensor, **options: fl
     """One of torch's operations on vectors and numbers; a name with an underscore is in place.
 
     torch's form for lists works on pieces of many thousand numbers, so one tensor is faster by the
-    plain form.
+    plain form. With a number that is a tensor, 0-d or one for each net, (num,), the call for all at
+    once would ask a GPU what the number is.
     """
     tensors = _list(a)
     rest = [_values(other, a) if isinstance(other, dict) else other for other in others]
-    if len(tensors) > 1:
+    # Products of a list take a 0-d tensor as it is.
+    least = 1 if name.startswith("mul") else 0
+    single = any(isinstance(other, Tensor) and other.ndim >= least for other in others)
+    if len(tensors) > 1 and not single:
         values = getattr(torch, f"_foreach_{name}")(tensors, *rest, **options)
     else:
-        single = [other[0] if isinstance(other, list) else other for other in rest]
-        values = [getattr(Tensor, name)(one, *single, **options) for one in tensors]
-    return a if name[-1] == "_" else _named(a, values)
-
-
-def _apply_by(name: str, a: Params, *others: Params, number: Tensor) -> Params:
-    """An operation on vectors and a number that is a tensor: 0-d, or one for each net, (num,).
-
-    The call for all at once would ask a GPU what the number is.
-    """
-    groups = zip(_list(a), *(_values(other, a) for other in others), strict=True)
-    values = [getattr(Tensor, name)(*group, over(number, group[0])) for group in groups]
+        values = []
+        for i, one in enumerate(tensors):
+            own = [other[i] if isinstance(other, list) else over(other, one) for other in rest]
+            values.append(getattr(Tensor, name)(one, *own, **options))
     return a if name[-1] == "_" else _named(a, values)
 
 
@@ -112,56 +111,44 @@ def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
 def add(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
     """`a + alpha b`; alpha is a number, a 0-d tensor, or one number for each net."""
     if isinstance(alpha, Tensor):
-        return _apply_by("addcmul", a, b, number=alpha)
+        return _apply("addcmul", a, b, alpha)
     return _apply("add", a, b, alpha=alpha)
 
 
 def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
     """`a ← a + alpha b`; alpha as for `add`."""
     if isinstance(alpha, Tensor):
-        return _apply_by("addcmul_", a, b, number=alpha)
+        return _apply("addcmul_", a, b, alpha)
     return _apply("add_", a, b, alpha=alpha)
 
 
 def shift(a: Params, value: float | Tensor) -> Params:
     """`a + value`, elementwise; the value as alpha for `add`."""
-    if isinstance(value, Tensor):
-        return _apply_by("add", a, number=value)
     return _apply("add", a, value)
 
 
 def shift_(a: Params, value: float | Tensor) -> Params:
     """`a ← a + value`, elementwise; the value as alpha for `add`."""
-    if isinstance(value, Tensor):
-        return _apply_by("add_", a, number=value)
     return _apply("add_", a, value)
 
 
 def scale(a: Params, factor: float | Tensor) -> Params:
     """`factor a`; the factor as alpha for `add`."""
-    if isinstance(factor, Tensor) and factor.ndim:
-        return _apply_by("mul", a, number=factor)
     return _apply("mul", a, factor)
 
 
 def scale_(a: Params, factor: float | Tensor) -> Params:
     """`a ← factor a`; the factor as alpha for `add`."""
-    if isinstance(factor, Tensor) and factor.ndim:
-        return _apply_by("mul_", a, number=factor)
     return _apply("mul_", a, factor)
 
 
 def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
     """`(1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
-    if isinstance(weight, Tensor):
-        return _apply_by("lerp", a, b, number=weight)
     return _apply("lerp", a, b, weight)
 
 
 def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
     """`a ← (1 − weight) a + weight b`; the weight as for `lerp`."""
-    if isinstance(weight, Tensor):
-        return _apply_by("lerp_", a, b, number=weight)
     return _apply("lerp_", a, b, weight)
 
 
@@ -317,3 +304,20 @@ def apart(a: Params, others: Iterable[Tensor] = ()) -> Params:
 def numel(a: Params) -> int:
     """The number of entries."""
     return sum(value.numel() for value in a.values())
+
+
+def shapes_of(params: Params, leading: int = 0) -> Shapes:
+    """The shapes by name, without the given number of leading axes."""
+    return {name: tuple(value.shape[leading:]) for name, value in params.items()}
+
+
+def flatten(params: Params, shapes: Shapes, leading: int = 0) -> Tensor:
+    """All parameters as one vector, (*leading axes, P), in the order of `shapes`."""
+    return torch.cat([params[k].flatten(start_dim=leading) for k in shapes], dim=leading)
+
+
+def unflatten(vector: Tensor, shapes: Shapes) -> Params:
+    """One vector (*leading axes, P) back into named tensors."""
+    parts = vector.split([math.prod(shape) for shape in shapes.values()], dim=-1)
+    each, axes = zip(shapes.items(), parts, strict=True), vector.shape[:-1]
+    return {k: part.reshape(*axes, *shape) for (k, shape), part in each}

@@ -1,7 +1,5 @@
 """Small pieces of HTML that several sections share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -59,13 +57,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, one: str) -> str:
     """A number with its noun.
 
     >>> count(1, "split"), count(1200, "row")
     ('1 split', '1,200 rows')
     """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else one + 's'}"
 
 
 def subsample(length: int, limit: int) -> Integers:

@@ -1,7 +1,5 @@
 """The whole page, how to read it, and how it is written to the disk."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os
@@ -127,9 +125,8 @@ def _footer(c: Comparison) -> str:
     )
 
 
-def _section(name: str, title: str, intro: str, body: str) -> str:
-    lead = f'<p class="intro">{intro}</p>' if intro else ""
-    return f'<section id="{name}"><h2>{title}</h2>{lead}{body}</section>'
+def _section(name: str, title: str, body: str) -> str:
+    return f'<section id="{name}"><h2>{title}</h2>{body}</section>'
 
 
 def render(c: Comparison) -> str:
@@ -146,14 +143,15 @@ def render(c: Comparison) -> str:
     parts = [count(c.splits, "split"), error, best]
     caption = f'<p class="muted">{"; ".join(p for p in parts if p)}. Click a header to sort.</p>'
     pictures = f'<div class="grid">{calibration(c)}{scores(c)}</div>'
+    intro = '<p class="intro">One method at a time.</p>'
     body = (
-        _section("leaderboard", "Leaderboard", "", table(c) + caption)
+        _section("leaderboard", "Leaderboard", table(c) + caption)
         + f'<div class="compared">{_legend(c)}'
-        + _section("quality", "Side by side", "", pictures)
-        + _section("learning", "Learning", "", learning(c))
+        + _section("quality", "Side by side", pictures)
+        + _section("learning", "Learning", learning(c))
         + "</div>"
-        + _section("closer-look", "A closer look", "One method at a time.", closer(c))
-        + _section("guide", "How to read this", "", _guide(c))
+        + _section("closer-look", "A closer look", intro + closer(c))
+        + _section("guide", "How to read this", _guide(c))
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

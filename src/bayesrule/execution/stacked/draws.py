@@ -53,9 +53,6 @@ class SeveralDraws(Point):
             total = vectors.add(total, part.coordinates)
         return vectors.scale(total, 1.0 / self.num)
 
-    def seen(self, gradient: Params) -> Params:
-        return gradient
-
     def price(self, gradient: Params) -> Matrix:
         assert self.whole is not None
         return self.whole.price(gradient)

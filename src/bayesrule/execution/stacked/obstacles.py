@@ -1,7 +1,5 @@
 """Which learners can take the steps of many nets together, and why others cannot."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from bayesrule.execution.stacked.chain import Chain
@@ -22,16 +20,15 @@ def obstacle(learner: Learner) -> str | None:
     parts = learner.family, learner.expectation, learner.curvature
     if learner.expectation.look is Look.MOMENTS and not learner.curvature.whole_data:
         return None
-    for reason in (
+    reasons = (
         learner.family.stack_obstacle,
         learner.expectation.stack_obstacle,
         learner.curvature.stack_obstacle,
         learner.rule.stack_obstacle(*parts),
         _likelihood(learner),
-    ):
-        if reason is not None:
-            return reason
-    return _module(learner)
+        _module(learner),
+    )
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def ragged_obstacle(learner: Learner) -> str | None:
@@ -53,7 +50,7 @@ def _likelihood(learner: Learner) -> str | None:
     # Other than learned noise there are schedules, which are the same for all nets.
     if not likelihood.learns and not set(state) <= {"step", "std"}:
         return f"the likelihood {type(likelihood).__name__}, which learns something itself"
-    if learner.curvature.draws_targets and not likelihood.normal_sampling:
+    if "sample" in learner.curvature.asks and not likelihood.normal_sampling:
         return f"targets drawn by {type(likelihood).__name__}"
     return None
 

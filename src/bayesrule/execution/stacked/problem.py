@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from bayesrule.curvature import Problem, Wanted
-from bayesrule.curvature._base import Innovation, innovation
+from bayesrule.curvature._base import Innovation
 from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.draws import drawn_at_once, several_points
 from bayesrule.execution.stacked.rows import StackedRows, StackedTable
 from bayesrule.expectations import Expectation
-from bayesrule.moments import Activations, Propagation
+from bayesrule.moments import Activations
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors.network import Inputs
-from bayesrule.tensors.vectors import over
+from bayesrule.tensors.vectors import over, scale
 from bayesrule.types import Params
 
 
@@ -93,12 +93,6 @@ class StackedProblem(Problem):
         """Numbers (num · draws, n, *) as (num, draws · n, *)."""
         return value if self.at_once == 1 else value.reshape(len(self.y), -1, *value.shape[2:])
 
-    def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = outputs.detach().requires_grad_()
-        loss = self.nll(leaf, self.y)
-        (slope,) = torch.autograd.grad(loss, leaf, torch.ones_like(loss))
-        return loss.detach(), slope * over(self.scale, slope)
-
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)` of each net, (num,)."""
         flat = outputs.flatten(0, 1), targets.flatten(0, 1)
@@ -132,7 +126,7 @@ class StackedProblem(Problem):
             targets = torch.where(_beside(self.own, outputs), targets, outputs)
         # With the examples first, the nets are as many further outputs.
         found = self.likelihood.statistics(outputs.transpose(0, 1), targets.transpose(0, 1))
-        return {name: value * over(self.scale, value) for name, value in found.items()}
+        return scale(found, self.scale)
 
     def learned(self, statistics: Params) -> Params:
         """The likelihoods' states of all nets, from statistics (num, *outputs)."""
@@ -157,9 +151,15 @@ class StackedProblem(Problem):
         found = self.likelihood.update(wide, statistics, over(self.num_data, like))  # type: ignore[arg-type]
         return {name: value.reshape(state[name].shape) for name, value in found.items()}
 
+    def _single(self, state: Params, buffers: Params, x: Any, y: Tensor) -> Problem:
+        """The problem of one net, as far as moments are carried through it."""
+        parts = self.network, self.likelihood, state, buffers, x, y, self.targets
+        return Problem(*parts, temperature=self.temperature, training=self.training)
+
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
-        def one(mean: Params, variance: Params, state: Params, buffers: Params, x: Any, y: Tensor):  # type: ignore[no-untyped-def]
-            return innovation(self, mean, variance, activations, buffers, x, y, state), buffers
+        def one(mean: Params, variance: Params, *net: Any) -> tuple[Innovation, Params]:
+            single = self._single(*net)
+            return single.innovations(mean, variance, activations), single.buffers
 
         nets = mean, variance, self.likelihood_state, dict(self.buffers), self.x, self.y
         found, after = torch.vmap(one)(*nets)
@@ -176,9 +176,9 @@ class StackedProblem(Problem):
             return {name: value[which] for name, value in params.items()}
 
         x = tuple(part[which] for part in self.x) if isinstance(self.x, tuple) else self.x[which]
-        single = one(mean), one(variance), one(self.buffers), x, self.y[which]
+        single = self._single({}, one(self.buffers), x, self.y[which])
         try:
-            Propagation(self.network, activations).explain(*single, training=self.training)
+            single.explain(one(mean), one(variance), activations, sound)
         except (ValueError, FloatingPointError) as problem:
             raise type(problem)(f"Net {which}: {problem}") from problem
 

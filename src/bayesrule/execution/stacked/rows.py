@@ -122,7 +122,7 @@ class StackedRows:
         return torch.stack(each, dim=1) if len(each) > 1 else each[0].unsqueeze(1)
 
     def per_example(self) -> Params:
-        """The rows themselves, {name: (num, V, n, *shape)}."""
+        """Those of all nets, {name: (num, V, n, *shape)}."""
         found: Params = {}
         for name, i, is_bias in self._uses():
             g = self._stacked(i)
@@ -133,7 +133,6 @@ class StackedRows:
 
     @property
     def names(self) -> Iterable[str]:
-        """The parameters."""
         return self.shapes
 
     @property
@@ -144,7 +143,6 @@ class StackedRows:
         return {name: sizes[i][:1] if is_bias else sizes[i] for name, i, is_bias in self._uses()}
 
     def only(self, names: tuple[str, ...]) -> StackedRows:
-        """The rows of the named parameters alone."""
         layers = [layer.only(names) for layer in self._layers]
         return StackedRows(layers, self._inputs, self._slopes, self._own)
 
@@ -162,7 +160,7 @@ class StackedRows:
 
 
 class StackedTable:
-    """Rows that were formed, {name: (num, V, n, *shape)}."""
+    """Rows that were formed, {name: (num, V, n, *shape)}, asked for as all `Rows` are."""
 
     axes: ClassVar[int] = 1
 
@@ -170,7 +168,6 @@ class StackedTable:
         self._rows = rows
 
     def squares(self) -> Params:
-        """`Σ_vn r²` of each net."""
         return {name: value.square().sum((1, 2)) for name, value in self._rows.items()}
 
     def completed(self, gradient: Params) -> Params:
@@ -178,14 +175,11 @@ class StackedTable:
         return {name: value.sum((1, 2)) for name, value in self._rows.items()}
 
     def per_example(self) -> Params:
-        """The rows themselves."""
         return self._rows
 
     @property
     def names(self) -> Iterable[str]:
-        """The parameters."""
         return self._rows
 
     def only(self, names: tuple[str, ...]) -> StackedTable:
-        """The rows of the named parameters alone."""
         return StackedTable({name: self._rows[name] for name in names})
