@@ -14,11 +14,22 @@ from bayesrule.curvature.rows import ExampleRows, Recording
 from bayesrule.curvature.spreads import ExpectedLoss, Innovations, Pathwise, SecondOrder
 
 __all__ = [
-    # estimates at weights
-    "Curvature", "Fisher", "GGN", "Hessian", "NoCurvature", "PerExample", "Price",
+    "GGN",
+    "Curvature",
+    "ExampleRows",
+    "ExpectedLoss",
+    "Fisher",
+    "Here",
+    "Hessian",
+    "Innovations",
+    "NoCurvature",
+    "Pathwise",
+    "PerExample",
+    "Price",
+    "Problem",
+    "Recording",
+    "SecondOrder",
     "SquaredGradient",
-    # estimates of the spread
-    "ExpectedLoss", "Innovations", "Pathwise", "SecondOrder",
-    # what they are given, and gradients of single examples
-    "Here", "Problem", "Streams", "Wanted", "ExampleRows", "Recording",
-]  # fmt: skip
+    "Streams",
+    "Wanted",
+]

@@ -7,10 +7,21 @@ from bayesrule.explore.inference import Inferred, InferredInputs, infer_hidden, 
 from bayesrule.explore.optimise import Optimised, Search, minimise, optimise_inputs
 
 __all__ = [
-    # active learning
-    "ActiveRun", "BALD", "Criterion", "EPIG", "LargestVariance", "Random", "active_learning",
-    # inputs and hidden units that explain an output, and attacks
-    "Attack", "Inferred", "InferredInputs", "attack", "infer_hidden", "infer_inputs",
-    # inputs of the best output
-    "Optimised", "Search", "minimise", "optimise_inputs",
-]  # fmt: skip
+    "BALD",
+    "EPIG",
+    "ActiveRun",
+    "Attack",
+    "Criterion",
+    "Inferred",
+    "InferredInputs",
+    "LargestVariance",
+    "Optimised",
+    "Random",
+    "Search",
+    "active_learning",
+    "attack",
+    "infer_hidden",
+    "infer_inputs",
+    "minimise",
+    "optimise_inputs",
+]

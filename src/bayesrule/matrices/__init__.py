@@ -9,10 +9,22 @@ from bayesrule.matrices.low_rank import LowRank, LowRankMatrix
 from bayesrule.matrices.tridiagonal import BlockTridiagonal, BlockTridiagonalMatrix
 
 __all__ = [
-    # structures
-    "BlockTridiagonal", "Blocks", "Dense", "Diagonal", "Isotropic", "Known", "Kronecker", "LowRank",
+    "BlockMatrix",
+    "BlockTridiagonal",
+    "BlockTridiagonalMatrix",
+    "Blocks",
+    "Dense",
+    "DenseMatrix",
+    "Diagonal",
+    "DiagonalMatrix",
+    "Isotropic",
+    "IsotropicMatrix",
+    "Known",
+    "KnownMatrix",
+    "Kronecker",
+    "KroneckerMatrix",
+    "LowRank",
+    "LowRankMatrix",
+    "Matrix",
     "Structure",
-    # their matrices
-    "BlockMatrix", "BlockTridiagonalMatrix", "DenseMatrix", "DiagonalMatrix", "IsotropicMatrix",
-    "KnownMatrix", "KroneckerMatrix", "LowRankMatrix", "Matrix",
-]  # fmt: skip
+]

@@ -21,15 +21,41 @@ from bayesrule.posteriors.rotated import FactoredFamily, Rotated, RotatedFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 
 __all__ = [
-    # beliefs, and what they are moved by
-    "Bernoulli", "Factorised", "Gaussian", "KTied", "MeanField", "Mixture", "Normal",
-    "PointBelief", "Posterior", "Product", "Rotated", "ElboTerms", "Free", "StdSlope", "Turn",
-    # their families, and how these begin
-    "BernoulliFamily", "FactoredFamily", "Family", "FreeScales", "GaussianFamily", "KTiedFamily",
-    "MeanFieldFamily", "MixtureFamily", "PerGroup", "PointEstimate", "RotatedFamily", "FanIn",
+    "Bernoulli",
+    "BernoulliFamily",
+    "BernoulliPrior",
+    "EarlierPosterior",
+    "ElboTerms",
+    "Factorised",
+    "FactoredFamily",
+    "Family",
+    "FanIn",
+    "Free",
+    "FreeScales",
+    "Gaussian",
+    "GaussianDraw",
+    "GaussianFamily",
+    "GaussianPrior",
+    "IndependentDraw",
+    "KTied",
+    "KTiedFamily",
+    "MeanField",
+    "MeanFieldFamily",
+    "Mixture",
+    "MixtureFamily",
+    "Normal",
+    "PerGroup",
+    "Point",
+    "PointBelief",
+    "PointEstimate",
+    "Posterior",
+    "Prior",
+    "Product",
+    "Pull",
     "Rank",
-    # the points that they make
-    "GaussianDraw", "IndependentDraw", "Point", "Pull",
-    # what is believed before the data
-    "BernoulliPrior", "EarlierPosterior", "GaussianPrior", "Prior", "as_prior",
-]  # fmt: skip
+    "Rotated",
+    "RotatedFamily",
+    "StdSlope",
+    "Turn",
+    "as_prior",
+]

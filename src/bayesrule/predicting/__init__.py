@@ -11,8 +11,15 @@ from bayesrule.predicting.scales import (
 )
 
 __all__ = [
-    # predictions and the bound
-    "Linearised", "MonteCarlo", "Prediction", "Probit", "elbo", "predict",
-    # standard deviations and their gradients
-    "SignalToNoise", "Spectrum", "compress", "compressed_parameters", "spectrum",
-]  # fmt: skip
+    "Linearised",
+    "MonteCarlo",
+    "Prediction",
+    "Probit",
+    "SignalToNoise",
+    "Spectrum",
+    "compress",
+    "compressed_parameters",
+    "elbo",
+    "predict",
+    "spectrum",
+]
