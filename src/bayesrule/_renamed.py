@@ -1,5 +1,7 @@
 """Names of the version before, which still work and warn: where each thing lives now."""
 
+from __future__ import annotations
+
 import importlib
 import warnings
 from typing import Any

@@ -1,5 +1,7 @@
 """While the command line is still being imported, Ctrl-C is one line and not a traceback."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from types import TracebackType

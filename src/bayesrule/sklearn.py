@@ -4,6 +4,8 @@ There is no `sample_weight` and no `partial_fit`: likelihoods do not weight exam
 `Learner.step` is for data that arrive in batches.
 """
 
+from __future__ import annotations
+
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """The command line: `bayesrule methods | fit | predict | compare`."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Methods and baselines side by side on the same splits of one table."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

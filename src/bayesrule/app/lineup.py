@@ -1,5 +1,7 @@
 """Who takes part in a comparison: methods that are worth their time, and baselines."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

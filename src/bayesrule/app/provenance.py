@@ -1,5 +1,7 @@
 """The versions and the machine that a result was made with."""
 
+from __future__ import annotations
+
 import os
 import platform
 from importlib import metadata

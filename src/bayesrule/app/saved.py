@@ -1,5 +1,7 @@
 """A trained table model on disk: recipe, encoder and state in one folder, without pickle."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """Independent work in several processes, any of which may be killed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from typing import TypeVar

@@ -1,5 +1,7 @@
 """What a module does with its parameters, noted while it runs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """Recurrent layers step by step: torch's fused calls as loops in which each step is seen."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,6 +4,8 @@ Along the paths of what was drawn (`Pathwise`), to second order around the mean 
 in closed form (`ExpectedLoss`, and `Innovations` for TAGI).
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Never, cast

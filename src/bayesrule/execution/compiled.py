@@ -1,5 +1,7 @@
 """A step compiled into few kernels, for learners whose step is arithmetic without randomness."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace

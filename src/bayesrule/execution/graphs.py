@@ -1,5 +1,7 @@
 """CUDA graphs: work on tensors that stay where they are, captured once and replayed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

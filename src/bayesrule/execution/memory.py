@@ -1,5 +1,7 @@
 """Freed memory kept for the next step, instead of going back to the operating system."""
 
+from __future__ import annotations
+
 import ctypes
 import sys
 

@@ -1,5 +1,7 @@
 """Steps as CUDA graphs, captured once for each kind of step and shape of batch, then replayed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Where the loss is looked at: the points at which an expectation over q is estimated."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum

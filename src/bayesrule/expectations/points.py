@@ -1,5 +1,7 @@
 """Where most methods look: at the mean, at draws of the weights, at the whole belief."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -1,5 +1,7 @@
 """Small changes of images after which a network gives another class, without gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,6 +4,8 @@ Goulet, Nguyen & Amiri (2021). `infer_inputs` asks which inputs would give a wan
 `infer_hidden` what targets say of hidden units.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 A black box is minimised with a network that is trained on its values so far.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

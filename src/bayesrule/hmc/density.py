@@ -4,6 +4,8 @@ A sampler needs hundreds of gradients for each draw, and for small networks most
 overhead between torch's operations: a traced graph saves some of it, compiled code most.
 """
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Callable

@@ -4,6 +4,8 @@ Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), "Rank-normalization, fold
 localization: an improved R-hat". Draws are (chains, draws, *), results (*).
 """
 
+from __future__ import annotations
+
 import math
 
 import torch

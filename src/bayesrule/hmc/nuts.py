@@ -1,5 +1,7 @@
 """The No-U-Turn sampler, from nutpie, on the log density of an unmodified module."""
 
+from __future__ import annotations
+
 import ctypes
 import math
 import threading

@@ -1,5 +1,7 @@
 """Which parameters make up a layer with a matrix of weights, and which layers are a chain."""
 
+from __future__ import annotations
+
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """A torch optimiser that keeps a Gaussian belief over the parameters."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math

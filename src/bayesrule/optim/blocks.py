@@ -1,5 +1,7 @@
 """The draws, gradients and curvature of the `sampled_params()` blocks between two steps."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterator

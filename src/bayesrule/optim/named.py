@@ -1,5 +1,7 @@
 """The named optimisers: each is one assignment of parts, as in `bayesrule.methods`."""
 
+from __future__ import annotations
+
 import math
 from typing import Required, TypedDict, Unpack
 

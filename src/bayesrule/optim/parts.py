@@ -3,6 +3,8 @@
 torch keeps state by parameter, so freezing, unfreezing and adding parameters just work.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

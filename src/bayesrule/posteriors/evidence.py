@@ -1,5 +1,7 @@
 """The evidence of a Laplace approximation, and the prior precision that makes it largest."""
 
+from __future__ import annotations
+
 import math
 
 from bayesrule.matrices import Matrix

@@ -1,5 +1,7 @@
 """The k-tied Normal: independent Gaussians whose standard deviations are a low-rank product."""
 
+from __future__ import annotations
+
 import fnmatch
 import math
 import zlib

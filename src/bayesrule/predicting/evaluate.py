@@ -1,5 +1,7 @@
 """Scores of predictions on a test set, by the names that tables and reports use."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 

@@ -1,5 +1,7 @@
 """Predictions from a belief: by weight draws, at the mean, or linearised."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar

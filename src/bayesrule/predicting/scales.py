@@ -1,5 +1,7 @@
 """A belief's standard deviations: how close to low rank they are, and how clear their gradients."""
 
+from __future__ import annotations
+
 import dataclasses
 import fnmatch
 import math

@@ -11,6 +11,8 @@ Weights and states are Gaussian. Each observation updates both: a state with the
 becomes `h̄ + s δ`, `s + s² η`, and the next step starts from it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -7,6 +7,8 @@ passes them from step to step. The step's own target leaves the share k of a sta
 the later innovations enter as `k δ₊` and `k² η₊`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

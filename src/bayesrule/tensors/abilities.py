@@ -1,5 +1,7 @@
 """Abilities that a whole derives from its parts, or an object from what it is made of."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 

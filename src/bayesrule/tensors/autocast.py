@@ -1,5 +1,7 @@
 """torch.autocast around a step or a prediction: for the module alone, not for work on a belief."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """Kernels that run beside each other on a GPU: none of a small layer fills it alone."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar

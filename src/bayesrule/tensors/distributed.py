@@ -4,6 +4,8 @@ Under `torchrun`, call `setup()` once and give each rank its own part of every b
 sums its derivatives over the ranks by itself.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 from typing import Any, TypeVar

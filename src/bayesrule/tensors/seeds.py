@@ -1,5 +1,7 @@
 """Random streams that depend on (seed, step, stream) alone, so a state needs no generator in it."""
 
+from __future__ import annotations
+
 import torch
 
 _MASK = 0xFFFFFFFF

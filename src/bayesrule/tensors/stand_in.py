@@ -4,6 +4,8 @@ Modules are unmodified, so what is special about a weight must be seen by the to
 use it. A stand-in looks like a tensor, has no memory of its own, and answers those functions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 

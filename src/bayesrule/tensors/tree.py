@@ -1,5 +1,7 @@
 """Walk through nested dataclasses, dicts and tensors: one mechanism for saving, loading, moving."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from types import UnionType

@@ -1,5 +1,7 @@
 """Axes: limits for any values, round ticks and their labels."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

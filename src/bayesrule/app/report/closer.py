@@ -1,5 +1,7 @@
 """A closer look at one method: intervals or classes, and the two kinds of uncertainty."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,5 +1,7 @@
 """The table of metrics: label, direction, format and explanation, and how values are compared."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

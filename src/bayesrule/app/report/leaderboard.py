@@ -1,5 +1,7 @@
 """The table of methods: one row each, one column per metric, baselines marked as such."""
 
+from __future__ import annotations
+
 import math
 
 from .columns import MISSING, Metric, columns, digits_of, order, primary, show, show_error

@@ -1,5 +1,7 @@
 """Small pieces of HTML that several sections share."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

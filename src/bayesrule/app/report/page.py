@@ -1,5 +1,7 @@
 """The whole page, how to read it, and how it is written to the disk."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import os

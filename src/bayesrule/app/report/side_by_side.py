@@ -1,5 +1,7 @@
 """All methods in one picture: calibration, scores with their errors, learning curves."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 from typing import Literal

@@ -1,5 +1,7 @@
 """A small plotting module: the look of each method; axes, lines, points, bars as inline SVG."""
 
+from __future__ import annotations
+
 import html
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

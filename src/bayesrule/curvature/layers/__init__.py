@@ -1,5 +1,7 @@
 """Per-example gradients of known layers from their inputs and the gradients of their outputs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -4,6 +4,8 @@ Each layer is a function of its recorded input and of `g`, the gradient of its o
 examples first; what it returns holds one gradient for each example.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

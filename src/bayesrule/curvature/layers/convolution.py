@@ -1,5 +1,7 @@
 """Convolutions over one and two axes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """Linear layers, at one position or many, and embeddings."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

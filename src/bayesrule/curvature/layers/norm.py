@@ -1,5 +1,7 @@
 """Batch, layer and group norm."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

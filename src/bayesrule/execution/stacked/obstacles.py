@@ -1,5 +1,7 @@
 """Which learners can take the steps of many nets together, and why others cannot."""
 
+from __future__ import annotations
+
 from torch import nn
 
 from bayesrule.execution.stacked.chain import Chain

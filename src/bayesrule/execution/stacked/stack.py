@@ -1,5 +1,7 @@
 """Many nets of one architecture learned at once, each with its own weights and its own data."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
