@@ -46,7 +46,7 @@ class Learner:
     - `prior`: what is believed before the data: `GaussianPrior(precision)`, or a posterior of
       earlier data (continual learning). `prior_precision=δ` is short for N(0, I/δ).
     - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more. None is 1, or less where
-      the family counts more weights than there are data (`Family.temperature`).
+      the family counts more weights than there are data (`Family.usual_temperature`).
     - `final_curvature`: taken over all data once training ends, at the mean (Laplace).
     - `empirical_prior`: the final belief has the prior precision of largest evidence.
     - `predictive`: how `predict` looks at the belief where the caller does not say.
@@ -92,7 +92,7 @@ class Learner:
             looks = (self.expectation, self.predictive)
             spread = any(getattr(look, "sees_spread", True) for look in looks)
             params = self.network.params()
-            temperature = self.family.temperature(num_data, params) if spread else 1.0
+            temperature = self.family.usual_temperature(num_data, params) if spread else 1.0
         self.temperature = _positive(temperature, "temperature")
         self.empirical_prior, self.shared_draws = empirical_prior, shared_draws
         self.final_curvature: Curvature | None = None

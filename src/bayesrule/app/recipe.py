@@ -16,11 +16,15 @@ from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.variational import smooth
-from bayesrule.schedules import cosine
+from bayesrule.schedules import falling
+from bayesrule.training.choosing import Choice, Options, choose
 from bayesrule.training.models import mlp
 from bayesrule.training.train import Run, fit
 
 Method = Callable[..., Learner]
+
+# Of fewer rows too few would be held out to choose by.
+_FEWEST_ROWS = 20
 
 
 def _by_name() -> dict[str, type[Likelihood]]:
@@ -50,10 +54,11 @@ class Recipe:
     """All choices of a training on a table, each with a default that needs no tuning.
 
     `steps` is about how many batches are seen where `epochs` is not given; `options` go to the
-    method (`prior_precision`, `temperature`, `learning_rate`, ...). The learning rate, where there
-    is one, falls to zero along a cosine.
+    method (`prior_precision`, `temperature`, `learning_rate`, ...). What nobody says of the length
+    of training and of the temperature is chosen by rows that are held out (`chosen`); then all
+    rows are trained on. The learning rate, where there is one, falls to zero along a cosine.
 
-    >>> Recipe("vogn").for_data(400).epochs
+    >>> Recipe("vogn", steps=2000).for_data(400).epochs
     154
     """
 
@@ -97,8 +102,32 @@ class Recipe:
         if num_data < 1:
             raise ValueError("There are no examples to learn from.")
         course = self.course
-        size = self.batch_size or (num_data if course.whole else min(course.batch, num_data))
-        return self.epochs or course.epochs(-(-num_data // size), self.steps), size
+        size = self.batch_size or course.batch_size(num_data)
+        steps = self.steps or course.steps[0]
+        return self.epochs or course.epochs(-(-num_data // size), steps), size
+
+    def chosen(self, x: Tensor, y: Tensor, targets: int) -> Recipe:
+        """The same recipe with the epochs and the temperature that held-out rows speak for."""
+        size = self.batch_size or self.course.batch_size(len(y))
+        lengths: list[int] = [self._epochs_and_size(len(y))[0]]
+        if self.epochs is None and self.steps is None and self.patience is None:
+            lengths = self.course.lengths(-(-len(y) // size))
+        temperatures = self.course.temperatures if "temperature" not in self.options else ()
+        tried = [{"temperature": one} for one in temperatures] or [{}]
+        found = Choice({}, lengths[0], 0.0)
+        if len(tried) * len(lengths) > 1 and len(y) >= _FEWEST_ROWS:
+
+            def build(num_data: int, options: Options, epochs: int | None) -> Learner:
+                recipe = replace(self, epochs=epochs, options={**self.options, **options})
+                return recipe.learner(x.shape[1], targets, num_data)
+
+            found = choose(build, (x, y), tried, lengths, batch_size=size, seed=self.seed)
+        return replace(
+            self,
+            epochs=found.epochs,
+            batch_size=size,
+            options={**self.options, **found.options},
+        )
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
@@ -123,7 +152,7 @@ class Recipe:
         parameter = inspect.signature(method).parameters.get("learning_rate")
         if parameter is not None and not self.linear:
             rate = options.get("learning_rate", parameter.default)
-            options["learning_rate"] = rate if callable(rate) else cosine(rate, steps=steps)
+            options["learning_rate"] = rate if callable(rate) else falling(rate)
         module = self.network(inputs, targets)
         return method(module, self._likelihood(), num_data=num_data, **options)
 
@@ -137,13 +166,12 @@ class Recipe:
 
         `more` goes to `training.fit`: `validation`, `out`, `progress`, `resume`, `callback`.
         """
-        epochs, size = self._epochs_and_size(len(y))
-        learner = self.learner(x.shape[1], targets, len(y))
+        recipe = self.chosen(x, y, targets)
         return fit(
-            learner,
+            recipe.learner(x.shape[1], targets, len(y)),
             (x, y),
-            epochs=epochs,
-            batch_size=size,
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size or len(y),
             patience=self.patience,
             seed=self.seed,
             **more,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from bayesrule.curvature._base import Problem
 from bayesrule.posteriors import Posterior
 from bayesrule.tensors import distributed
 from bayesrule.tensors.network import as_leaves, num_examples
-from bayesrule.tensors.stand_in import named_gradients
+from bayesrule.tensors.stand_in import gradients
 
 
 def first_look(problem: Problem, posterior: Posterior) -> float:
@@ -25,7 +23,7 @@ def first_look(problem: Problem, posterior: Posterior) -> float:
     outputs = problem.forward(leaves)
     drawn = problem.likelihood.lacks("sample") is None
     loss = problem.nll(outputs, problem.sample(outputs.detach()) if drawn else problem.y)
-    gradient = named_gradients(loss, torch.ones_like(loss), leaves, leaves)
+    gradient = gradients(loss, leaves, leaves)
     count = num_examples(problem.x)
     squares = {k: value.detach().square().mean() / count for k, value in gradient.items()}
     largest = max(float(value) for value in distributed.mean_over_ranks(squares).values())

@@ -68,22 +68,40 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Course:
-    """How many epochs are trained where nobody says: from `least` to `most`.
+    """How a method trains on a table where nobody says.
 
-    They are as many as make about `steps` steps. With `whole` each step sees all the data;
-    otherwise `batch` examples. `noise` is how a Gaussian likelihood learns it.
+    For as many epochs, from `least` to `most`, as make about one of the numbers of `steps`, and at
+    one of the `temperatures`, whichever held-out rows are best known with. With `whole` each step
+    sees all the data; otherwise `batch` examples, of many rows up to four times as many. `noise` is
+    how a Gaussian likelihood learns it.
     """
 
-    least: int = 20
-    most: int = 400
-    steps: int = 2000
+    least: int = 10
+    most: int = 1000
+    steps: tuple[int, ...] = (1000, 4000, 16_000)
     batch: int = 32
     whole: bool = False
     noise: Mapping[str, float] = field(default_factory=dict)
+    temperatures: tuple[float, ...] = ()
 
-    def epochs(self, batches: int, steps: int | None) -> int:
-        """How many, with so many batches in an epoch."""
-        return max(self.least, min(self.most, round((steps or self.steps) / batches)))
+    def epochs(self, batches: int, steps: int) -> int:
+        """How many make about so many steps, with so many batches in an epoch."""
+        return max(self.least, min(self.most, round(steps / batches)))
+
+    def lengths(self, batches: int) -> list[int]:
+        """The numbers of epochs to choose from, with so many batches in an epoch."""
+        return sorted({self.epochs(batches, steps) for steps in self.steps})
+
+    def batch_size(self, num_data: int) -> int:
+        """How many examples a step sees."""
+        if self.whole:
+            return num_data
+        larger = 1 if num_data < 8000 else 2 if num_data < 30_000 else 4
+        return min(self.batch * larger, num_data)
+
+
+# Below one the data count more: beliefs that are too wide in all weights together fit better.
+TEMPERED = Course(temperatures=(1.0, 0.3, 0.1, 0.03))
 
 
 class Method(Protocol):

@@ -15,7 +15,7 @@ INNOVATIONS = "innovations of the observed outputs, carried back (`Innovations`)
 CONDITIONING = "conditioning on each batch in closed form: no gradients, no learning rate"
 # Small batches, since their examples are taken as if each were alone. The noise of standardised
 # targets is believed to be about √0.1 until data say otherwise.
-SMALL_BATCHES = Course(20, 100, 2500, 10, noise={"shape": 1.0, "rate": 0.1})
+SMALL_BATCHES = Course(20, 100, (2500,), 10, noise={"shape": 1.0, "rate": 0.1})
 
 
 @method(

@@ -9,7 +9,7 @@ from typing import Any
 from bayesrule.curvature import GGN, Hessian, NoCurvature, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.matrices import Dense, Diagonal
-from bayesrule.methods._record import Course, Need, Parts, Rate, method
+from bayesrule.methods._record import TEMPERED, Course, Need, Parts, Rate, method
 from bayesrule.methods._words import AT_DRAWS, AT_MEAN, AVERAGED, DIAGONAL, FULL, GAUSS_NEWTON
 from bayesrule.posteriors import BernoulliFamily, Family, GaussianFamily, PerGroup
 from bayesrule.predicting.predict import Linearised
@@ -21,7 +21,7 @@ SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
 FULL_STEPS = "natural gradient in full steps, ρ = 1"
 EXACT_STEP = f"{FULL_STEPS}: one step on all data is the exact posterior"
 # Each step sees all data, so the noise needs no averaging over batches.
-ALL_AT_ONCE = Course(30, 30, whole=True, noise={"averaging": 1.0})
+ALL_AT_ONCE = Course(30, 30, (30,), whole=True, noise={"averaging": 1.0})
 
 
 @method(
@@ -61,6 +61,7 @@ class OnlineOptions:
     momentum: float = 0.9
     rate: Rate = 1e-3
     initial_curvature: float | None = None
+    kl_clip: float = 0.005
 
     def belief(self) -> GaussianFamily:
         """Independent weights."""
@@ -68,12 +69,14 @@ class OnlineOptions:
 
     def rule(self, **more: Any) -> Natural:
         """Natural gradients with momentum; `more` are further options of the rule."""
-        return Natural(self.learning_rate, self.rate, Average(self.momentum), **more)
+        momentum = Average(self.momentum)
+        return Natural(self.learning_rate, self.rate, momentum, kl_clip=self.kl_clip, **more)
 
 
 @method(
     words=(DIAGONAL, AT_MEAN, SQUARES_OF_EXAMPLES, AVERAGED),
     source="Khan & Rue (2023), sec. 4.4, eqs 44 and 45",
+    course=TEMPERED,
     needs=(Need.SINGLE_EXAMPLES,),
     represented_by="vogn",
 )
@@ -85,6 +88,7 @@ def ogn(options: OnlineOptions) -> Parts:
 @method(
     words=(DIAGONAL, AT_DRAWS, SQUARES_OF_EXAMPLES, AVERAGED),
     source="Khan & Rue (2023), sec. 4.4, eqs 45 and 46",
+    course=TEMPERED,
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
 )
 def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
@@ -102,18 +106,13 @@ def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
     ),
     source="Shen et al. (2024), algorithm 1; Khan & Rue (2023), eq. 11 (Price); Lin, Schmidt & "
     "Khan (2020), eq. 17 (retraction)",
+    course=TEMPERED,
     needs=(Need.DRAWS,),
     explained={"clip": "largest entry of the preconditioned gradient"},
 )
-def ivon(
-    options: OnlineOptions, *, draws: int = 1, clip: float = math.inf, kl_clip: float = 0.05
-) -> Parts:
-    """Improved variational online Newton: Price's curvature, kept positive by retraction.
-
-    Price's estimate does not grow with the errors, as squared gradients do, so that steps would
-    run away where the loss is steep; `kl_clip` keeps them from it.
-    """
-    rule = options.rule(retract=True, clip=clip, kl_clip=kl_clip)
+def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> Parts:
+    """Improved variational online Newton: Price's curvature, kept positive by retraction."""
+    rule = options.rule(retract=True, clip=clip)
     return Parts.at_draws(options.belief(), Draws(draws), Price(), rule)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from bayesrule.curvature import Curvature, Fisher, SquaredGradient
 from bayesrule.expectations import Draws
 from bayesrule.matrices import BlockTridiagonal, Dense, Diagonal, Kronecker
-from bayesrule.methods._record import Need, Parts, Rate, method
+from bayesrule.methods._record import TEMPERED, Need, Parts, Rate, method
 from bayesrule.methods._words import AT_DRAWS, AVERAGED, DIAGONAL, FULL
 from bayesrule.posteriors import FactoredFamily, GaussianFamily, Posterior, Prior, RotatedFamily
 from bayesrule.rules import Average, Natural, Velocity
@@ -84,6 +84,7 @@ class LayerOptions(FactorOptions):
         "natural gradient with momentum, divided by the root of the averaged squares",
     ),
     source="Zhang et al. (2018), sec. 3.3, eq. 10 and algorithm 1",
+    course=TEMPERED,
     needs=(Need.DRAWS,),
     defaults={"learning_rate": falling(0.03), "rate": 1e-3},
     explained={
@@ -108,6 +109,7 @@ def noisy_adam(options: NoisyOptions, *, damped_root: bool = False) -> Parts:
 @method(
     words=(PER_LAYER, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Zhang et al. (2018), sec. 3.4, eqs 11 and 12 and algorithm 2",
+    course=TEMPERED,
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
     explained=MOMENTUM,
 )
@@ -124,6 +126,7 @@ def noisy_kfac(
 @method(
     words=(FREE_VARIANCES, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Bae, Zhang & Grosse (2018); George et al. (2018) for the eigenbases",
+    course=TEMPERED,
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="refused with several ranks of torch.distributed, whose eigenbases would differ",
     explained=MOMENTUM,
@@ -140,6 +143,7 @@ def noisy_ekfac(
 @method(
     words=(NEIGHBOURS, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Zhang et al. (2018), sec. 3.5; Martens & Grosse (2015), sec. 4.3",
+    course=TEMPERED,
     needs=(Need.CHAIN, Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="recurrent and normalising layers are refused",
     explained=MOMENTUM,
@@ -154,6 +158,7 @@ def noisy_tridiagonal(options: LayerOptions) -> Parts:
 @method(
     words=(FULL, AT_DRAWS, SAMPLED_FISHER, AVERAGED),
     source="Zhang et al. (2018), sec. 3.1, eq. 9",
+    course=TEMPERED,
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
     limits="nets of more than `limit` weights are refused",
     defaults={"kl_clip": math.inf, "stats_every": 1, "inverse_every": 1},

@@ -13,7 +13,7 @@ from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
 from bayesrule.expectations import AtMean, Draws, Expectation, Look
-from bayesrule.methods._record import Need, Parts, Rate, method
+from bayesrule.methods._record import TEMPERED, Need, Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN
 from bayesrule.posteriors import (
     Family,
@@ -83,6 +83,7 @@ class ElboOptions:
 @method(
     words=(OWN_STD, AT_ANY_DRAWS, BY_PRICE, ELBO_GRADIENT),
     source="Blundell et al. (2015), sec. 3.2; Swiatkowski et al. (2020), eqs 2 to 6",
+    course=TEMPERED,
     needs=(Need.DRAWS,),
 )
 def mean_field(options: ElboOptions, *, expectation: Expectation | None = None) -> Parts:
@@ -93,6 +94,7 @@ def mean_field(options: ElboOptions, *, expectation: Expectation | None = None) 
 @method(
     words=(TIED_STD, AT_ANY_DRAWS, BY_PRICE, ELBO_GRADIENT),
     source="Swiatkowski et al. (2020), sec. 3, eq. 8",
+    course=TEMPERED,
     needs=(Need.DRAWS,),
     represented_by="mean_field",
 )
@@ -109,6 +111,7 @@ def k_tied(
 @method(
     words=(OWN_STD, AT_MEAN, SECOND_ORDER, ELBO_GRADIENT),
     source="Unlu & Aitchison (2021), sec. 4.2, eqs 29 and 30 (in eq. 30 the KL is misprinted)",
+    course=TEMPERED,
     needs=(Need.SMOOTH_ACTIVATIONS,),
     limits="targets that are drawn bias the mean's step for classes, unless exact=True",
 )

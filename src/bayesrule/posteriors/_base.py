@@ -208,7 +208,7 @@ class Family(Part, ABC):
             raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
         return self.structure.identity(coordinates, weight)
 
-    def temperature(self, num_data: float, params: Params) -> float:
+    def usual_temperature(self, num_data: float, params: Params) -> float:
         """The temperature where nobody says.
 
         A belief that learns the spread of each weight, or of each layer, by itself counts all P

@@ -135,7 +135,9 @@ class NaturalStep:
             # The nets of a stack, each with a loss of its own, come first in all tensors.
             moved = vectors.dot(self.gradient, direction, derivatives.loss.ndim)
             moved = moved * (rates.learning_rate**2 / derivatives.weight)
-            vectors.scale_(direction, (rule.kl_clip / moved).sqrt().clamp_max(1.0))
+            # Where the loss is large there is far to go.
+            most = rule.kl_clip * (derivatives.loss / derivatives.weight).clamp_min(1.0)
+            vectors.scale_(direction, (most / moved).sqrt().clamp_max(1.0))
         if math.isfinite(rule.clip):
             direction = vectors.clamp_(direction, rule.clip * rates.seen)
         return direction

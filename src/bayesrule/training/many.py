@@ -171,9 +171,7 @@ class _Together:
             learner = learner.with_rule(rule)
         num_data = [net.learner.num_data for net in self.nets]
         temperatures = [net.learner.temperature for net in self.nets]
-        self.stack = Stacked(
-            learner, len(self.nets), num_data=num_data, temperatures=temperatures
-        )
+        self.stack = Stacked(learner, len(self.nets), num_data=num_data, temperatures=temperatures)
         on_gpu = next(learner.model.parameters()).is_cuda
         replayed = on_gpu and replay_obstacle(learner) is None
         self.step = Replayed(self.stack).step if replayed else self.stack.step

@@ -175,7 +175,8 @@ class Stacked:
         def single(which: int, one: State) -> State:
             rows = slice(None) if own is None else own[which]
             inputs = tuple(v[which][rows] for v in x) if isinstance(x, tuple) else x[which][rows]
-            return self.learner.begun(one, (inputs, y[which][rows]), self.weights[which])
+            batch: Any = inputs, y[which][rows]
+            return self.learner.begun(one, batch, self.weights[which])
 
         return self.stack([single(*one) for one in enumerate(self.unstack(state))])
 
