@@ -7,17 +7,18 @@ seen from `c = Σ_s p_s k_s` and values from o. To first order, scores give an o
 
     F = Σ_d (σ_qd² + α) M_d² + Σ_s p_s² κ_s (v_s − o)²,   M = Σ_s p_s (v_s − o)(k_s − c).
 
-M is what a query does to all scores at once. κ_s is the variance of a score that comes from its key
-alone, and half the square of the whole variance of the score, since `e^z` is log-normal. Weights W
-of keys act on all scores through the tokens, as a query does through the keys, and are counted so:
-`α Σ_d Var_p k_d` is the mean variance that W adds to scores.
+M is what a query does to all scores at once, and κ_s is the variance of a score that comes from its
+key alone. Weights W of keys act on all scores through the tokens, as a query does through the keys,
+and are counted so: `α Σ_d Var_p k_d` is the mean variance that W adds to scores.
 
 However uncertain scores are, they only choose among values: the variance is at most
 `V = Σ_s p_s (v_s − o)²`. The share of V that is reached is taken as `R = 1 − (1 + 2 F/V)^-½`, which
 is nearly right for two keys, where o is a sigmoid. With A the variance of o for known p, and B that
 of one value that is drawn by p, uncertain values add `(1 − R) A + R B`.
 
-Innovations return by the slopes `p_s (v_s − o)` of the scores and p_s of the values.
+Variances are taken at the expected weights p. Means, and the slopes `p_s (v_s − o)` of scores and
+p_s of values by which innovations return, are taken at weights that favour uncertain scores, from
+which TAGI learns better, unless `Activations.expected_weights` is chosen.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ _MOST = 16
 """The number of features of keys above which `Joint` looks at as many directions of them."""
 
 _BLOCK = 64
+
+_GROWTH = 0.25
+"""By `1 + s/4` the variance s of a score counts for more, since `e^z` is log-normal: for many keys
+that vary alone it would be s/2, and a sum that varies along with them takes part of it back."""
 
 
 @lru_cache
@@ -127,28 +132,36 @@ class Scores:
         self.alone, self.together = keys.alone(self.squares), keys.together(self.squares, p)
         self.variance = self.by_query + self.alone + self.together
 
-    def weights(self, activations: Activations) -> Tensor:
-        """The mean weights p."""
+    def expected(self, activations: Activations) -> Tensor:
+        """The expected weights."""
         if activations.by_tangent:
             return self.mean.softmax(-1)
-        if activations.expected_weights:
-            return tilted_means(self.mean, self.variance)
+        return tilted_means(self.mean, self.variance)
+
+    def favoured(self) -> Tensor:
+        """Weights that favour uncertain scores."""
         return log_normal_means(self.mean, self.by_query + self.squares @ self.sk.mT)
 
     def spread(self, joint: Joint, p: Tensor, kept: Tensor | float) -> Tensor:
         """F, the variance that scores add to outputs to first order, (..., L, D)."""
         mean = (p * self.together).sum(-1, keepdim=True)
         alpha = mean / joint.spread.sum(-1, keepdim=True)
-        own = self.alone + 0.5 * ((1.0 - 2.0 * p) * self.variance).square()
-        by_keys = over_keys(p.square() * own, joint.v, joint.o, kept)
-        return joint.over_features(self.sq + alpha) + by_keys.clamp_min(0.0)
+        variance = joint.over_features(self.sq + alpha)
+        if not isinstance(self.alone, Tensor):
+            return variance
+        own = self.alone * (1.0 + _GROWTH * (1.0 - 2.0 * p).square() * self.variance)
+        return variance + over_keys(p.square() * own, joint.v, joint.o, kept).clamp_min(0.0)
 
 
-def _reached(first: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-    """`R V` for each output, (..., L, D), and R of all outputs of a query, (..., L, 1)."""
+def _variance(scores: Scores, values: Values, p: Tensor, kept: Tensor | float) -> Tensor:
+    """`R V + (1 − R) A + R B`, (..., L, D), at the weights p of which `kept` is left."""
+    v, weights, drawn = values.mean, p * kept, p * kept * kept
+    o = weights @ v
+    most = (drawn @ v.square() - o.square()).clamp_min(0.0)
+    first = scores.spread(Joint(weights, v, o, scores.k, p), p, kept)
     reached = most * (1.0 - (1.0 + 2.0 * first / positive(most)).rsqrt())
-    total, limit = (t.sum(-1, keepdim=True) for t in (reached, most))
-    return reached, total / positive(limit)
+    share = reached.sum(-1, keepdim=True) / positive(most.sum(-1, keepdim=True))
+    return reached + torch.lerp(values.averaged(weights), drawn @ values.variance, share)
 
 
 def attended(
@@ -165,20 +178,19 @@ def attended(
         return F.scaled_dot_product_attention(query, key, values.mean, mask, dropout, scale=scale)
     tape = tape_of(query, key, *values.sources)
     scores, v = Scores(query, key, keys, mask, scale), values.mean
-    p = scores.weights(tape.activations)
+    p = expected = scores.expected(tape.activations)
+    if not tape.activations.by_tangent and not tape.activations.expected_weights:
+        p = scores.favoured()
     kept = F.dropout(torch.ones_like(p), dropout) if dropout > 0 else 1.0
-    weights, drawn = p * kept, p * kept * kept
-    mean = weights @ v
-    joint = Joint(weights, v, mean, scores.k, p)
-    most = (drawn @ v.square() - mean.square()).clamp_min(0.0)
-    reached, share = _reached(scores.spread(joint, p, kept), most)
-    variance = reached + torch.lerp(values.averaged(weights), drawn @ values.variance, share)
+    weights = p * kept
+    mean, variance = weights @ v, _variance(scores, values, expected, kept)
     nodes = [parts(source)[2] for source in (query, key, *values.sources)]
 
     def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
         to_q = to_k = None
         slopes = p * (kept * (delta @ v.mT) - (delta * mean).sum(-1, keepdim=True))
         if nodes[0] is not None:
+            joint = Joint(weights, v, mean, scores.k, p)
             to_q = scale * (slopes @ scores.k), scale**2 * joint.over_outputs(eta)
         if nodes[1] is not None:
             spread = p.square() * over_features(eta, v, mean, kept)
