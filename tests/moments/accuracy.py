@@ -209,6 +209,17 @@ class Attention(nn.Module):
         return self.layer(x, x, x, need_weights=False)[0]
 
 
+class OwnAttention(nn.Module):
+    """The same as people write it themselves, with one head."""
+
+    def __init__(self, features: int, heads: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(features, features) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Any:
+        return F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+
+
 def encoder(features: int, heads: int) -> nn.Module:
     """In training, since evaluation takes a fast path that draws cannot follow."""
     return nn.TransformerEncoderLayer(features, heads, 2 * features, dropout=0.0)
@@ -234,6 +245,7 @@ AVERAGES = weighted(lambda: cnn(nn.AvgPool2d(2)), (4, 1, 10, 10))
 MAXIMA = weighted(lambda: cnn(nn.MaxPool2d(2)), (4, 1, 10, 10))
 WIDE = attention([1.0], (4, 16, 64))
 EXPECTED = attention([1.0], (4, 16, 64), expected=True)
+OWN = over_sizes(OwnAttention, MANY, [0.05, 0.5])
 FEW_HEADS, MANY_HEADS = (partial(over_sizes, Attention, sizes) for sizes in (FEW, MANY))
 FEW_LAYERS, MANY_LAYERS = (partial(over_sizes, encoder, sizes) for sizes in (FEW, MANY))
 BATCH_NORM = nn.BatchNorm1d(8, affine=False, track_running_stats=False)
@@ -276,6 +288,7 @@ CASES = [
             ("16 and 64 tokens, weights ± 1", MANY_HEADS([1.0]), (0.15, 0.25)),
             ("16 and 64 tokens, both ± 0.3", MANY_HEADS([0.3], 0.3), (0.1, 0.2)),
             ("16 and 64 tokens, tokens ± 0.3", MANY_HEADS([0.0], 0.3), (0.35, 0.7)),
+            ("16 and 64 tokens, own module, weights ± 0.05 to 0.5", OWN, (0.1, 0.8)),
         )
     ),
     *(
