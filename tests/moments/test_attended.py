@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from bayesrule.moments import LocallyLinear, MomentMatched, attention
+import bayesrule as br
+from bayesrule.moments import LocallyLinear, MomentMatched, attended, attention
 
 from .attention_inputs import KEY, QUERY, VALUE, gaussian
 from .monte_carlo import by_draws, by_rule, check_moments
@@ -82,6 +84,19 @@ class TestInnovations:
         found = by_rule(F.scaled_dot_product_attention, inputs)
         exact, rule = found.slopes[0].square().sum(), found.squares[0].sum()
         torch.testing.assert_close(rule, exact, rtol=0.15, atol=0.0)
+
+
+def test_a_compiled_step_with_many_features_is_the_plain_one() -> None:
+    """The directions that many features are seen by are numbers to it, not draws."""
+    attended._directions.cache_clear()
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(40, 2, 8, dropout=0.0, batch_first=True)
+    learner = br.tagi(layer, br.GaussianLikelihood(noise=1.0), num_data=8)
+    batch = randn(8, 5, 40), randn(8, 5, 40, seed=1)
+    compiled = br.execution.Compiled(learner, backend="aot_eager")
+    states = [one.step(learner.init(seed=0), batch)[0] for one in (compiled, learner)]
+    found, expected = (state.posterior.variance() for state in states)
+    torch.testing.assert_close(found, expected)
 
 
 def test_expected_weights_are_nearer_to_draws_where_scores_are_uncertain() -> None:

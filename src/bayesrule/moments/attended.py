@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -57,9 +58,10 @@ that vary alone it would be s/2, and a sum that varies along with them takes par
 @lru_cache
 def _directions(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Orthogonal directions (size, _MOST), long enough to keep squared lengths on average."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(size, _MOST, generator=generator, dtype=torch.float64)
-    return (torch.linalg.qr(drawn)[0] * math.sqrt(size / _MOST)).to(dtype).to(device)
+    # By numpy: a traced or compiled step then finds numbers here, not operations.
+    drawn = np.random.default_rng(0).standard_normal((size, _MOST))
+    found = np.linalg.qr(drawn)[0] * math.sqrt(size / _MOST)
+    return torch.tensor(found, dtype=dtype, device=device)
 
 
 class Joint:
