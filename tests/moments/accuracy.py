@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bayesrule.moments import GaussianTensor, over_inputs
+from bayesrule.moments import GaussianTensor, MomentMatched, Tape, over_inputs
 
 PAGE = Path(__file__).parents[2] / "docs" / "tagi.md"
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
@@ -27,17 +29,31 @@ Given = tuple[Callable[..., Any], list[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A rule over a regime; `bounds` are what its errors in mean and variance may be."""
+    """A rule over a regime; `bounds` are what its errors in mean and variance may be.
+
+    `num` draws tell them.
+    """
 
     rule: str
     regime: str
     given: Callable[[], Iterator[Given]]
     bounds: tuple[float, float] = (0.1, 0.1)
+    num: int = 20_000
 
 
 def gaussian(mean: Tensor, std: float, spread: float = 0.5) -> GaussianTensor:
     """Standard deviations around one."""
     return GaussianTensor(mean, (std * (1.0 + spread * (torch.rand_like(mean) - 0.5))).square())
+
+
+def drawn(inputs: Sequence[Any], num: int) -> list[Any]:
+    """Draws of the inputs that are Gaussian, (num, ...)."""
+    return [
+        x.centre + x.variance.sqrt() * torch.randn(num, *x.shape)
+        if isinstance(x, GaussianTensor)
+        else x
+        for x in inputs
+    ]
 
 
 def errors(function: Callable[..., Any], inputs: Sequence[Any], num: int) -> tuple[Tensor, Tensor]:
@@ -46,25 +62,20 @@ def errors(function: Callable[..., Any], inputs: Sequence[Any], num: int) -> tup
     Of outputs with at least a tenth of the largest variance: draws say little of rarer ones.
     """
     axes = tuple(0 if isinstance(x, GaussianTensor) else None for x in inputs)
-    drawn = [
-        x.centre + x.variance.sqrt() * torch.randn(num, *x.shape)
-        if isinstance(x, GaussianTensor)
-        else x
-        for x in inputs
-    ]
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        truth = vmap(function, axes)(*drawn)
+        rounds = [vmap(function, axes)(*drawn(inputs, 1000)) for _ in range(num // 1000)]
         found = function(*inputs)
+    truth = torch.cat(rounds)
     variance = truth.var(0)
     seen = variance > 0.1 * variance.max()
     bias = (found.centre - truth.mean(0)) / variance.sqrt()
     return bias[seen], (found.variance / variance)[seen]
 
 
-def measured(case: Case, num: int = 20_000) -> tuple[float, float, float]:
+def measured(case: Case) -> tuple[float, float, float]:
     """The largest error of a mean, and the 5 % and 95 % points of the ratio of variances."""
     torch.manual_seed(0)
-    found = [errors(*given, num) for given in case.given()]
+    found = [errors(*given, case.num) for given in case.given()]
     bias, ratio = (
         torch.cat([part.flatten() for part in parts]) for parts in zip(*found, strict=True)
     )
@@ -90,6 +101,11 @@ def shaped(
     return given
 
 
+def in_turn(parts: Iterable[Callable[[], Iterator[Given]]]) -> Callable[[], Iterator[Given]]:
+    several = list(parts)
+    return lambda: itertools.chain.from_iterable(part() for part in several)
+
+
 def classes(function: Callable[[Any], Any]) -> Callable[[], Iterator[Given]]:
     def given() -> Iterator[Given]:
         for num in (2, 10, 100):
@@ -99,32 +115,58 @@ def classes(function: Callable[[Any], Any]) -> Callable[[], Iterator[Given]]:
     return given
 
 
-def attention(stds: Sequence[float]) -> Callable[[], Iterator[Given]]:
+def attention(
+    stds: Sequence[float], keys: Sequence[int] = (10,), *, expected: bool = False
+) -> Callable[[], Iterator[Given]]:
+    tape = Tape(MomentMatched(expected_weights=expected), record=False)
+
     def given() -> Iterator[Given]:
-        for std in stds:
-            shapes = (6, 8), (10, 8), (10, 4)
-            yield F.scaled_dot_product_attention, [gaussian(torch.randn(s), std) for s in shapes]
+        for num, std in itertools.product(keys, stds):
+            inputs = [gaussian(torch.randn(s), std) for s in ((6, 8), (num, 8), (num, 4))]
+            inputs = [GaussianTensor(x.centre, x.variance, tape) for x in inputs]
+            yield F.scaled_dot_product_attention, inputs
 
     return given
 
 
 def weighted(
-    build: Callable[[], nn.Module], shape: tuple[int, ...], gains: Sequence[float] = (0.1, 0.3, 1.0)
+    build: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    gains: Sequence[float] = (0.1, 0.3, 1.0),
+    std: float = 0.0,
 ) -> Callable[[], Iterator[Given]]:
-    """A network with uncertain weights, known inputs."""
+    """A network with uncertain weights; its inputs are known if `std` is zero."""
 
     def given() -> Iterator[Given]:
         for gain in gains:
             module, x = build(), torch.randn(shape)
             names = [name for name, _ in module.named_parameters()]
 
-            def run(*weights: Any, module: Any = module, x: Any = x, names: Any = names) -> Any:
+            def run(x: Any, *weights: Any, module: Any = module, names: Any = names) -> Any:
                 return functional_call(module, dict(zip(names, weights, strict=True)), (x,))
 
             means = [weight.detach() for weight in module.parameters()]
-            yield run, [gaussian(w, gain * w.shape[-1] ** -0.5) for w in means]
+            weights = [gaussian(w, gain * w.shape[-1] ** -0.5) if gain else w for w in means]
+            yield run, [gaussian(x, std) if std else x, *weights]
 
     return given
+
+
+FEW = (4, 8, 1), (4, 16, 2), (4, 32, 8)
+MANY = (16, 8, 1), (16, 32, 8), (64, 16, 2)
+
+
+def over_sizes(
+    layer: Callable[[int, int], nn.Module],
+    sizes: Sequence[tuple[int, int, int]],
+    gains: Sequence[float],
+    std: float = 0.0,
+) -> Callable[[], Iterator[Given]]:
+    """A layer of attention over numbers of tokens, features and heads."""
+    return in_turn(
+        weighted(partial(layer, features, heads), (tokens, features), gains, std)
+        for tokens, features, heads in sizes
+    )
 
 
 def known_weights(act: Callable[[], nn.Module]) -> Callable[[], Iterator[Given]]:
@@ -159,12 +201,28 @@ class AtPoints:
 class Attention(nn.Module):
     """Self-attention of one sequence."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int = 8, heads: int = 2) -> None:
         super().__init__()
-        self.layer = nn.MultiheadAttention(8, 2)
+        self.layer = nn.MultiheadAttention(features, heads)
 
     def forward(self, x: Tensor) -> Any:
         return self.layer(x, x, x, need_weights=False)[0]
+
+
+class OwnAttention(nn.Module):
+    """The same as people write it themselves, with one head."""
+
+    def __init__(self, features: int, heads: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(features, features) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Any:
+        return F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+
+
+def encoder(features: int, heads: int) -> nn.Module:
+    """In training, since evaluation takes a fast path that draws cannot follow."""
+    return nn.TransformerEncoderLayer(features, heads, 2 * features, dropout=0.0)
 
 
 def mlp(*between: nn.Module) -> nn.Module:
@@ -185,6 +243,13 @@ STDS = 0.1, 0.3, 1.0
 SOFTMAX, LOG_SOFTMAX = classes(nn.Softmax(-1)), classes(nn.LogSoftmax(-1))
 AVERAGES = weighted(lambda: cnn(nn.AvgPool2d(2)), (4, 1, 10, 10))
 MAXIMA = weighted(lambda: cnn(nn.MaxPool2d(2)), (4, 1, 10, 10))
+WIDE = attention([1.0], (4, 16, 64))
+EXPECTED = attention([1.0], (4, 16, 64), expected=True)
+OWN = over_sizes(OwnAttention, MANY, [0.05, 0.5])
+FEW_HEADS, MANY_HEADS = (partial(over_sizes, Attention, sizes) for sizes in (FEW, MANY))
+FEW_LAYERS, MANY_LAYERS = (partial(over_sizes, encoder, sizes) for sizes in (FEW, MANY))
+BATCH_NORM = nn.BatchNorm1d(8, affine=False, track_running_stats=False)
+BATCHES = in_turn(shaped(BATCH_NORM, (num, 8), STDS) for num in (16, 32, 128))
 CASES = [
     Case("ReLU", "deviations 0.01 to 3", scalar(F.relu)),
     Case("ELU", "deviations 0.01 to 3", scalar(F.elu)),
@@ -197,16 +262,43 @@ CASES = [
     Case("max pooling", "3 × 3, overlap", shaped(nn.MaxPool2d(3, 2), (1, 2, 7, 7), STDS)),
     Case("layer norm", "of 64", shaped(nn.LayerNorm(64), (4, 64), STDS)),
     Case("layer norm", "of 16", shaped(nn.LayerNorm(16), (8, 16), STDS)),
-    Case("layer norm", "of 4", shaped(nn.LayerNorm(4), (9, 4), STDS), (0.3, 0.6)),
+    Case("layer norm", "of 8", shaped(nn.LayerNorm(8), (16, 8), STDS), (0.1, 0.12)),
+    Case("layer norm", "of 4", shaped(nn.LayerNorm(4), (9, 4), STDS), (0.2, 0.4)),
     Case("RMS norm", "of 16", shaped(nn.RMSNorm(16), (8, 16), STDS)),
+    Case("RMS norm", "of 4", shaped(nn.RMSNorm(4), (9, 4), STDS), (0.15, 0.3)),
     Case("group norm", "of 16 in a group", shaped(nn.GroupNorm(2, 4), (2, 4, 8), STDS)),
-    Case("attention", "queries, keys, values ± 0.1", attention([0.1]), (0.1, 0.6)),
-    Case("attention", "queries, keys, values ± 0.5", attention([0.5]), (0.2, 0.6)),
+    Case("batch norm", "in training, of 8", shaped(BATCH_NORM, (8, 8), STDS), (0.1, 0.12)),
+    Case("batch norm", "in training, of 16 to 128", BATCHES),
+    Case("attention", "queries, keys, values ± 0.1", attention([0.1])),
+    Case("attention", "queries, keys, values ± 0.5", attention([0.5])),
+    Case("attention", "4 to 64 keys, all ± 0.05 to 0.3", attention([0.05, 0.3], (4, 16, 64))),
+    Case("attention", "4 to 64 keys, all ± 1", WIDE, (0.5, 0.25)),
+    Case("attention", "the same, with expected weights", EXPECTED, (0.1, 0.25)),
     Case("MLP", "uncertain weights", weighted(mlp, (6, 4))),
-    Case("MLP", "with layer norm", weighted(lambda: mlp(nn.LayerNorm(32)), (6, 4)), (0.3, 0.3)),
+    Case("MLP", "with layer norm", weighted(lambda: mlp(nn.LayerNorm(32)), (6, 4))),
     Case("CNN", "with average pooling", AVERAGES, (0.3, 0.6)),
     Case("CNN", "with max pooling", MAXIMA, (0.5, 0.6)),
-    Case("self-attention", "uncertain weights", weighted(Attention, (5, 8)), (0.3, 0.8)),
+    Case("self-attention", "uncertain weights", weighted(Attention, (5, 8)), (0.2, 0.2)),
+    *(
+        Case("self-attention", regime, given, bounds, 5000)
+        for regime, given, bounds in (
+            ("4 tokens, weights ± 0.05 to 0.5", FEW_HEADS([0.05, 0.5]), (0.1, 0.15)),
+            ("4 tokens, weights ± 1", FEW_HEADS([1.0]), (0.3, 0.2)),
+            ("16 and 64 tokens, weights ± 0.05 to 0.5", MANY_HEADS([0.05, 0.5]), (0.1, 0.15)),
+            ("16 and 64 tokens, weights ± 1", MANY_HEADS([1.0]), (0.15, 0.25)),
+            ("16 and 64 tokens, both ± 0.3", MANY_HEADS([0.3], 0.3), (0.1, 0.2)),
+            ("16 and 64 tokens, tokens ± 0.3", MANY_HEADS([0.0], 0.3), (0.35, 0.7)),
+            ("16 and 64 tokens, own module, weights ± 0.05 to 0.5", OWN, (0.1, 0.8)),
+        )
+    ),
+    *(
+        Case("encoder layer", regime, given, bounds, 5000)
+        for regime, given, bounds in (
+            ("4 tokens, weights ± 0.05 to 1", FEW_LAYERS([0.05, 0.3, 1.0]), (0.1, 0.15)),
+            ("16 and 64 tokens, weights ± 0.05 to 1", MANY_LAYERS([0.05, 1.0]), (0.1, 0.12)),
+            ("16 and 64 tokens, both ± 0.3", MANY_LAYERS([0.3], 0.3), (0.1, 0.2)),
+        )
+    ),
     Case("uncertain inputs", "ReLU net, width 5 to 500", known_weights(nn.ReLU)),
     Case("uncertain inputs", "tanh net, width 5 to 500", known_weights(nn.Tanh)),
 ]  # fmt: skip

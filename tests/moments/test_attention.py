@@ -1,4 +1,4 @@
-"""Attention: the plain functions where variances vanish, draws where they are small."""
+"""Attention: the plain functions where variances vanish, masks, and networks that learn."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ from bayesrule.moments import (
     NoRule,
     Propagation,
     Tape,
-    attention,
 )
 
-from .monte_carlo import by_draws, by_rule, check_moments
+from .attention_inputs import KEY, QUERY, VALUE, gaussian
+from .monte_carlo import check_moments
 from .nets import randn
 
 TINY = 1e-14
-QUERY, KEY, VALUE = (randn(2, *s, seed=i).double() for i, s in enumerate([(3, 4), (5, 4), (5, 3)]))
-
-
-def gaussian(mean: Tensor, variance: float = 0.02) -> GaussianTensor:
-    return GaussianTensor(mean, torch.full_like(mean, variance))
 
 
 class Attending(nn.Module):
@@ -136,57 +131,6 @@ def test_weights_of_each_head() -> None:
     torch.testing.assert_close(weights.centre.sum(-1), torch.ones(3, 2, 4))
 
 
-class TestDraws:
-    """Keys and values are right to first order; what queries say of several keys is not joint."""
-
-    @pytest.mark.parametrize("activations", [MomentMatched(), LocallyLinear()], ids=str)
-    def test_keys_and_values(self, activations: Any) -> None:
-        inputs = [QUERY, gaussian(KEY), gaussian(VALUE)]
-        only = ("mean", "variance", "slopes")
-        check_moments(
-            F.scaled_dot_product_attention,
-            inputs,
-            activations,
-            rtol=0.05,
-            atol=0.005,
-            num=1_000_000,
-            only=only,
-        )
-
-    def test_queries_too(self) -> None:
-        inputs = [gaussian(x) for x in (QUERY, KEY, VALUE)]
-        rule = by_rule(F.scaled_dot_product_attention, inputs)
-        truth, _ = by_draws(F.scaled_dot_product_attention, inputs, 1_000_000)
-        torch.testing.assert_close(rule.mean, truth.mean, rtol=0.05, atol=0.005)
-        for slope, true in zip(rule.slopes, truth.slopes, strict=True):
-            torch.testing.assert_close(slope, true, rtol=0.05, atol=0.01)
-        ratio = rule.variance / truth.variance
-        assert float(ratio.min()) > 0.75
-        assert float(ratio.max()) < 1.25
-
-    def test_what_all_keys_share_adds_nothing(self) -> None:
-        # softmax does not see it; scores that were taken one by one would vary with it.
-        queries = [gaussian(QUERY), KEY, VALUE]
-        plain = by_rule(F.scaled_dot_product_attention, queries)
-        shifted = by_rule(F.scaled_dot_product_attention, [queries[0], KEY + 3.0, VALUE])
-        torch.testing.assert_close(shifted.variance, plain.variance, rtol=1e-9, atol=0.0)
-        torch.testing.assert_close(shifted.squares[0], plain.squares[0])
-
-    def test_what_all_values_share_is_passed_on(self) -> None:
-        inputs = [gaussian(QUERY), gaussian(KEY), VALUE]
-        plain = by_rule(F.scaled_dot_product_attention, inputs)
-        shifted = by_rule(F.scaled_dot_product_attention, [*inputs[:2], VALUE + 3.0])
-        torch.testing.assert_close(shifted.mean, plain.mean + 3.0)
-        torch.testing.assert_close(shifted.variance, plain.variance)
-
-    def test_wide_scores_stay_bounded(self) -> None:
-        inputs = [gaussian(QUERY, 1e6), gaussian(KEY, 1e6), VALUE]
-        outputs = F.scaled_dot_product_attention(*inputs)
-        range_ = VALUE.amax(-2, keepdim=True) - VALUE.amin(-2, keepdim=True)
-        assert outputs.centre.isfinite().all()
-        assert bool((outputs.variance <= VALUE.shape[-2] * range_.square()).all())
-
-
 class TestScaledDotProduct:
     @pytest.mark.parametrize(
         "options",
@@ -237,32 +181,19 @@ class TestScaledDotProduct:
         assert float(torch.stack(draws).std(0).min()) > 0.05
 
     def test_slopes_of_what_dropout_leaves(self) -> None:
-        scores, values = randn(3, 5), randn(5, 2, seed=1)
+        given = [x.clone().requires_grad_() for x in (QUERY, KEY, VALUE)]
         torch.manual_seed(0)
-        kept = F.dropout(torch.ones(3, 5), 0.5)
-        leaf = scores.clone().requires_grad_()
-        plain = (leaf.softmax(-1) * kept) @ values
+        kept = F.dropout(torch.ones(2, 3, 5), 0.5)
+        plain = ((0.5 * given[0] @ given[1].mT).softmax(-1) * kept) @ given[2]
         plain.sum().backward()
         tape = Tape(LocallyLinear(), record=True)
-        given = tape.leaf(scores, torch.full_like(scores, 0.01))
+        leaves = [tape.leaf(x.detach(), torch.full_like(x, 0.01)) for x in given]
         torch.manual_seed(0)
-        found = attention._attended(given, values, 0.5)
-        tape.back(found, torch.ones(3, 2), -torch.ones(3, 2))
+        found = F.scaled_dot_product_attention(*leaves, dropout_p=0.5)
+        tape.back(found, torch.ones(2, 3, 3), -torch.ones(2, 3, 3))
         torch.testing.assert_close(found.centre, plain.detach())
-        torch.testing.assert_close(given.node.delta, leaf.grad)
-
-
-def test_each_rule_returns_variances_by_the_squares_of_its_slopes() -> None:
-    scores = by_rule(
-        lambda q, k: attention._scores(q, k, None, 0.7), [*map(gaussian, (QUERY, KEY))]
-    )
-    attended = by_rule(
-        lambda z, v: attention._attended(z, v, 0.0), [gaussian(randn(2, 3, 5)), gaussian(VALUE)]
-    )
-    for found in (scores, attended):
-        for slope, square in zip(found.slopes, found.squares, strict=True):
-            torch.testing.assert_close(square, slope.square())
-            assert float(square.max()) > 0.01
+        for leaf, x in zip(leaves, given, strict=True):
+            torch.testing.assert_close(leaf.node.delta, x.grad)
 
 
 class TestMasks:

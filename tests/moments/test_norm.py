@@ -233,9 +233,9 @@ def test_evaluation_is_an_affine_map(layer: nn.Module) -> None:
 
 @torch.no_grad()
 def test_evaluation_with_the_batch_statistics_is_training() -> None:
-    """The V that normalises in training is kept for evaluation, but for torch's N/(N − 1)."""
+    """V of training is kept for evaluation, but for torch's N/(N − 1); there it is a constant."""
     layer = nn.BatchNorm2d(3, momentum=1.0)
-    (x,) = leaves((4, 3, 2, 2))
+    (x,) = leaves((4, 3, 2, 2), constant_statistics=True)
     trained = layer(x)
     layer.running_var.mul_(15 / 16)
     evaluated = layer.eval()(x)

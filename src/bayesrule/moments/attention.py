@@ -1,15 +1,7 @@
 """Attention of Gaussians: `softmax(q kᵀ / √d) v`, alone and inside `nn.MultiheadAttention`.
 
-As everywhere, the elements of a tensor are taken as independent. So are queries, keys and values,
-although they may come from one input, and so are the scores of a query and the values. Two
-dependences are kept, which are exact and large: softmax ignores what is added to all scores of a
-query, and its weights add up to one. So with `c = Σ_j p_j k_j` and the output `o = Σ_j p_j v_j` of
-a query, p the mean weights and s the variances of the scores,
-
-    score:   m_j = q·k_j,  s_j = Σ_d [σ_q² (k_j − c)² + (q² + σ_q²) σ_kj²],
-    output:  o,  Var o = Σ_j [x_j (v_j − o)² + (p_j² + x_j) σ_vj²],
-
-where `x_j = p_j² s_j`, but at most `p_j (1 − p_j)`, and the slopes are `∂o/∂z_j = p_j (v_j − o)`.
+What is averaged, and how its moments follow, is in `attended.py`. Queries, keys and values are
+taken as independent, although they may come from one input.
 """
 
 from __future__ import annotations
@@ -22,21 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.moments.softmax import log_normal_means
-from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, full_parts, rule, tape_of
-
-
-def _over_features(x: Tensor, k: Tensor, c: Tensor, mask: Tensor | float = 1.0) -> Tensor:
-    """`Σ_d x_ld (mask_ls k_sd − c_ld)²`, (..., L, S)."""
-    xc = x * c
-    crossed = 2.0 * mask * (xc @ k.mT)
-    return mask * mask * (x @ k.square().mT) - crossed + (xc * c).sum(-1, keepdim=True)
-
-
-def _over_keys(x: Tensor, k: Tensor, c: Tensor, mask: Tensor | float = 1.0) -> Tensor:
-    """`Σ_s x_ls (mask_ls k_sd − c_ld)²`, (..., L, D)."""
-    xm = x * mask
-    return (xm * mask) @ k.square() - 2.0 * c * (xm @ k) + c.square() * x.sum(-1, keepdim=True)
+from bayesrule.moments.attended import attended, over_keys
+from bayesrule.moments.projected import Keys, Projected, Rows, over_features, split_heads
+from bayesrule.moments.tensor import (
+    GaussianTensor,
+    Innovation,
+    NoRule,
+    full_parts,
+    parts,
+    rule,
+    tape_of,
+)
 
 
 def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Tensor:
@@ -49,7 +37,7 @@ def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Tensor:
     shared = mean.softmax(-1) @ k
     squared = q.square()
     # Rounding may make a difference of squares negative.
-    spread = _over_features(sq, k, shared).clamp_min(0.0) + (squared + sq) @ sk.mT
+    spread = over_features(sq, k, shared).clamp_min(0.0) + (squared + sq) @ sk.mT
     variance = spread * scale**2
 
     def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
@@ -57,37 +45,12 @@ def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Tensor:
         to_q = to_k = None
         if nq is not None:
             shift = delta.sum(-1, keepdim=True) * shared
-            to_q = delta @ k - shift, _over_keys(eta, k, shared)
+            to_q = delta @ k - shift, over_keys(eta, k, shared)
         if nk is not None:
             to_k = delta.mT @ q, eta.mT @ squared
         return to_q, to_k
 
     return tape_of(query, key).result("attention scores", mean, variance, (nq, nk), to_sources)
-
-
-def _attended(scores: Any, value: Any, dropout: float) -> GaussianTensor:
-    """`dropout(softmax(scores)) v`, (..., L, D)."""
-    (m, s, ns), (v, sv, nv) = full_parts(scores), full_parts(value)
-    tape = tape_of(scores, value)
-    matched = isinstance(scores, GaussianTensor) and not tape.activations.by_tangent
-    p = log_normal_means(m, s) if matched else m.softmax(-1)
-    mask = F.dropout(torch.ones_like(p), dropout) if dropout > 0 else 1.0
-    weights = p * mask
-    mean = weights @ v
-    x = torch.minimum(p.square() * s, p * (1.0 - p))
-    spread = (weights.square() + x * (mask * mask)) @ sv
-    variance = _over_keys(x, v, mean, mask).clamp_min(0.0) + spread
-
-    def to_sources(delta: Tensor, eta: Tensor) -> Sequence[Innovation | None]:
-        to_s = to_v = None
-        if ns is not None:
-            slopes = mask * (delta @ v.mT) - (delta * mean).sum(-1, keepdim=True)
-            to_s = p * slopes, p.square() * _over_features(eta, v, mean, mask)
-        if nv is not None:
-            to_v = weights.mT @ delta, weights.square().mT @ eta
-        return to_s, to_v
-
-    return tape.result("attention", mean, variance, (ns, nv), to_sources)
 
 
 def _additive(mask: Tensor | None, like: Any, *, excluded: bool) -> Tensor | None:
@@ -126,7 +89,8 @@ def scaled_dot_product_attention(
     )
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     mask = _additive(attn_mask, query, excluded=False)
-    return _attended(_scores(query, key, mask, factor), value, dropout_p)
+    keys, values = Keys(parts(key)[1]), Rows(value)
+    return attended(query, key, keys, values, mask, factor, dropout_p)
 
 
 @rule(F.multi_head_attention_forward)
@@ -166,43 +130,47 @@ def multi_head_attention_forward(
         raise NoRule("No moment rule for attention with static_k or static_v.")
     if is_causal and attn_mask is None:
         raise ValueError("Attention with is_causal=True needs attn_mask, the causal mask.")
-    batched, same = query.ndim == 3, query is key and key is value
+    batched = query.ndim == 3
     if not batched:
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    if same and not use_separate_proj_weight:
-        q, k, v = F.linear(query, in_proj_weight, in_proj_bias).chunk(3, -1)
-    else:
-        separate = q_proj_weight, k_proj_weight, v_proj_weight
-        weights = separate if use_separate_proj_weight else in_proj_weight.chunk(3)
-        biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-        each = zip((query, key, value), weights, biases, strict=True)
-        q, k, v = (F.linear(x, w, b) for x, w, b in each)
-    size = q.shape[1]
+    separate = q_proj_weight, k_proj_weight, v_proj_weight
+    weights = separate if use_separate_proj_weight else in_proj_weight.chunk(3)
+    biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+    given = list(zip((query, key, value), weights, biases, strict=True))
+    q, k = (_projected(*one, num_heads) for one in given[:2])
     mask = _mask(attn_mask, key_padding_mask, q, num_heads)
-    if bias_k is not None:
-        k, v = (torch.cat([x, b.expand(1, size, -1)]) for x, b in ((k, bias_k), (v, bias_v)))
-    if add_zero_attn:
-        k, v = (torch.cat([x, x.new_zeros(1, *x.shape[1:])]) for x in (k, v))
-    if mask is not None and k.shape[0] > mask.shape[-1]:
-        mask = F.pad(mask, (0, k.shape[0] - mask.shape[-1]))
-    q, k, v = (_heads(x, num_heads) for x in (q, k, v))
-    scores = _scores(q, k, mask, 1.0 / math.sqrt(q.shape[-1]))
-    heads = _attended(scores, v, dropout_p if training else 0.0)
+    scale, dropout = 1.0 / math.sqrt(q.shape[-1]), dropout_p if training else 0.0
+    if bias_k is None and not add_zero_attn:
+        keys, values = Keys.projected(*given[1][:2], num_heads), Projected(*given[2], num_heads)
+        heads = attended(q, k, keys, values, mask, scale, dropout)
+    else:
+        k, v = _extended(k, _projected(*given[2], num_heads), bias_k, bias_v, add_zero_attn)
+        mask = None if mask is None else F.pad(mask, (0, k.shape[-2] - mask.shape[-1]))
+        heads = attended(q, k, Keys(parts(k)[1]), Rows(v), mask, scale, dropout)
     outputs = F.linear(heads.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
     outputs = outputs if batched else outputs.squeeze(1)
     if not need_weights:
         return outputs, None
-    probabilities = F.softmax(scores, dim=-1)
+    probabilities = F.softmax(_scores(q, k, mask, scale), dim=-1)
     probabilities = probabilities.mean(1) if average_attn_weights else probabilities
     return outputs, probabilities if batched else probabilities.squeeze(0)
 
 
-def _heads(x: Any, num: int) -> Any:
-    """(S, N, E) as (N, heads, S, E / heads)."""
-    if x.shape[-1] % num:
-        raise ValueError(f"{x.shape[-1]} features cannot be shared by {num} heads.")
-    return x.unflatten(-1, (num, -1)).permute(1, 2, 0, 3)
+def _projected(x: Any, weight: Any, bias: Any, heads: int) -> Any:
+    """`W x + b`, (S, N, *) to (N, heads, S, D)."""
+    return split_heads(F.linear(x, weight, bias), heads)
+
+
+def _extended(k: Any, v: Any, bias_k: Any, bias_v: Any, zeros: bool) -> tuple[Any, Any]:
+    """Keys and values (N, heads, S, D) with one more each that is learned, and one of zeros."""
+    if bias_k is not None:
+        size, heads = k.shape[0], k.shape[1]
+        more = (split_heads(b.expand(1, size, -1), heads) for b in (bias_k, bias_v))
+        k, v = (torch.cat([x, row], -2) for x, row in zip((k, v), more, strict=True))
+    if zeros:
+        k, v = (torch.cat([x, x.new_zeros(*x.shape[:2], 1, x.shape[-1])], -2) for x in (k, v))
+    return k, v
 
 
 def _mask(

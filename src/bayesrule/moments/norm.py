@@ -5,8 +5,9 @@ With the expected statistics M and V of the normalised elements, `r = 1/√(V + 
 normalised input. The innovation of γ is `r d δ` and `(r d)² η`. With M and V as constants, that of
 the input is `r γ̄ δ` and `(r γ̄)² η`, as in the first papers on TAGI. In truth M and V depend on the
 N inputs: that changes δ by as much again, though η hardly, and is included unless
-`constant_statistics` is chosen. It also lowers σ_y² by a share near 1/N, which is included where
-each example is normalised by itself; batches are too large for it to matter.
+`constant_statistics` is chosen. It also lowers σ_y² by a share near 2/N, which is included up to
+N = 256: `σ_y² = (J ∘ J) σ² / (V' + ε)`, where J are the slopes over r. Inputs that grow together
+change nothing, so V' leaves out what they would add to V: it is `Σ(μ − M)²/N + Σ(J ∘ J)σ²/N`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments.tensor import GaussianTensor, Innovation, parts, rule, tape_of
+
+_FEW = 256
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,14 @@ class Slopes:
         along = unit * (u * unit).mean(self.dims, keepdim=True)
         return u - (along + u.mean(self.dims, keepdim=True) if self.centred else along)
 
-    def spread(self, v: Tensor, unit: Tensor) -> Tensor:
-        """`(J ∘ J) v`, the variance that is left of v."""
+    def left(self, v: Tensor, unit: Tensor, scale: Tensor) -> Tensor:
+        """The variance that is left of v, over `(V' + ε) r²`; r is the scale."""
+        spread = self._spread(v, unit)
+        lost = (v * (1.0 - self.centred / self.count) - spread).mean(self.dims, keepdim=True)
+        return spread / (1.0 - lost * scale.square())
+
+    def _spread(self, v: Tensor, unit: Tensor) -> Tensor:
+        """`(J ∘ J) v`."""
         squares, share = unit.square(), 1.0 / self.count
         own = v * (1.0 - (2.0 * share) * (squares + self.centred))
         rest = squares * self._sum(v * squares)
@@ -85,8 +94,6 @@ def normalised(
     bias: Any,
     shape: Sequence[int],
     slopes: Slopes | None = None,
-    *,
-    few: bool = True,
 ) -> GaussianTensor:
     """`(x − M) r γ + β` for fixed M and r that broadcast against x; γ and β viewed as `shape`.
 
@@ -97,8 +104,8 @@ def normalised(
     x, s, nx = parts(input)
     tape = tape_of(input, weight, bias)
     slopes = None if tape.activations.constant_statistics else slopes
-    if s is not None and slopes is not None and few:
-        s = slopes.spread(s, _affine(x, scale, -shift * scale))
+    if s is not None and slopes is not None and slopes.count <= _FEW:
+        s = slopes.left(s, _affine(x, scale, -shift * scale), scale)
     (g, sg, ng), (b, sb, nb) = _viewed(weight, shape), _viewed(bias, shape)
     slope = scale if g is None else scale * g
     # −M r γ̄ is put into the shift: one pass over x less than with differences from M.
@@ -151,7 +158,6 @@ def _channel_norm(
     bias: Any = None,
     momentum: float = 0.1,
     eps: float = 1e-5,
-    few: bool = True,
 ) -> GaussianTensor:
     """Each channel normalised by its statistics over `axes`, or by running averages if None."""
     x, s, _ = parts(input)
@@ -165,7 +171,7 @@ def _channel_norm(
         # Torch normalises by the variance over N, but keeps that over N − 1.
         _average(running_var, variance, momentum, slopes.count / max(slopes.count - 1, 1))
     scale = (variance + eps).rsqrt()
-    return normalised(name, input, mean, scale, weight, bias, shape, slopes, few=few)
+    return normalised(name, input, mean, scale, weight, bias, shape, slopes)
 
 
 @rule(F.batch_norm)
@@ -181,7 +187,7 @@ def batch_norm(
         )
     axes = [0, *range(2, len(shape))] if training else None
     averages = running_mean, running_var
-    return _channel_norm("batch_norm", input, axes, *averages, few=False, **options)
+    return _channel_norm("batch_norm", input, axes, *averages, **options)
 
 
 @rule(F.instance_norm)
