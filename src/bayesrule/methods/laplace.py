@@ -15,10 +15,13 @@ from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Natural
 from bayesrule.schedules import falling
 
+# Of so many weights a full covariance takes less time than training.
+_FULL = 1000
+
 
 @method(
     words=(
-        "full covariance of the last layer (`Dense`), or any structure over all layers",
+        "full covariance of few weights or of the last layer (`Dense`), or any structure over all",
         AT_MEAN,
         GAUSS_NEWTON,
         "Adam to the most probable weights, then one natural-gradient step over all data; online "
@@ -48,8 +51,8 @@ def laplace(
 ) -> Parts:
     """Laplace: the curvature at the most probable weights, after training or averaged on the way.
 
-    Without a structure, the last layer has a full covariance and the others are held as known;
-    online it is a diagonal over all weights. The prior is added to the curvature exactly, so that
+    Without a structure, up to 1,000 weights have a full covariance; of larger nets the last layer
+    has one and the others are held as known. Online it is a diagonal over all weights. The prior is added to the curvature exactly, so that
     Kronecker() stands for Kronecker(exact=True), except online.
     """
     final = curvature or GGN()
@@ -68,7 +71,7 @@ def laplace(
 def _family(
     model: nn.Module, structure: Structure | None, last_layer: bool | None, online: bool
 ) -> Family:
-    """A full last layer unless something else is asked for, with the prior added exactly."""
+    """A full covariance unless something else is asked for, with the prior added exactly."""
     if structure is not None and not online:
         structure = structure.exactly_damped()
     if online and last_layer:
@@ -78,6 +81,9 @@ def _family(
         )
     if online or last_layer is False or (last_layer is None and structure is not None):
         return GaussianFamily(structure or Diagonal())
+    size = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    if last_layer is None and size <= _FULL:
+        return GaussianFamily(Dense())
     last, names = GaussianFamily(structure or Dense()), last_layer_names(model)
     if len(names) == len([v for v in model.parameters() if v.requires_grad]):
         return last

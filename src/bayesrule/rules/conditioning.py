@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation, Look
 from bayesrule.matrices import Diagonal, DiagonalMatrix, Structure
-from bayesrule.posteriors import Family, Gaussian
+from bayesrule.posteriors import Family, Gaussian, Posterior
 from bayesrule.rules._base import Memory, Now, Rule
 from bayesrule.tensors import vectors
+from bayesrule.types import Derivatives, Params
 
 
 @dataclass(frozen=True)
@@ -21,16 +25,23 @@ class Conditioning(Rule):
     batch may ask for more than is sensible. No mean moves by more than `reach` standard deviations,
     and no step takes more than `largest_share` of a variance, which so stays positive. One example
     alone is conditioned on exactly, as far as float numbers go; `reach` is then ten.
+
+    Data that are seen again are no new data. Once as many examples were seen as there are, an
+    example teaches the means as before, but takes variance away only as long as what is believed of
+    its output is more uncertain than `second_look` allows: `1 − second_look / share` of what it
+    would take, where the `share` of an example is `s / (s + noise)`, s the variance of its output,
+    summed over outputs. So a belief does not grow surer with every epoch; 0 lets it.
     """
 
     reach: float = 0.5
     largest_share: float = 0.5
+    second_look: float = 0.1
 
     def __post_init__(self) -> None:
-        if not self.reach > 0 or not 0 < self.largest_share < 1:
+        if not self.reach > 0 or not 0 < self.largest_share < 1 or not 0 <= self.second_look < 1:
             raise ValueError(
-                "reach must be positive and largest_share between 0 and 1, got "
-                f"{self.reach}, {self.largest_share}."
+                "reach must be positive, largest_share and second_look between 0 and 1, got "
+                f"{self.reach}, {self.largest_share} and {self.second_look}."
             )
 
     @classmethod
@@ -62,6 +73,9 @@ class Conditioning(Rule):
     def structure(self, family: Family) -> Structure:
         return Diagonal()
 
+    def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
+        return {"seen": posterior.any_tensor.new_zeros(())}
+
     def move(self, now: Now) -> tuple[Gaussian, Memory]:
         posterior, derivatives = now.posterior, now.derivatives
         assert derivatives.curvature is not None
@@ -73,5 +87,16 @@ class Conditioning(Rule):
         steps = vectors.clamp_(vectors.mul_(derivatives.gradient, std), reach)
         mean = vectors.add_(posterior.mean, vectors.mul_(steps, std), alpha=-1.0)
         shares = vectors.div_(derivatives.curvature.diagonal(), precision)
-        kept = vectors.shift_(vectors.scale_(vectors.clamp_(shares, share), -1.0), 1.0)
-        return Gaussian(mean, DiagonalMatrix(vectors.div_(precision, kept))), now.memory
+        # States of former versions did not count what they had seen.
+        seen = now.memory.get("seen", posterior.any_tensor.new_zeros(()))
+        taken = self._taken(shares, derivatives, seen)
+        shares = vectors.scale_(vectors.clamp_(shares, share), -taken)
+        variance_kept = vectors.shift_(shares, 1.0)
+        memory = {"seen": seen + derivatives.count}
+        return Gaussian(mean, DiagonalMatrix(vectors.div_(precision, variance_kept))), memory
+
+    def _taken(self, shares: Params, derivatives: Derivatives, seen: Tensor) -> Tensor:
+        """How much of what a batch would take of the variances it takes; one for each net."""
+        of_example = vectors.total(shares, seen.ndim) / derivatives.count
+        again = (1.0 - self.second_look / of_example.clamp_min(1e-12)).clamp_min(0.0)
+        return torch.where(seen >= derivatives.weight, again, torch.ones_like(again))

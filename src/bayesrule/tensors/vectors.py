@@ -224,9 +224,9 @@ def dot(a: Params, b: Params, nets: int = 0) -> Tensor:
     return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)
 
 
-def total(a: Params) -> Tensor:
-    """The sum of all entries, a 0-d tensor."""
-    return torch.stack([v.sum() for v in a.values()]).sum()
+def total(a: Params, nets: int = 0) -> Tensor:
+    """The sum of all entries, 0-d; with `nets=1` one of each net of a stack, (num,)."""
+    return torch.stack([v.flatten(nets).sum(-1) for v in a.values()]).sum(0)
 
 
 def zeros_like(a: Params) -> Params:

@@ -52,6 +52,9 @@ def payload(state: State, **facts: Any) -> bytes:
     metadata = {"numbers": json.dumps(numbers), "facts": json.dumps(facts)}
     return _safetensors().save({k: v.clone() for k, v in tensors.items()}, metadata)
 
+# Former versions did not keep these.
+_ADDED = ("rule/seen",)
+
 
 def load(
     path: Place, template: State, other_form: OtherForm | None = None
@@ -98,6 +101,8 @@ def _filled(
 
     def leaf(name: str, old: Any) -> Any:
         written: dict[str, Any] = tensors if isinstance(old, Tensor) else numbers
+        if name in _ADDED and names.get(name, name) not in written:
+            return old
         if names.get(name, name) not in written:
             raise _mismatch(path, f"{name!r} is missing")
         if not isinstance(old, Tensor):
