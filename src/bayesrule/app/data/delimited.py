@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import unicodedata
 import warnings
 import zlib
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEPARATORS = (",", ";", "\t", "|")
+_QUOTED = re.compile('"[^"]*"')
+_HEADER_LENGTH = 10**6
 
 
 def _text(path: Path) -> str:
@@ -179,9 +182,9 @@ def _column(texts: pd.Series[Any], decimal: str | None) -> Any:
 
 def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Drop a nameless first column that only counts the rows, as saved data frames have."""
-    first = str(frame.columns[0])
-    counts = first.startswith("Unnamed") and frame.shape[1] > 1
-    if counts and frame.iloc[:, 0].tolist() == list(range(len(frame))):
+    first = frame.iloc[:, 0]
+    nameless = first.name == "Unnamed: 0" and frame.shape[1] > 1
+    if nameless and first.dtype.kind == "i" and first.tolist() == list(range(len(frame))):
         return frame.iloc[:, 1:], ("The nameless first column only counts the rows: left out.",)
     return frame, ()
 
@@ -189,8 +192,9 @@ def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, 
 def read_delimited(path: Path, separators: tuple[str, ...] = SEPARATORS) -> Table:
     """Read csv or tsv text; of the separators, the one most frequent in the header is taken."""
     text, name = _text(path), printable(path)
-    first = text.lstrip("\n").partition("\n")[0]
-    separator = max(separators, key=first.count)
+    # A separator within quotes is part of a name, and so is a line end.
+    bare = _QUOTED.sub("", text[:_HEADER_LENGTH])
+    separator = max(separators, key=bare.lstrip("\n").partition("\n")[0].count)
     try:
         _, header = next(_records(text, separator))
     except (csv.Error, StopIteration) as error:
