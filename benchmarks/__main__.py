@@ -14,6 +14,7 @@ from benchmarks.commands import (
     folders,
     heteroscedastic,
     hmc,
+    hostile,
     images,
     linearised,
     many,
@@ -41,7 +42,7 @@ COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
     *(images.add, images.add_text, adversarial.add),
-    *(devices.add, folders.add, table.add, tables.add),
+    *(devices.add, folders.add, hostile.add, table.add, tables.add),
 )
 """What adds the grammar of each benchmark: speed, regression, images, files and docs."""
 

@@ -13,9 +13,9 @@ Meaning = str | int | float | bool | None
 """A name, a number, a truth value, or None where the cell is missing."""
 
 _NOTHING = (
-    "||#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a"
-    "|nan|null"
-).split("|")
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _MOST_DIGITS = 18
 
@@ -58,12 +58,13 @@ def _number(bare: str, decimal: str) -> int | float | None:
 
 Draw = Callable[[random.Random], str]
 _WORDS = (
-    *("red", "green", "blue", "x", "X", "é", "e\u0301", "ß", "日本", "\u202eabc", "a b", "x ", " x"),
-    *("a,b", "a;b", "a\tb", "a|b", 'say "x"', '"', "'", "'=1+1", "=1+1", "@x", "-x", "+x", "\\", "%s"),
+    *("red", "green", "blue", "x", "X", "é", "e\u0301", "ß", "日本", "a b", "x ", " x"),
+    *("a,b", "a;b", "a\tb", "a|b", 'say "x"', '"', "'", "'=1+1", "=1+1", "@x", "-x", "+x", "\\"),
     *("line\nend", "<b>", "{x}", "$5", "5%", "8,650", "2,5", "?", "-", "−3", "1 000", "1_000", "٣"),
     *("1", "1.0", "01", "007", "+1", "1e0", "0x1", "True", "true", "yes", "tRuE", "inf", "-inf"),
     *("", "NA", "nan", "None", "null", "n.a.", "2020-01-31", "1/2/2003", "12:30", "1-2", "\u00a0"),
-    *("9" * 19, "9" * 400, "x" * 5000, "1e400", "1e-400", "-0", "0.0", ".5", "5.", "\x7f", "\ufeff"),
+    *("\u202eabc", "%s", "\ufeff", "1e5", "1E-5", "+.5e3", "1e", "e1", "--1", "1-", "1,234,567"),
+    *("9" * 19, "9" * 400, "x" * 5000, "1e400", "1e-400", "-0", "0.0", ".5", "5.", "\x7f"),
 )  # fmt: skip
 _LETTERS = "ab01.,-+eE %'\"?;|\t\u00e9\u2212_/:=@"
 _SCALES = (1e-310, 1e-200, 1e-20, 1e-3, 1.0, 1.0, 1.0, 1e3, 1e8, 1e16, 1e30, 1e60, 1e150, 1e300)

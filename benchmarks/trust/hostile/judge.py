@@ -93,14 +93,14 @@ def _only_decimal(cell: str) -> bool:
 
 
 def _absent(name: str, meanings: Sequence[Meaning], encoder: Encoder) -> None:
-    require(len({_key(m) for m in meanings}) == 1, f"'{name}' is left out though it varies")
+    # As floats, because that is what a network learns from.
+    different = {_finite(m) if isinstance(m, int | float) else m for m in meanings}
+    require(len(different) == 1, f"'{name}' is left out though it varies")
     said = any(name in note and "left out" in note for note in encoder.notes)
     require(said, f"'{name}' is left out without a word")
 
 
-def _feature(
-    sheet: Sheet, place: int, column: Column, encoded: Any, told: bool
-) -> None:
+def _feature(sheet: Sheet, place: int, column: Column, encoded: Any, told: bool) -> None:
     meanings, name = sheet.meanings(place), column.name
     if isinstance(column, NumberColumn):
         others = [m for m in meanings if m is not None and not isinstance(m, int | float)]
@@ -146,8 +146,8 @@ def standardised(values: Sequence[float | None]) -> tuple[list[float], float]:
 
     The slack is what rounding to 53 bits may add up to.
 
-    >>> standardised([1.0, 3.0, None])[0]
-    [-1.2247448713915892, 1.2247448713915892, 0.0]
+    >>> [round(z, 3) for z in standardised([1.0, 3.0, None])[0]]
+    [-1.225, 1.225, 0.0]
     """
     exact = [None if value is None else Fraction(value) for value in values]
     median = statistics.median(value for value in exact if value is not None)

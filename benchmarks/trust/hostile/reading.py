@@ -101,7 +101,7 @@ class Case:
     def run(self) -> str:
         """Reads, encodes and judges the table, and some of its rows in a file of their own."""
         table = read_table(self.path)
-        encoded = _encoded(table, self.chance)
+        encoded = _encoded(table, [name.strip() for name in self.sheet.names], self.chance)
         judge.reading(self.sheet, table, encoded)
         judge.kept(encoded.encoder, table)
         self._alone(table, encoded.encoder)
@@ -123,9 +123,9 @@ class Case:
                 raise Wrong(f"rows are refused in a file of their own: {refusal}") from refusal
 
 
-def _encoded(table: Table, chance: random.Random) -> Encoded:
+def _encoded(table: Table, names: list[str], chance: random.Random) -> Encoded:
     """An encoder for a target that can be learned, with the features that are not refused alone."""
-    names, missing = list(table.columns), chance.choice(("error", "impute", "impute"))
+    missing = chance.choice(("error", "impute", "impute"))
     task = chance.choice((None, None, "regression", "classification"))
     named = [name for name in names if chance.random() < 0.1]
     options: dict[str, Any] = {"task": task, "missing": missing}

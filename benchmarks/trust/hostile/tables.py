@@ -19,7 +19,7 @@ from benchmarks.trust.hostile.cells import Meaning
 FORMATS = ("csv", "semicolon", "bars", "tsv", "npz", "parquet")
 _SEPARATORS = {"csv": ",", "semicolon": ";", "bars": "|", "tsv": "\t"}
 _NAMES = (
-    *("a", "b", "c", "A", "x0", "y", "id", "price", "Größe", "日本", "a b", "a,b", "a;b", "a|b;c|d"),
+    *("a", "b", "c", "A", "x0", "y", "id", "price", "Größe", "日本", "a,b", "a;b", "a|b;c|d"),
     *('"', "'", "=cmd", "-1", "+x", "--json", "mean", "std", "entropy", "p(x)", "Unnamed", "1"),
     *("2020", "0.5", "True", "nan", "a is missing", "a=x", "%s", "{x}", "\\", "x" * 300, "<b>"),
     *("line\nend", "tab\tin", "predicted_a", "lower_0.9", "__index_level_0__x", "X", "row number"),
@@ -40,6 +40,7 @@ class Sheet:
     decimal: str = "."
     zipped: bool = False
     matrix: bool = False
+    blank_lines: bool = False
 
     @property
     def text(self) -> bool:
@@ -71,7 +72,9 @@ class Sheet:
         else:
             array = _arrow(self.columns[place], self.types[place])
             # Python knows no zone on Mars.
-            values = (array.cast("int64") if self.types[place] == "timestamp" else array).to_pylist()
+            values = (
+                array.cast("int64") if self.types[place] == "timestamp" else array
+            ).to_pylist()
         return [None if value != value else value for value in values]
 
     def meanings(self, place: int) -> list[Meaning]:
@@ -94,7 +97,8 @@ class Sheet:
         """The table as the text of a file."""
         rows = [self.names, *zip(*self.columns, strict=True)]
         lines = [_SEPARATORS[self.format].join(map(self._field, row)) for row in rows]
-        return self.line_end.join(lines) + self.line_end
+        between = 2 * self.line_end if self.blank_lines else self.line_end
+        return between.join(lines) + self.line_end
 
     def write(self, path: Path) -> Path:
         """Writes the file."""
@@ -153,7 +157,8 @@ def draw(chance: random.Random) -> Sheet:
     sheet = Sheet(names, columns, format, line_end=chance.choice(("\n", "\n", "\r\n", "\r")))
     if format != "csv" and chance.random() < 0.3:
         sheet = _with_commas(sheet)
-    return replace(sheet, quote_all=chance.random() < 0.3, zipped=chance.random() < 0.1)
+    quoted, zipped, blank = (chance.random() < share for share in (0.3, 0.1, 0.05))
+    return replace(sheet, quote_all=quoted, zipped=zipped, blank_lines=blank)
 
 
 def _with_commas(sheet: Sheet) -> Sheet:
@@ -248,5 +253,7 @@ def damaged(raw: bytes, chance: random.Random) -> bytes:
     if kind == 4:
         return raw.decode("utf-8", "replace").encode("latin-1", "replace")
     if kind == 5:
-        return chance.choice((b"", b"\n", b"\xef\xbb\xbf", b'"', b"PK\x03\x04", b"PAR1", b",", b"a"))
+        return chance.choice(
+            (b"", b"\n", b"\xef\xbb\xbf", b'"', b"PK\x03\x04", b"PAR1", b",", b"a")
+        )
     return raw[:place] + raw[chance.randrange(len(raw) + 1) :]

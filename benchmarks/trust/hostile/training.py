@@ -39,7 +39,15 @@ class Case:
             require(not self.folder.exists(), f"refused after the work: {said.err}")
         if said.code == 0:
             self._predict()
+        if self.chance.random() < 0.05:
+            self._compare()
         return said.outcome
+
+    def _compare(self) -> None:
+        target = self.chance.choice(self.sheet.names).strip()
+        words = ["compare", str(self.path), f"--target={target}", "--missing=impute"]
+        words += ["--methods=map,vogn", "--splits=1", "--jobs=1", "--epochs=1", "--no-baselines"]
+        call([*words, f"--out={self.folder / 'comparison'}"])
 
     def _fit_words(self) -> list[str]:
         chance = self.chance

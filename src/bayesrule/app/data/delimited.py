@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,37 @@ class RowLines:
         with suppress(csv.Error, DataError):
             lines += (line for line, _ in _records(_text(self.path), self.separator))
         return lines
+
+
+def _separator(text: str, separators: tuple[str, ...]) -> str:
+    """Find the separator that is most frequent in the header.
+
+    One that divides the first row into as many fields as the header goes before others. Within
+    quotes it is part of a name, and so is a line end.
+    """
+    first = _QUOTED.sub("", text[:_HEADER_LENGTH]).lstrip("\n").partition("\n")[0]
+
+    def rank(separator: str) -> tuple[bool, int]:
+        two = [len(fields) for _, fields in islice(_records(text, separator), 2)]
+        return len(two) == 2 and two[0] == two[1] > 1, first.count(separator)
+
+    return max(separators, key=rank)
+
+
+def _refuse_blank_lines(text: str, name: str) -> None:
+    """Raise where a blank line stands between the rows of a file that has one column.
+
+    It may be a missing value, and where it is skipped, all later rows have another number.
+    """
+    reader = csv.reader(io.StringIO(text))
+    # An empty cell in quotes is a row.
+    lines = [(reader.line_num, row == [""] or bool("".join(row).strip())) for row in reader]
+    full = [line for line, filled in lines if filled]
+    if inside := [line for line, filled in lines if not filled and full[0] < line < full[-1]]:
+        raise DataError(
+            f"'{name}' has one column, and line {inside[0]} is blank: a missing value, or nothing? "
+            "Write NA where a value is missing, and delete other blank lines."
+        )
 
 
 def _check_header(header: list[str], name: str) -> None:
@@ -166,7 +197,8 @@ def _typed(column: list[str], missing: Mask, decimal: str | None) -> NDArray[Any
         return None
     values = np.array(found)
     if not missing.any():
-        return values
+        # Among fractions a whole number of many digits must not lose the last of them.
+        return values if values.tolist() == found else np.array(found, dtype=object)
     out = np.full(len(column), np.nan, dtype=object if words else np.float64)
     out[~missing] = values
     return out
@@ -190,16 +222,16 @@ def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, 
 
 
 def read_delimited(path: Path, separators: tuple[str, ...] = SEPARATORS) -> Table:
-    """Read csv or tsv text; of the separators, the one most frequent in the header is taken."""
+    """Read csv or tsv text; the separator is found in its first lines."""
     text, name = _text(path), printable(path)
-    # A separator within quotes is part of a name, and so is a line end.
-    bare = _QUOTED.sub("", text[:_HEADER_LENGTH])
-    separator = max(separators, key=bare.lstrip("\n").partition("\n")[0].count)
     try:
+        separator = _separator(text, separators)
         _, header = next(_records(text, separator))
     except (csv.Error, StopIteration) as error:
         raise DataError(f"Cannot read the first line of '{name}': {error}") from error
     _check_header([column.strip() for column in header], name)
+    if len(header) == 1:
+        _refuse_blank_lines(text, name)
     texts = _parse(text, name, separator)
     if len(texts) == 0:
         raise DataError(f"'{name}' has a line of column names but no rows.")

@@ -13,7 +13,6 @@ from bayesrule.app.data.spread import moments_of
 from bayesrule.app.data.table import Floats, Level, Mask, Table, plain
 from bayesrule.app.data.task import MOST_CLASSES, Task, find_task, named_task
 
-
 # The variances of predictions are squares of the spread, and have to be numbers, too.
 _SMALLEST, _LARGEST = 1e-150, 1e150
 
