@@ -71,12 +71,14 @@ def tried(number: int, seed: int, findings: Findings, place: Path) -> None:
 def _trained(case: Case, number: int, findings: Findings) -> None:
     """Trains on a table: where it could be read, on the columns that can be learned from."""
     sheet, folder = case.sheet, case.path.parent / "run"
+    target = case.chance.choice(sheet.names).strip()
     if (encoded := case.encoded) is not None:
+        target = encoded.encoder.target
         used = (encoded.encoder.target, *encoded.features)
         order = [i for i, name in enumerate(sheet.names) if name.strip() in used]
         sheet = sheet.some(range(len(sheet.columns[0])), order)
     path = sheet.write(case.path.with_name(f"train.{sheet.ending}"))
-    run = training.Case(sheet, path, folder, case.chance)
+    run = training.Case(sheet, path, target, folder, case.chance)
     findings.case("trained on", number, run.run)
     findings.add("trained on", "cells read back", run.cells)
     shutil.rmtree(folder, ignore_errors=True)
@@ -85,7 +87,9 @@ def _trained(case: Case, number: int, findings: Findings) -> None:
 def _any_table(path: Path, chance: random.Random) -> str:
     """A damaged file may still be a table, but nobody knows which."""
     table = read_table(path)
-    Encoder.fit(table, chance.choice(table.columns), missing="impute").tensors(table)
+    encoded = _encoded(table, list(table.columns), chance)
+    encoded.encoder.tensors(table)
+    judge.kept(encoded.encoder, table)
     return "read"
 
 

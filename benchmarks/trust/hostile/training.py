@@ -28,6 +28,7 @@ class Case:
 
     sheet: Sheet
     path: Path
+    target: str
     folder: Path
     chance: random.Random
     cells: int = 0
@@ -44,15 +45,13 @@ class Case:
         return said.outcome
 
     def _compare(self) -> None:
-        target = self.chance.choice(self.sheet.names).strip()
-        words = ["compare", str(self.path), f"--target={target}", "--missing=impute"]
+        words = ["compare", str(self.path), f"--target={self.target}", "--missing=impute"]
         words += ["--methods=map,vogn", "--splits=1", "--jobs=1", "--epochs=1", "--no-baselines"]
         call([*words, f"--out={self.folder / 'comparison'}"])
 
     def _fit_words(self) -> list[str]:
         chance = self.chance
-        target = chance.choice(self.sheet.names).strip()
-        words = ["fit", str(self.path), f"--target={target}"]
+        words = ["fit", str(self.path), f"--target={self.target}"]
         words += ["--out", str(self.folder), "--missing", "impute", "--method"]
         words += [chance.choice(list(METHODS)), "--epochs", "2"]
         more = ("--test-fraction=0", "--test-fraction=0.5", "--patience=1", "--heteroscedastic",

@@ -226,6 +226,20 @@ def test_an_empty_cell_in_quotes_is_a_row_of_a_single_column(tmp_path: Path) -> 
     assert len(read_table(tmp_path / "a.csv")) == 3
 
 
+def test_lines_and_cells_longer_than_a_field_of_csv(tmp_path: Path) -> None:
+    """The longest field of Python's csv module has 131,072 characters; pandas has no such limit."""
+    wide = [",".join(f"c{i}" for i in range(20_000)), ",".join("0.123456" for _ in range(20_000))]
+    (tmp_path / "wide.csv").write_text("\n".join(wide) + "\n")
+    assert len(read_table(tmp_path / "wide.csv").columns) == 20_000
+    for row in ("x" * 200_000, "x" * 200_000 + ",1"):
+        header = "a,b" if "," in row else "a"
+        (tmp_path / "long.csv").write_text(f"{header}\n{row}\n")
+        assert read_table(tmp_path / "long.csv").frame["a"].tolist() == ["x" * 200_000]
+    (tmp_path / "a.tsv").write_text(",,\n,\n\n1\n")
+    with pytest.raises(DataError, match="line 3 is blank"):
+        read_table(tmp_path / "a.tsv")
+
+
 def test_an_unclosed_quote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('x,y\n1,2\n"3,4\n5,6\n')
     with pytest.raises(DataError, match=r"Cannot read .* as a table"):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = (",", ";", "\t", "|")
 _QUOTED = re.compile('"[^"]*"')
-_HEADER_LENGTH = 10**6
+_ENOUGH = 10**6  # characters of a file to find its separator in
 
 
 def _text(path: Path) -> str:
@@ -92,23 +92,28 @@ def _separator(text: str, separators: tuple[str, ...]) -> str:
     One that divides the first row into as many fields as the header goes before others. Within
     quotes it is part of a name, and so is a line end.
     """
-    first = _QUOTED.sub("", text[:_HEADER_LENGTH]).lstrip("\n").partition("\n")[0]
+    start = text[:_ENOUGH]
+    first = _QUOTED.sub("", start).lstrip("\n").partition("\n")[0]
 
     def rank(separator: str) -> tuple[bool, int]:
-        two = [len(fields) for _, fields in islice(_records(text, separator), 2)]
-        return len(two) == 2 and two[0] == two[1] > 1, first.count(separator)
+        sizes = list[int]()
+        # Divided in the wrong place, a line may be longer than a field can be.
+        with suppress(csv.Error):
+            sizes += (len(fields) for _, fields in islice(_records(start, separator), 2))
+        return len(sizes) == 2 and sizes[0] == sizes[1] > 1, first.count(separator)
 
     return max(separators, key=rank)
 
 
-def _refuse_blank_lines(text: str, name: str) -> None:
+def _refuse_blank_lines(text: str, name: str, separator: str) -> None:
     """Raise where a blank line stands between the rows of a file that has one column.
 
     It may be a missing value, and where it is skipped, all later rows have another number.
     """
-    reader = csv.reader(io.StringIO(text))
-    # An empty cell in quotes is a row.
-    lines = [(reader.line_num, row == [""] or bool("".join(row).strip())) for row in reader]
+    reader, lines = csv.reader(io.StringIO(text), delimiter=separator), list[tuple[int, bool]]()
+    with suppress(csv.Error):  # a cell longer than a field can be; up to there all lines are known
+        # An empty cell in quotes is a row.
+        lines += ((reader.line_num, row == [""] or bool("".join(row).strip())) for row in reader)
     full = [line for line, filled in lines if filled]
     if inside := [line for line, filled in lines if not filled and full[0] < line < full[-1]]:
         raise DataError(
@@ -231,7 +236,7 @@ def read_delimited(path: Path, separators: tuple[str, ...] = SEPARATORS) -> Tabl
         raise DataError(f"Cannot read the first line of '{name}': {error}") from error
     _check_header([column.strip() for column in header], name)
     if len(header) == 1:
-        _refuse_blank_lines(text, name)
+        _refuse_blank_lines(text, name, separator)
     texts = _parse(text, name, separator)
     if len(texts) == 0:
         raise DataError(f"'{name}' has a line of column names but no rows.")
