@@ -49,16 +49,15 @@ def reading(sheet: Sheet, table: Table, offered: Encoded) -> None:
     encoder = offered.encoder
     sheet = _with_mark(sheet, table.decimal)
     names = [name.strip() for name in sheet.names] if sheet.text else list(sheet.names)
-    found = list(table.columns)
-    left_out = [name for name in names if name and name not in found]
-    require(not left_out or any("counts the rows" in note for note in table.notes),
-            f"columns {left_out} are gone; there are {found}")  # fmt: skip
+    gone = [name for name in names if name and name not in table.columns]
+    counted = any("counts the rows" in note for note in table.notes)
+    require(counted or not gone, f"columns {gone} are gone; there are {table.columns}")
     require(len(table) == len(sheet.columns[0]), f"{len(table)} rows")
-    encoded, columns = encoder.transform(table).double().numpy(), {}
-    start = 0
-    for column in encoder.columns:
-        end = start + len(column.outputs)
-        columns[column.name], start = (column, encoded[:, start:end]), end
+    sizes = np.cumsum([len(column.outputs) for column in encoder.columns])
+    parts = np.split(encoder.transform(table).double().numpy(), sizes[:-1], axis=1)
+    columns = {
+        column.name: (column, part) for column, part in zip(encoder.columns, parts, strict=True)
+    }
     for place, name in enumerate(names):
         if name == encoder.target:
             _targets(sheet, place, table, encoder)

@@ -103,7 +103,15 @@ class Case:
     encoded: Encoded | None = None
 
     def run(self) -> str:
-        """Reads, encodes and judges the table, and some of its rows in a file of their own."""
+        """Reads, encodes and judges the table; says how it ended."""
+        try:
+            return self._judged()
+        except DataError as refusal:
+            judge.require(not self.sheet.plain, f"a plain table is refused: {refusal}")
+            raise
+
+    def _judged(self) -> str:
+        """Judges the whole table, and some of its rows in a file of their own."""
         table = read_table(self.path)
         encoded = _encoded(table, [name.strip() for name in self.sheet.names], self.chance)
         judge.reading(self.sheet, table, encoded)

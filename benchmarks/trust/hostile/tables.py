@@ -29,7 +29,10 @@ _ODD_NAMES = ("", " ", "a", "bell\x07", " a", "a ")
 
 @dataclass(frozen=True)
 class Sheet:
-    """Named columns, their cells as texts or as values, and how the file is written."""
+    """Named columns, their cells as texts or as values, and how the file is written.
+
+    Nothing is odd about a `plain` one, and nobody may refuse it.
+    """
 
     names: tuple[str, ...]
     columns: tuple[Sequence[Any], ...]
@@ -41,6 +44,7 @@ class Sheet:
     zipped: bool = False
     matrix: bool = False
     blank_lines: bool = False
+    plain: bool = False
 
     @property
     def text(self) -> bool:
@@ -150,6 +154,8 @@ def draw(chance: random.Random) -> Sheet:
     rows = chance.choices((0, 1, 2, 300, chance.randint(3, 12), chance.randint(13, 60)),
                           (1, 3, 4, 2, 30, 60))[0]  # fmt: skip
     width = chance.choices((1, 200, chance.randint(2, 6)), (2, 1, 97))[0]
+    if chance.random() < 0.1:
+        return _plain(chance, format)
     names = _names(chance, width)
     if format not in _SEPARATORS:
         return _typed(chance, names, rows, format)
@@ -159,6 +165,17 @@ def draw(chance: random.Random) -> Sheet:
         sheet = _with_commas(sheet)
     quoted, zipped, blank = (chance.random() < share for share in (0.3, 0.1, 0.05))
     return replace(sheet, quote_all=quoted, zipped=zipped, blank_lines=blank)
+
+
+def _plain(chance: random.Random, format: str) -> Sheet:
+    """Three columns of numbers and one of words, in good order."""
+    rows, text = range(chance.randint(12, 60)), format in _SEPARATORS
+    numbers = [[round(chance.gauss(50.0, 20.0), 3) for _ in rows] for _ in range(3)]
+    words = [chance.choice(("red", "green", "blue")) for _ in rows]
+    columns = [[str(cell) for cell in column] if text else column for column in numbers]
+    word = "str" if format == "npz" else "string"
+    types = () if text else ("float64", "float64", "float64", word)
+    return Sheet(("a", "b", "c", "word"), (*columns, words), format, types, plain=True)
 
 
 def _with_commas(sheet: Sheet) -> Sheet:

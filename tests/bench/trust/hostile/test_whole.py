@@ -11,7 +11,7 @@ import pytest
 from calling import bench, call
 
 from bayesrule.app.commands import fit, predicted
-from bayesrule.app.data import cells
+from bayesrule.app.data import DataError, cells
 from bayesrule.app.data.columns import LevelColumn
 from benchmarks.trust.hostile import options, reading, tables, threads, whole
 
@@ -77,6 +77,14 @@ def test_predictions_with_six_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     right = predicted._line
     short = lambda row: right([f"{c:g}" if isinstance(c, float) else c for c in row])  # noqa: E731
     monkeypatch.setattr(predicted, "_line", short)
+    assert faults() > 0
+
+
+def test_a_reader_that_refuses_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise DataError("No.")
+
+    monkeypatch.setattr(reading, "read_table", refuse)
     assert faults() > 0
 
 
