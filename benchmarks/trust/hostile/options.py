@@ -42,7 +42,6 @@ _LIKELY = {
                     ("1e-30", "1e-3", "1", "1e3", "1e30", "0")),
     "--level": ("1e-300", "0.5", "0.9999999999999999", "1"),
     "--id": ("x", "kind", "no such"),
-    "--draws": ("1", "2"),
     "--how": ("draws", "mean", "linearised", "moments"),
     "--unseen": ("error", "ignore"),
     "--missing": ("error", "impute"),
@@ -122,13 +121,16 @@ def work(num: int, seed: int, findings: Findings, place: Path) -> None:
         "compare": {**bounded, "--splits": "1", "--jobs": "1", "--methods": "map"},
         "predict": {"--out": str(place / "new.csv")},
     }
+    dice = {
+        command: {k: v for k, v in actions(command).items() if k not in (*own, "--draws")}
+        for command, own in last.items()
+    }
     for number in range(num):
         chance = random.Random(f"{seed} work {number}")
         command = chance.choices(list(last), (10, 1, 10))[0]
-        flags = {
-            flag: value for flag, value in actions(command).items() if flag not in last[command]
-        }
-        words = _options(flags, chance, likely=0.85)
+        words = _options(dice[command], chance, likely=0.85)
+        if command == "predict" and chance.random() < 0.3:
+            words.append("--draws=2")
         places = [str(run), str(data)] if command == "predict" else [str(data)]
         if chance.random() < 0.8 and command != "predict":
             words = ["--target", "price", *words]

@@ -37,8 +37,9 @@ class Findings:
                 warnings.simplefilter("error")
                 outcome = work()
         except DataError as refusal:
-            str(refusal).encode()
             outcome = "refused"
+            if not _is_text(str(refusal)):
+                outcome = self._told(kind, number, "wrong", "the message cannot be printed")
         except Wrong as fault:
             outcome = self._told(kind, number, "wrong", str(fault))
         except Exception as fault:
@@ -51,6 +52,11 @@ class Findings:
             one_line = " ".join(what.split())[:300]
             self.faults.append({"kind": kind, "number": number, "fault": outcome, "what": one_line})
         return outcome
+
+
+def _is_text(message: str) -> bool:
+    """Whether a message can be printed: file names and cells may hold halves of characters."""
+    return message == message.encode(errors="replace").decode()
 
 
 def tried(number: int, seed: int, findings: Findings, place: Path) -> None:

@@ -62,7 +62,8 @@ class Sheet:
         chosen = [[self.columns[i][row] for row in rows] for i in order]
         types = tuple(self.types[i] for i in order) if self.types else ()
         names = tuple(self.names[i] for i in order)
-        return replace(self, names=names, columns=tuple(chosen), types=types)
+        matrix = self.matrix and len(order) == len(self.names)
+        return replace(self, names=names, columns=tuple(chosen), types=types, matrix=matrix)
 
     def written(self, place: int) -> list[Any]:
         """A column's cells as the file has them, None where a file of values has nothing."""

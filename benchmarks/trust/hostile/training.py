@@ -19,7 +19,7 @@ from benchmarks.trust.hostile.tables import Sheet
 
 _DRAWS = 3
 # What new rows may be refused for although the model was trained on some of them.
-_FAR = ("The predicted", "too large to scale", "nothing to draw from", "cannot be carried along")
+_FAIR = ("The predicted", "too large to scale", "nothing to draw from", "cannot be carried along")
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Case:
 
     def _read_back(self, out: Path, carried: list[int]) -> None:
         with out.open(encoding="utf-8", newline="") as stream:
-            (*names,), *rows = csv.reader(stream)
+            names, *rows = csv.reader(stream)
         model = read_model(self.folder)
         lenient = SavedModel(replace(model.encoder, unseen="ignore"), model.run)
         prediction = lenient.predict(read_table(self.path), Draws(_DRAWS))
@@ -137,4 +137,4 @@ def _is_number(text: str) -> bool:
 
 
 def _may_be_refused(said: Said) -> bool:
-    return any(reason in said.err for reason in _FAR)
+    return any(reason in said.err for reason in _FAIR)

@@ -43,6 +43,14 @@ def test_features_of_any_size_are_standardised(scale: float) -> None:
     assert float(x.std(correction=0)) == pytest.approx(1.0, abs=1e-6)
 
 
+def test_equal_numbers_beside_a_missing_one_are_zero() -> None:
+    """The mean of 31 times 1e30 is not 1e30 but 3e14 away from it."""
+    table = Table.from_frame(pd.DataFrame({"x": [1e30] * 30 + [np.nan], "y": range(31)}))
+    x = Encoder.fit(table, "y", missing="impute").transform(table)
+    assert x[:, 0].tolist() == [0.0] * 31
+    assert x[:, 1].tolist() == [0.0] * 30 + [1.0]
+
+
 def test_a_later_number_at_the_other_end_is_refused_without_a_warning() -> None:
     table = Table.from_frame(pd.DataFrame({"x": [1.6e308, 1.7e308], "y": [1.0, 2.0]}))
     later = Table.from_frame(pd.DataFrame({"x": [-1.7e308]}))

@@ -215,8 +215,9 @@ def _fit_number(name: str, table: Table, values: Floats, holes: Mask) -> NumberC
     present = values[~holes]
     median = median_of(present)
     mean, std = moments_of(np.where(holes, median, values))
-    # The spread of equal numbers may come out as 1e-17 rather than 0, so compare the extremes.
-    std = 1.0 if present.min() == present.max() else std
+    # The mean of equal numbers may be rounded, and so their spread not 0: compare the extremes.
+    if present.min() == present.max():
+        mean, std = median, 1.0
     truth = are_truth_values(table.column(name))
     return NumberColumn(name, mean, std, median, bool(holes.any()), truth)
 
