@@ -195,7 +195,7 @@ def test_all_long_rows_are_named(tmp_path: Path) -> None:
     [
         ('mean;"a|b;c|d"', ";", ("mean", "a|b;c|d")),
         ('"line\nend";y', ";", ("line\nend", "y")),
-        ('"a;b;c,d",y', ",", ("a;b;c,d", "y")),
+        ('"a;b;c;d",y', ",", ("a;b;c;d", "y")),
         ("a,b|y", "|", ("a,b", "y")),
         ('5" pipe;y', ";", ('5" pipe', "y")),
     ],
