@@ -48,7 +48,7 @@ def reading(sheet: Sheet, table: Table, offered: Encoded) -> None:
     """Judges a table that was read and encoded: its names, its cells, its features, its targets."""
     encoder = offered.encoder
     sheet = _with_mark(sheet, table.decimal)
-    names = [name.strip() for name in sheet.names] if sheet.text else list(sheet.names)
+    names = sheet.known_as
     gone = [name for name in names if name and name not in table.columns]
     counted = any("counts the rows" in note for note in table.notes)
     require(counted or not gone, f"columns {gone} are gone; there are {table.columns}")

@@ -77,11 +77,11 @@ def tried(number: int, seed: int, findings: Findings, place: Path) -> None:
 def _trained(case: Case, number: int, findings: Findings) -> None:
     """Trains on a table: where it could be read, on the columns that can be learned from."""
     sheet, folder = case.sheet, case.path.parent / "run"
-    target = case.chance.choice(sheet.names).strip()
+    target = case.chance.choice(sheet.known_as)
     if (encoded := case.encoded) is not None:
         target = encoded.encoder.target
         used = (encoded.encoder.target, *encoded.features)
-        order = [i for i, name in enumerate(sheet.names) if name.strip() in used]
+        order = [i for i, name in enumerate(sheet.known_as) if name in used]
         sheet = sheet.some(range(len(sheet.columns[0])), order)
     path = sheet.write(case.path.with_name(f"train.{sheet.ending}"))
     run = training.Case(sheet, path, target, folder, case.chance)
@@ -119,7 +119,7 @@ class Case:
     def _judged(self) -> str:
         """Judges the whole table, and some of its rows in a file of their own."""
         table = read_table(self.path)
-        encoded = _encoded(table, [name.strip() for name in self.sheet.names], self.chance)
+        encoded = _encoded(table, self.sheet.known_as, self.chance)
         judge.reading(self.sheet, table, encoded)
         judge.kept(encoded.encoder, table)
         self._alone(table, encoded.encoder)

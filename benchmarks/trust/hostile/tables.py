@@ -52,6 +52,11 @@ class Sheet:
         return self.format in _SEPARATORS
 
     @property
+    def known_as(self) -> list[str]:
+        """The names by which readers know the columns: in text, spaces around them are nothing."""
+        return [name.strip() if self.text else name for name in self.names]
+
+    @property
     def ending(self) -> str:
         """The ending of the file's name."""
         plain = {"semicolon": "csv", "bars": "csv"}.get(self.format, self.format)

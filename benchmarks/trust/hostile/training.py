@@ -60,11 +60,11 @@ class Case:
 
     def _predict(self) -> None:
         out = self.folder / "new.csv"
-        names = self.sheet.names
+        names = self.sheet.known_as
         place = self.chance.randrange(len(names))
-        carried = [] if self.sheet.text and not names[place].strip() else [place]
+        carried = [place] if names[place] else []
         words = ["predict", str(self.folder), str(self.path), "--out", str(out), "--draws"]
-        words += [str(_DRAWS), "--unseen=ignore", *(f"--id={names[i].strip()}" for i in carried)]
+        words += [str(_DRAWS), "--unseen=ignore", *(f"--id={names[i]}" for i in carried)]
         said = call(words)
         if said.code == 0:
             self._read_back(out, carried)
@@ -80,7 +80,7 @@ class Case:
         expected = _figures(prediction, lenient)
         if carried:
             ids = self.sheet.written(carried[0])
-            expected = {self.sheet.names[carried[0]].strip(): ids, **expected}
+            expected = {self.sheet.known_as[carried[0]]: ids, **expected}
         require([undone(name) for name in names] == list(expected), f"the columns are {names}")
         require(len(rows) == len(self.sheet.columns[0]), f"{len(rows)} predictions")
         for name, texts, values in zip(names, zip(*rows, strict=True), expected.values(),
