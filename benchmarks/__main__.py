@@ -16,6 +16,7 @@ from benchmarks.commands import (
     folders,
     heteroscedastic,
     hmc,
+    hostile,
     images,
     linearised,
     many,
@@ -45,7 +46,7 @@ COMMANDS = (
     *(uci.add, active.add, hmc.add, heteroscedastic.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
     *(images.add, images.add_text, adversarial.add, resnet.add),
-    *(devices.add, folders.add, table.add, tables.add),
+    *(devices.add, folders.add, hostile.add, table.add, tables.add),
 )
 """What adds the grammar of each: speed, regression, defaults, images, files and docs."""
 

@@ -66,7 +66,7 @@ class Setting:
         if self.course is None:
             return epochs or TASKS[name].epochs, TASKS[name].batch
         batch = self.course.batch
-        return epochs or self.course.epochs(math.ceil(num_data / batch), None), batch
+        return epochs or self.course.lengths(math.ceil(num_data / batch))[0], batch
 
     def learner(
         self,
@@ -131,7 +131,7 @@ OWN = Setting(
     "noisy_kfac",
     learning_rate=0.03,
     schedule=cosine,
-    course=Course(least=60, most=2000, steps=30_000, batch=32),
+    course=Course(least=60, most=2000, steps=(30_000,), batch=32),
     prior_precision=0.3,
     noise_shape=1.0,
     noise_rate=0.1,

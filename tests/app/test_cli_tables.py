@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -192,6 +193,19 @@ def test_two_rows_are_enough_where_none_is_held_out(tmp_path: Path) -> None:
     assert said.code == 0
     assert json.loads(said.out)["metrics"] == {}
     assert call("predict", run, file).code == 0
+
+
+def test_what_could_not_be_scored_is_refused_before_the_work(tmp_path: Path) -> None:
+    """The first row is held out for one of the seeds, and no other row is as far away."""
+    file, out = table(tmp_path, x=[1e300, *(i * 1e-30 for i in range(1, ROWS))]), tmp_path / "run"
+    for seed in range(20):
+        said = call("fit", file, "--target", "price", "--out", out, "--seed", str(seed), *FAST)
+        if said.code:
+            break
+        shutil.rmtree(out)
+    assert "'x'" in only_line(said)
+    assert "too large to scale in row 0 (line 2)" in said.err
+    assert not out.exists()
 
 
 def test_new_rows_that_do_not_fit_the_model(tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ def test_the_last_numbers_that_are_taken_give_no_traceback(method: str, tmp_path
     assert len(said.err.splitlines()) == said.code
 
 
+@pytest.mark.parametrize("command", ["fit", "compare", "predict"])
+def test_two_dashes_are_no_value(command: str) -> None:
+    flag = {"predict": "--how"}.get(command, "--target")
+    assert f"argument {flag}: takes a value, got '--'" in only_line(call(command, f"{flag}=--"))
+
+
 # Options without effect
 
 

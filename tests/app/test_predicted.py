@@ -79,6 +79,16 @@ def test_a_prediction_that_is_not_finite_is_refused_by_row_and_column(
     assert not out.exists()
 
 
+def test_draws_from_a_belief_that_is_flat_are_refused(tmp_path: Path) -> None:
+    """Adam's belief says nothing of units that no row switches on."""
+    file, out = tmp_path / "t.csv", tmp_path / "run"
+    file.write_text("x,y\n1,1.5\n2,2.5\n3,4\n")
+    words = ("--target", "y", "--method", "adam", "--epochs", "1", "--test-fraction", "0")
+    assert call("fit", file, *words, "--out", out).code == 0
+    assert "nothing to draw from" in only_line(call("predict", out, file, "--draws", "3"))
+    assert len(rows(call("predict", out, file))) == 3
+
+
 # Formulas
 
 
@@ -100,6 +110,13 @@ def test_formulas(cell: str) -> None:
     text, harmless = as_csv({"a": [cell]})
     assert list(csv.reader(io.StringIO(text, newline="")))[1] == [f"'{cell}"]
     assert harmless == 1
+
+
+def test_harmless_cells_stay_different() -> None:
+    text, harmless = as_csv({"a": ["=1", "'=1", "''=1", "'a", "'-1", "'"]})
+    written = [row[0] for row in csv.reader(io.StringIO(text))][1:]
+    assert written == ["'=1", "''=1", "'''=1", "'a", "'-1", "'"]
+    assert harmless == 3
 
 
 @pytest.mark.parametrize("cell", ["a", "a=1", "-1", "+1.5e3", "-inf", " =1", "", "007", -3, -0.5])

@@ -80,6 +80,7 @@ def run(grammar: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> 
 def _parse(grammar: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
     """The arguments as the grammar reads them; an error in them ends the program."""
     try:
+        _refuse_dashes(words)
         args, unknown = grammar.parse_known_args(words)
         if unknown:
             raise faults.CallError(_not_understood(grammar, args, unknown))
@@ -88,6 +89,14 @@ def _parse(grammar: argparse.ArgumentParser, words: list[str]) -> argparse.Names
         raise SystemExit(faults.end(str(problem), 2, asked)) from None
     args.words = words
     return args
+
+
+def _refuse_dashes(words: list[str]) -> None:
+    """Refuses `--option=--`, of which argparse before Python 3.13 makes an empty list."""
+    for word in words:
+        option, _, value = word.partition("=")
+        if option.startswith("--") and value == "--":
+            raise faults.CallError(f"argument {option}: takes a value, got '--'")
 
 
 def _not_understood(

@@ -15,7 +15,7 @@ INNOVATIONS = "innovations of the observed outputs, carried back (`Innovations`)
 CONDITIONING = "conditioning on each batch in closed form: no gradients, no learning rate"
 # Small batches, since their examples are taken as if each were alone. The noise of standardised
 # targets is believed to be about √0.1 until data say otherwise.
-SMALL_BATCHES = Course(20, 100, (2500,), 10, noise={"shape": 1.0, "rate": 0.1})
+SMALL_BATCHES = Course(10, 400, (1000, 2500, 10_000), 10, noise={"shape": 1.0, "rate": 0.1})
 
 
 @method(
@@ -23,8 +23,6 @@ SMALL_BATCHES = Course(20, 100, (2500,), 10, noise={"shape": 1.0, "rate": 0.1})
     source="Goulet, Nguyen & Amiri (2021), eqs 2 to 5 (moments) and 17 (conditioning)",
     needs=(Need.MOMENT_RULES,),
     course=SMALL_BATCHES,
-    # Bounds for data that are seen again in every epoch.
-    training_options=lambda num_data, num_steps: {"rule": Conditioning.over(num_data, num_steps)},
     limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "
     "no momentum",
     without_effect=("prior_precision",),

@@ -52,8 +52,9 @@ def laplace(
     """Laplace: the curvature at the most probable weights, after training or averaged on the way.
 
     Without a structure, up to 1,000 weights have a full covariance; of larger nets the last layer
-    has one and the others are held as known. Online it is a diagonal over all weights. The prior is added to the curvature exactly, so that
-    Kronecker() stands for Kronecker(exact=True), except online.
+    has one and the others are held as known. Online it is a diagonal over all weights. The prior is
+    added to the curvature exactly, so that Kronecker() stands for Kronecker(exact=True), except
+    online.
     """
     final = curvature or GGN()
     unspecified = prior is None and prior_precision is None

@@ -52,6 +52,7 @@ def payload(state: State, **facts: Any) -> bytes:
     metadata = {"numbers": json.dumps(numbers), "facts": json.dumps(facts)}
     return _safetensors().save({k: v.clone() for k, v in tensors.items()}, metadata)
 
+
 # Former versions did not keep these.
 _ADDED = ("rule/seen",)
 

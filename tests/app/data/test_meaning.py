@@ -87,6 +87,31 @@ def test_long_numbers_are_told_apart_as_classes(tmp_path: Path) -> None:
     assert encoder.targets(table).tolist() == [1, 0, 1]
 
 
+def test_long_numbers_are_told_apart_as_classes_among_fractions(tmp_path: Path) -> None:
+    rows = ("x,y", "1,97642017591855032", "2,97642017591855033", "3,0.5")
+    encoder = Encoder.fit(csv(tmp_path, *rows), "y", task="classification")
+    assert encoder.classes == (0.5, 97642017591855032, 97642017591855033)
+    alone = csv(tmp_path, rows[0], rows[2], name="later.csv")
+    assert encoder.original_targets(alone).tolist() == [2]
+
+
+def test_classes_that_look_like_something_else_alone(tmp_path: Path) -> None:
+    cells = ("red", "inf", "2020-01-31", "True", "1")
+    rows = [f"{i},{cell}" for i, cell in enumerate(cells)]
+    encoder = Encoder.fit(csv(tmp_path, "x,y", *rows), "y")
+    for row, cell in zip(rows, cells, strict=True):
+        code = encoder.original_targets(csv(tmp_path, "x,y", row, name="later.csv"))
+        assert encoder.classes[int(code)] == cell
+    with pytest.raises(DataError, match="It is the target"):
+        encoder.original_targets(csv(tmp_path, "x,y", "1,NA", name="later.csv"))
+
+
+def test_infinite_targets_of_later_rows_are_named(tmp_path: Path) -> None:
+    encoder = Encoder.fit(csv(tmp_path, "x,y", "1,1.5", "2,2.5", "3,4"), "y")
+    with pytest.raises(DataError, match="no finite value in row 0"):
+        encoder.original_targets(csv(tmp_path, "x,y", "1,inf", name="later.csv"))
+
+
 def test_float_classes_have_labels_of_their_own(tmp_path: Path) -> None:
     table = csv(tmp_path, "x,c", "1,1000000.1", "2,1000000.2", "3,7.0")
     encoder = Encoder.fit(table, "c", task="classification")

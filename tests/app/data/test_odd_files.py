@@ -76,6 +76,26 @@ def test_numbers_of_parquet_keep_their_digits(tmp_path: Path) -> None:
 # npz
 
 
+def test_whole_numbers_of_parquet_stay_whole_beside_missing_ones(tmp_path: Path) -> None:
+    table = read_table(parquet(tmp_path, id=[2**53 + 1, None, 2**53]))
+    assert table.as_written("id") == [2**53 + 1, None, 2**53]
+    encoder = Encoder.fit(table, "y", categories=["id"], missing="impute")
+    assert encoder.feature_names[:2] == ("id=9007199254740992", "id=9007199254740993")
+    assert Encoder.fit(table, "y", missing="impute").feature_names[0] == "id"
+
+
+def test_only_the_row_names_of_pandas_are_left_out(tmp_path: Path) -> None:
+    columns = {"__index_level_0__": [0, 1, 2], "__index_level_of_water": [0, 1, 2]}
+    assert read_table(parquet(tmp_path, **columns)).columns == ("__index_level_of_water", "z", "y")
+
+
+def test_npz_of_longer_floats(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([1.0, 2.0, 1.0], dtype=np.longdouble), y=Y)
+    table = read_table(tmp_path / "a.npz")
+    assert table.as_written("x") == [1.0, 2.0, 1.0]
+    assert Encoder.fit(table, "x", task="classification").classes == (1.0, 2.0)
+
+
 def test_npz_of_the_other_byte_order(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=np.array([1, 2, 4], ">f8"), k=np.array(["a", "b", "a"], ">U1"), y=Y)
@@ -168,6 +188,56 @@ def test_all_long_rows_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('x,y\n1,2\n3,4,5\n"a\nb",1\n6,7,8,9\n')
     with pytest.raises(DataError, match=r"line 3 \(3 fields\), line 6 \(4 fields\)\. Put values"):
         read_table(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("header", "separator", "names"),
+    [
+        ('mean;"a|b;c|d"', ";", ("mean", "a|b;c|d")),
+        ('"line\nend";y', ";", ("line\nend", "y")),
+        ('"a;b;c;d",y', ",", ("a;b;c;d", "y")),
+        ("a,b|y", "|", ("a,b", "y")),
+        ('5" pipe;y', ";", ('5" pipe', "y")),
+    ],
+)
+def test_separators_within_names(
+    header: str, separator: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    rows = "".join(f"{i}{separator}{i}.5\n" for i in range(3))
+    (tmp_path / "a.csv").write_text(f"{header}\n{rows}")
+    table = read_table(tmp_path / "a.csv")
+    assert table.columns == names
+    assert table.frame[names[1]].tolist() == [0.5, 1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"), [("x\n1\n\n3\n", 3), ("\nx\n1\n2\n \n3\n", 5), ("x\n\n1\n", 2)]
+)
+def test_a_blank_line_in_a_single_column_is_refused(
+    content: str, line: int, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(DataError, match=f"line {line} is blank: a missing value, or nothing"):
+        read_table(tmp_path / "a.csv")
+
+
+def test_an_empty_cell_in_quotes_is_a_row_of_a_single_column(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('\nx\n1\n""\n3\n\n')
+    assert len(read_table(tmp_path / "a.csv")) == 3
+
+
+def test_lines_and_cells_longer_than_a_field_of_csv(tmp_path: Path) -> None:
+    """The longest field of Python's csv module has 131,072 characters; pandas has no such limit."""
+    wide = [",".join(f"c{i}" for i in range(20_000)), ",".join("0.123456" for _ in range(20_000))]
+    (tmp_path / "wide.csv").write_text("\n".join(wide) + "\n")
+    assert len(read_table(tmp_path / "wide.csv").columns) == 20_000
+    for row in ("x" * 200_000, "x" * 200_000 + ",1"):
+        header = "a,b" if "," in row else "a"
+        (tmp_path / "long.csv").write_text(f"{header}\n{row}\n")
+        assert read_table(tmp_path / "long.csv").frame["a"].tolist() == ["x" * 200_000]
+    (tmp_path / "a.tsv").write_text(",,\n,\n\n1\n")
+    with pytest.raises(DataError, match="line 3 is blank"):
+        read_table(tmp_path / "a.tsv")
 
 
 def test_an_unclosed_quote_is_refused(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_saved_row_numbers_are_left_out_with_a_note(tmp_path: Path) -> None:
     table = read_table(path)
     assert table.columns == ("x", "y")
     assert "counts the rows" in table.notes[0]
+    path.write_text("Unnamed Road,y\n0,1\n1,2\n")
+    assert read_table(path).columns == ("Unnamed Road", "y")
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,8 @@ def _plan(args: argparse.Namespace, table: Table) -> _Plan:
     # All rows decide the kind of the target: fewer of them may look like another kind.
     chosen = {**encoding, "task": whole.task.kind}
     encoder = replace(Encoder.fit(rest, args.target, **chosen), task=whole.task)
+    if test is not None:
+        _lenient(encoder).tensors(test)  # refuses what could not be scored in the end
     train, held = _held_out(args, rest)
     with faults.of_the_call():
         recipe.learner(len(encoder.feature_names), encoder.num_outputs, len(train))
@@ -155,9 +157,13 @@ def _recipe(args: argparse.Namespace, encoder: Encoder) -> Recipe:
 
 
 def _scores(encoder: Encoder, trained: Run, test: Table) -> dict[str, float]:
-    # A category that occurs in the held-out rows only must not prevent a score.
-    lenient = replace(encoder, unseen="ignore")
+    lenient = _lenient(encoder)
     return scores(SavedModel(lenient, trained).predict(test), lenient.original_targets(test))
+
+
+def _lenient(encoder: Encoder) -> Encoder:
+    """For held-out rows: a category that occurs in them only must not prevent a score."""
+    return replace(encoder, unseen="ignore")
 
 
 def _document(

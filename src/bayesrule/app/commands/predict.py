@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Predicts and writes one line for each row."""
     how, out = _how(args), _place(args)
     model = read_model(Path(args.folder))
+    _refuse_no_spread(model, how)
     encoder = replace(model.encoder, unseen=args.unseen)
     with faults.of_the_table(args.data):
         table = open_table(args.data)
@@ -97,6 +98,16 @@ def _how(args: argparse.Namespace) -> How | None:
     if args.how == "draws" or args.draws is not None:
         return Draws(args.draws or 100)
     return _CLOSED_FORMS.get(args.how)
+
+
+def _refuse_no_spread(model: SavedModel, how: How | None) -> None:
+    """Refuses draws from a belief that is flat in some weight, as that of adam may be."""
+    variances = model.run.state.posterior.variance() if isinstance(how, Draws) else {}
+    if not all(bool(variance.isfinite().all()) for variance in variances.values()):
+        raise faults.CallError(
+            "There is nothing to draw from: the belief of this model says nothing about some of "
+            "the weights. Use --how mean."
+        )
 
 
 def _score(prediction: Prediction, table: Table, encoder: Encoder) -> dict[str, float]:

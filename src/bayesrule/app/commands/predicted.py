@@ -81,7 +81,8 @@ def _reason(row: Table, encoder: Encoder) -> str:
 def as_csv(content: Columns) -> tuple[str, int]:
     """Csv text whose numbers read back as they are, and how many cells were made harmless.
 
-    Text that a spreadsheet would run as a formula gets an apostrophe before it.
+    Text that a spreadsheet would run as a formula gets an apostrophe before it, and so does text
+    that is such a formula behind apostrophes, so that two texts never look the same.
 
     >>> as_csv({"a=": ["=1+1", "-1"], "b": [0.1, 100000001.5]})
     ("a=,b\\n'=1+1,0.1\\n-1,100000001.5\\n", 1)
@@ -101,7 +102,7 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 def _harmless(cell: Any) -> Any:
-    return f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell
+    return f"'{cell}" if isinstance(cell, str) and _is_formula(cell.lstrip("'")) else cell
 
 
 def _is_formula(text: str) -> bool:

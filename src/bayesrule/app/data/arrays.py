@@ -74,7 +74,8 @@ def _columns(name: str, array: Array, path: str) -> dict[str, Array]:
         raise DataError(f"The array '{name}' in '{path}' is of type {array.dtype}, not a column.")
     if array.dtype.kind == "S":
         array = _decoded(name, array, path)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    longer = array.dtype.kind == "f" and array.dtype.itemsize > 8  # json and torch have no such
+    array = array.astype(np.float64 if longer else array.dtype.newbyteorder("="), copy=False)
     if array.ndim == 1:
         return {name: array}
     if array.ndim == 2:

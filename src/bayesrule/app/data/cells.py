@@ -29,6 +29,8 @@ _NUMBER = re.compile(
 # Columns of these characters are read at once, about ten times as fast as cell by cell.
 _PLAIN = b"0123456789eE+.-\0"
 _CODE = re.compile(rb"\0[+-]?(?:0[0-9]|[0-9]{19})")
+# Among fractions, whole numbers that may have more digits than a float.
+_LONG = re.compile(rb"\0[+-]?[0-9]{16,}(?![0-9.eE])")
 _PLACEHOLDER = re.compile(r"[?*.\-–—_/]+")
 _MINUS = "−–—‐‑‒﹣－"
 _DRESS = re.compile(rf"[\s%‰$€£¥₹,'’()]|^[{_MINUS}]")
@@ -54,9 +56,10 @@ def numbers(column: list[str], decimal: str | None = None) -> list[int] | list[f
     """Return `number` of all cells of a column, or None where one of them is no number."""
     joined = "\0".join(("", *column)).encode()
     if decimal != "," and not joined.translate(None, _PLAIN) and not _CODE.search(joined):
+        whole = not any(sign in joined for sign in (b".", b"e", b"E"))
         with suppress(ValueError):
-            whole = not any(sign in joined for sign in (b".", b"e", b"E"))
-            return list(map(int if whole else float, column))
+            if whole or not _LONG.search(joined):
+                return list(map(int if whole else float, column))
     found = [number(cell, decimal) for cell in column]
     return None if None in found else found  # type: ignore[return-value]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 
 from bayesrule.app.data import cells
 from bayesrule.app.data.errors import DataError, listing
+from bayesrule.app.data.spread import median_of, moments_of
 from bayesrule.app.data.table import Floats, Mask, Table, Texts, plain
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ class NumberColumn:
                 f"{doubts}. Write plain numbers such as 1234.5."
             )
         holes = _holes_of(self.name, ~np.isfinite(values), table, impute)
-        scaled = (np.where(holes, self.median, values) - self.mean) / self.std
+        with np.errstate(over="ignore"):  # what becomes infinite is refused afterwards
+            scaled = (np.where(holes, self.median, values) - self.mean) / self.std
         return np.column_stack([scaled, holes] if self.indicator else [scaled])
 
 
@@ -212,14 +213,11 @@ def fit_column(
 
 def _fit_number(name: str, table: Table, values: Floats, holes: Mask) -> NumberColumn:
     present = values[~holes]
-    median = float(np.median(present))
-    filled = np.where(holes, median, values)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = float(filled.mean()), float(filled.std())
-    if not (math.isfinite(mean) and math.isfinite(std)):
-        raise DataError(f"Column '{name}' of '{table.name}' holds numbers too large to scale.")
-    # The spread of equal numbers may come out as 1e-17 rather than 0, so compare the extremes.
-    std = 1.0 if std == 0 or present.min() == present.max() else std
+    median = median_of(present)
+    mean, std = moments_of(np.where(holes, median, values))
+    # The mean of equal numbers may be rounded, and so their spread not 0: compare the extremes.
+    if present.min() == present.max():
+        mean, std = median, 1.0
     truth = are_truth_values(table.column(name))
     return NumberColumn(name, mean, std, median, bool(holes.any()), truth)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import unicodedata
 import warnings
 import zlib
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEPARATORS = (",", ";", "\t", "|")
+_QUOTED = re.compile('"[^"]*"')
+_ENOUGH = 10**6  # characters of a file to find its separator in
 
 
 def _text(path: Path) -> str:
@@ -81,6 +84,42 @@ class RowLines:
         with suppress(csv.Error, DataError):
             lines += (line for line, _ in _records(_text(self.path), self.separator))
         return lines
+
+
+def _separator(text: str, separators: tuple[str, ...]) -> str:
+    """Find the separator that is most frequent in the header.
+
+    One that divides the first row into as many fields as the header goes before others. Within
+    quotes it is part of a name, and so is a line end.
+    """
+    start = text[:_ENOUGH]
+    first = _QUOTED.sub("", start).lstrip("\n").partition("\n")[0]
+
+    def rank(separator: str) -> tuple[bool, int]:
+        sizes = list[int]()
+        # Divided in the wrong place, a line may be longer than a field can be.
+        with suppress(csv.Error):
+            sizes += (len(fields) for _, fields in islice(_records(start, separator), 2))
+        return len(sizes) == 2 and sizes[0] == sizes[1] > 1, first.count(separator)
+
+    return max(separators, key=rank)
+
+
+def _refuse_blank_lines(text: str, name: str, separator: str) -> None:
+    """Raise where a blank line stands between the rows of a file that has one column.
+
+    It may be a missing value, and where it is skipped, all later rows have another number.
+    """
+    reader, lines = csv.reader(io.StringIO(text), delimiter=separator), list[tuple[int, bool]]()
+    with suppress(csv.Error):  # a cell longer than a field can be; up to there all lines are known
+        # An empty cell in quotes is a row.
+        lines += ((reader.line_num, row == [""] or bool("".join(row).strip())) for row in reader)
+    full = [line for line, filled in lines if filled]
+    if inside := [line for line, filled in lines if not filled and full[0] < line < full[-1]]:
+        raise DataError(
+            f"'{name}' has one column, and line {inside[0]} is blank: a missing value, or nothing? "
+            "Write NA where a value is missing, and delete other blank lines."
+        )
 
 
 def _check_header(header: list[str], name: str) -> None:
@@ -163,7 +202,8 @@ def _typed(column: list[str], missing: Mask, decimal: str | None) -> NDArray[Any
         return None
     values = np.array(found)
     if not missing.any():
-        return values
+        # Among fractions a whole number of many digits must not lose the last of them.
+        return values if values.tolist() == found else np.array(found, dtype=object)
     out = np.full(len(column), np.nan, dtype=object if words else np.float64)
     out[~missing] = values
     return out
@@ -179,23 +219,24 @@ def _column(texts: pd.Series[Any], decimal: str | None) -> Any:
 
 def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Drop a nameless first column that only counts the rows, as saved data frames have."""
-    first = str(frame.columns[0])
-    counts = first.startswith("Unnamed") and frame.shape[1] > 1
-    if counts and frame.iloc[:, 0].tolist() == list(range(len(frame))):
+    first = frame.iloc[:, 0]
+    nameless = first.name == "Unnamed: 0" and frame.shape[1] > 1
+    if nameless and first.dtype.kind == "i" and first.tolist() == list(range(len(frame))):
         return frame.iloc[:, 1:], ("The nameless first column only counts the rows: left out.",)
     return frame, ()
 
 
 def read_delimited(path: Path, separators: tuple[str, ...] = SEPARATORS) -> Table:
-    """Read csv or tsv text; of the separators, the one most frequent in the header is taken."""
+    """Read csv or tsv text; the separator is found in its first lines."""
     text, name = _text(path), printable(path)
-    first = text.lstrip("\n").partition("\n")[0]
-    separator = max(separators, key=first.count)
     try:
+        separator = _separator(text, separators)
         _, header = next(_records(text, separator))
     except (csv.Error, StopIteration) as error:
         raise DataError(f"Cannot read the first line of '{name}': {error}") from error
     _check_header([column.strip() for column in header], name)
+    if len(header) == 1:
+        _refuse_blank_lines(text, name, separator)
     texts = _parse(text, name, separator)
     if len(texts) == 0:
         raise DataError(f"'{name}' has a line of column names but no rows.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,10 @@ EMBEDDED = {
 """The sets inside scikit-learn, each with its target column; the first is the default."""
 
 
+# What pandas calls the row names that it saves beside the columns.
+_INDEX = re.compile(r"__index_level_[0-9]+__")
+
+
 def _read_parquet(path: Path) -> Table:
     pandas = require("pandas", "Reading parquet files")
     parquet, name = require("pyarrow.parquet", "Reading parquet files"), printable(path)
@@ -44,7 +49,7 @@ def _read_parquet(path: Path) -> Table:
     refuse_repeats(content.column_names, name)
     faults, columns = Faults(), {}
     for column in content.column_names:
-        if not column.startswith("__index_level_"):
+        if not _INDEX.fullmatch(column):
             with faults.noted():
                 columns[column] = _column(content[column], column, name)
     faults.refuse()
@@ -61,7 +66,8 @@ def _column(values: Any, column: str, name: str) -> Any:
     )
     for cast in casts:
         with suppress(ValueError, KeyError, TypeError, NotImplementedError, OverflowError):
-            return cast().to_pandas()
+            # Beside missing cells whole numbers would become floats, which have fewer digits.
+            return cast().to_pandas(integer_object_nulls=True)
     raise DataError(
         f"Column '{column}' of '{name}' has the type {values.type}, which cannot be read. Save it "
         "as numbers or as text, or save the file without it."

@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesrule.app.data.columns import Column, LevelColumn, NumberColumn, fit_column
 from bayesrule.app.data.errors import DataError, Faults, listing, nearest
 from bayesrule.app.data.table import Floats, Level, Table, text_of
-from bayesrule.app.data.targets import Target, class_codes, fit_target, refuse_unfit, target_numbers
+from bayesrule.app.data.targets import Target, class_codes, fit_target, target_numbers
 from bayesrule.app.data.task import Task
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import tree
@@ -155,7 +155,6 @@ class Encoder:
     def original_targets(self, table: Table) -> Tensor:
         """Return targets in the units of the table (n, 1) float64, or class codes (n,) int64."""
         table = self._read(table)
-        refuse_unfit(table, self.target)
         if self.task.classification:
             return torch.tensor(class_codes(table, self.target, self.classes), dtype=torch.int64)
         return torch.from_numpy(target_numbers(table, self.target).copy()).unsqueeze(1)

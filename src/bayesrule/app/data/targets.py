@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +9,12 @@ import numpy as np
 from bayesrule.app.data import cells
 from bayesrule.app.data.columns import NOT_ENCODED, kind_of, mixture, refuse_missing
 from bayesrule.app.data.errors import DataError, listing
-from bayesrule.app.data.table import Floats, Level, Table, plain
+from bayesrule.app.data.spread import moments_of
+from bayesrule.app.data.table import Floats, Level, Mask, Table, plain
 from bayesrule.app.data.task import MOST_CLASSES, Task, find_task, named_task
+
+# The variances of predictions are squares of the spread, and have to be numbers, too.
+_SMALLEST, _LARGEST = 1e-150, 1e150
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Target:
 
 def fit_target(table: Table, name: str, task: str | None) -> Target:
     """Learn the moments or the classes of the target; the `task` is found where none is named."""
-    refuse_unfit(table, name)
+    _refuse_unfit(table, name)
     note = None
     if task is None and kind_of(table.column(name)) == "level":
         note = mixture(name, table)
@@ -38,20 +41,25 @@ def fit_target(table: Table, name: str, task: str | None) -> Target:
     return Target(found, *_fit_moments(table, name), notes=notes)
 
 
-def refuse_unfit(table: Table, name: str) -> None:
-    """Raise where targets are missing, or neither numbers nor names."""
+def _refuse_unfit(table: Table, name: str) -> None:
+    """Raise where targets to learn from are missing, or neither numbers nor names."""
     values = table.column(name)
     holes, kind = values.isna().to_numpy(dtype=bool), kind_of(values)
     if kind == "number":
         holes = ~np.isfinite(table.numbers(name)[0])
-    refuse_missing(name, holes, table, "It is the target: delete these rows or fill them in.")
+    _refuse_holes(table, name, holes)
     if (what := NOT_ENCODED.get(kind)) and len(values):
         raise _unfit(table, name, f"holds {what}: {cells.brief(plain(values.iloc[0]))}.")
+
+
+def _refuse_holes(table: Table, name: str, holes: Mask) -> None:
+    refuse_missing(name, holes, table, "It is the target: delete these rows or fill them in.")
 
 
 def target_numbers(table: Table, name: str) -> Floats:
     """Return the targets of regression in their own units."""
     values, bad = table.numbers(name)
+    _refuse_holes(table, name, ~np.isfinite(values) & ~bad)
     if bad.any():
         got = table.doubts(name, np.flatnonzero(bad).tolist())
         advice = "Use task='classification' for classes."
@@ -60,7 +68,11 @@ def target_numbers(table: Table, name: str) -> Floats:
 
 
 def class_codes(table: Table, name: str, classes: tuple[Level, ...]) -> list[int]:
-    """Return the number of each row's class; classes that are numbers are compared as numbers."""
+    """Return the number of each row's class; classes that are numbers are compared as numbers.
+
+    What a cell means follows from the classes alone: `inf` may be a name, and so may a date.
+    """
+    _refuse_holes(table, name, table.column(name).isna().to_numpy(dtype=bool))
     codes = {label: code for code, label in enumerate(classes)}
     if any(isinstance(label, str) for label in classes):
         labels = table.texts(name)[0].tolist()
@@ -85,9 +97,8 @@ def _fit_moments(table: Table, target: str) -> tuple[float, float]:
     low, high = values.min(), values.max()
     if low == high:
         raise _unfit(table, target, f"is always {low:g}: there is nothing to learn.")
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        mean, std = float(values.mean()), float(values.std())
-    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+    mean, std = moments_of(values)
+    if not _SMALLEST < std < _LARGEST:
         what = f"spreads from {low:g} to {high:g}, which cannot be scaled. Choose other units."
         raise _unfit(table, target, what)
     return mean, std

@@ -1,0 +1,1 @@
+"""A hostile user: odd tables, odd options, and many threads at once."""
