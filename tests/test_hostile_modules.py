@@ -239,7 +239,7 @@ EXCEPTIONS = {
     ("bag", "variational_laplace"): r"'words' \(EmbeddingBag\)",
     ("bag", "tagi"): r"No moment rule for 'embedding_bag'.*\(Layer 'words', EmbeddingBag\.\)",
 }
-FOLLOWED = {"noisy_kfac", "noisy_ekfac", "tagi"}
+FOLLOWED = {"tagi"}
 """Methods whose weights stand in the module for something else."""
 
 

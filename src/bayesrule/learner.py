@@ -88,12 +88,8 @@ class Learner:
         self.num_data = _positive(num_data, "num_data, the size of the data set,")
         self.prior = self._prior(prior, prior_precision)
         self.predictive = predictive or AtMean()
-        if temperature is None:
-            looks = (self.expectation, self.predictive)
-            spread = any(getattr(look, "sees_spread", True) for look in looks)
-            params = self.network.params()
-            temperature = self.family.usual_temperature(num_data, params) if spread else 1.0
-        self.temperature = _positive(temperature, "temperature")
+        self._given_temperature = temperature
+        self.temperature = _positive(self.temperature_for(num_data), "temperature")
         self.empirical_prior, self.shared_draws = empirical_prior, shared_draws
         self.final_curvature: Curvature | None = None
         given = self.network, self.likelihood, self.family
@@ -118,6 +114,15 @@ class Learner:
             )
         given = precision if prior is None else prior
         return self.family.prior(given, self.network.params())
+
+    def temperature_for(self, num_data: float) -> float:
+        """The temperature with so many data: the one that was given, or what is usual."""
+        if self._given_temperature is not None:
+            return self._given_temperature
+        looks = (self.expectation, self.predictive)
+        if not any(getattr(look, "sees_spread", True) for look in looks):
+            return 1.0
+        return self.family.usual_temperature(num_data, self.network.params())
 
     @property
     def prior_precision(self) -> Any:
@@ -170,19 +175,25 @@ class Learner:
         time; `info.kl` is then to be read before the next step. Inputs, targets and weights that
         are not finite are refused on a CPU, unless the caller looks at the loss (`checked=False`).
         """
-        state = self.begun(state, batch)
-        return self.advance(state, self.problem(state, batch), donate=donate, checked=checked)
+        begun = self.begun(state, batch)
+        if donate and begun is not state:
+            state.given_up()
+        return self.advance(begun, self.problem(begun, batch), donate=donate, checked=checked)
 
+    @for_modules_only
     def begun(self, state: State, batch: Batch, weight: float | None = None) -> State:
         """A state before the first step, whose belief now knows the size of the loss's curvature.
 
         Where the family has no first curvature of its own, the first batch says what it is.
         """
+        state.check()
         if state.step > 0 or not self.family.looks_first:
             return state
         problem = self.problem(state, batch)
         with problem.module_randomness():
             size = first_look(problem, state.posterior)
+        if size is None:
+            return state
         family, weight = self.family.looked(size), weight or self.weight
         posterior = family.init(state.posterior.mean, weight=weight, prior=self.prior)
         memory = self.rule.init(family, posterior, weight)

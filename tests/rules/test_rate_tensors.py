@@ -55,7 +55,7 @@ def _run(learner: Learner) -> State:
 
 def _run_with_tensors(learner: Learner) -> State:
     """The same steps, all with the tensors of the first one, filled anew each time."""
-    state, rates = learner.init(seed=3), learner.rule.rate_tensors(0, CPU)
+    state, rates = learner.begun(learner.init(seed=3), _batch(0)), learner.rule.rate_tensors(0, CPU)
     assert any(isinstance(rate, Tensor) for rate in rates)
     for step in range(STEPS):
         learner.rule.refill(rates, step)

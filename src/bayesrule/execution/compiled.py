@@ -95,9 +95,8 @@ class Compiled:
             parts["likelihood"] = self._problem(state, batch).learned(statistics)
         new = replace(state, **parts, step=state.step + 1)
         self._last = new, self._tensors(new)
-        kl = getattr(self._stepper, "kl", None)
         again = partial(self._stepper.problem, batch=batch)
-        return new, self.learner.info(found[0], new, again, divergence=kl)
+        return new, self._stepper.info(found[0], new, again)
 
     def _tensors(self, state: State) -> Tensors:
         """What a compiled step reads and changes; those of the last step's state are known."""

@@ -139,13 +139,8 @@ class Replayed:
         self._count += 1
         new = replace(self._seen(), step=state.step + 1, seed=state.seed)
         self._last, count = new, self._count
-        return new, self.learner.info(
-            plan.loss.clone(),
-            new,
-            again,
-            is_current=lambda: count == self._count,
-            divergence=getattr(self._stepper, "kl", None),
-        )
+        current = {"is_current": lambda: count == self._count}
+        return new, self._stepper.info(plan.loss.clone(), new, again, **current)
 
     def _seen(self) -> State:
         """The state in new objects: what old ones worked out from their tensors is no longer so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from bayesrule.curvature import GGN, Curvature, NoCurvature
 from bayesrule.expectations import AtMean
@@ -82,7 +83,9 @@ def _family(
         )
     if online or last_layer is False or (last_layer is None and structure is not None):
         return GaussianFamily(structure or Diagonal())
-    size = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    # What has no shape yet is refused later, by name.
+    params = [value for value in model.parameters() if not is_lazy(value)]
+    size = sum(value.numel() for value in params if value.requires_grad)
     if last_layer is None and size <= _FULL:
         return GaussianFamily(Dense())
     last, names = GaussianFamily(structure or Dense()), last_layer_names(model)

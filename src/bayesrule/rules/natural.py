@@ -60,7 +60,7 @@ class Natural(Rule):
     - `clip`: no entry of the preconditioned gradient is larger.
     - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, by which a step is multiplied: it then
       moves the predictions by about c nats for each datum at the most, or by c of the loss of a
-      datum where that is more than one nat.
+      datum where that is between one and a thousand nats.
     - `stats_every`: the curvature is looked at in each n-th step only, from the first one on.
     - `inverse_every`: S follows F in each n-th step only, so that its roots are kept in between,
       and the eigenbases of corrected factors, too (George et al. 2018).

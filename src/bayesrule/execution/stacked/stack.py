@@ -76,7 +76,9 @@ class Stacked:
             raise ValueError(f"A stack has at least one net, got {num}.")
         self.learner, self.num = learner, int(num)
         self.num_data = self._each(num_data, "num_data", learner.num_data)
-        self.temperatures = self._each(temperatures, "temperature", learner.temperature)
+        usual = [learner.temperature_for(number) for number in self.num_data]
+        given = usual if temperatures is None else temperatures
+        self.temperatures = self._each(given, "temperature", learner.temperature)
         self._chain = Chain.of(learner.network)
         self._placed: dict[str, Tensor] = {}
 
@@ -161,10 +163,13 @@ class Stacked:
         problem = self.problem(state, batch, sizes=sizes)
         new, info = self.learner.advance(state, problem, donate=donate)
         again = partial(self.problem, batch=batch, sizes=sizes)
-        temperature = problem.temperature
-        return new, self.learner.info(
-            info.loss, new, again, divergence=self.kl, temperature=temperature
-        )
+        return new, self.info(info.loss, new, again)
+
+    def info(self, loss: Tensor, state: State, again: Any, **more: Any) -> Info:
+        """As `Learner.info`, with the divergence and the temperature of each net."""
+        temperature = self._number("temperature", self.temperatures, state.posterior.any_tensor)
+        more |= {"divergence": self.kl, "temperature": temperature}
+        return self.learner.info(loss, state, again, **more)
 
     def begun(self, state: State, batch: Any, sizes: Sequence[int] | None = None) -> State:
         """As `Learner.begun`, for each net by its own examples."""
