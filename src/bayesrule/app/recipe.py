@@ -174,6 +174,8 @@ class Recipe:
             batch_size=recipe.batch_size or len(y),
             patience=self.patience,
             seed=self.seed,
+            # The temperature was chosen by held-out rows already.
+            calibrate=False,
             **more,
         )
 

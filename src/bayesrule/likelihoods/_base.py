@@ -65,6 +65,8 @@ class Likelihood(ABC):
     """Whether `sample` takes all its randomness from `randomness.normal_like`."""
     probit_marginal: ClassVar[bool] = False
     """Whether `marginal` is MacKay's probit approximation, for which draws may be preferred."""
+    calibrates: ClassVar[bool] = False
+    """Whether outputs that are multiplied by a number are surer, or less sure, of the same."""
 
     @property
     def classification(self) -> bool:

@@ -102,6 +102,7 @@ class CategoricalLikelihood(ClassLikelihood):
     """
 
     probit_marginal = True
+    calibrates = True
 
     def log_probs(self, outputs: Tensor) -> Tensor:
         return outputs.log_softmax(-1)

@@ -48,7 +48,7 @@ class ElboOptions:
     """Options of the methods that follow the gradient of the ELBO."""
 
     learning_rate: Rate = falling(0.01)
-    scale_multiplier: float = 3.0
+    scale_multiplier: float = 1.0
     optimiser: Callable[..., Optimizer] = Adam
     kl_weight: Rate = 1.0
     clip: float = math.inf

@@ -16,6 +16,7 @@ from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import one_vector_per_output
 from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
+from bayesrule.predicting.outputs import Outputs
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.autocast import for_modules_only
@@ -95,6 +96,21 @@ def predict(
     >>> p.epistemic, p.aleatoric
     (tensor([[0.3333]]), tensor([[1.]]))
     """
+    found = believed_outputs(learner, state, x, how, seed=seed, batch_size=batch_size)
+    return found.prediction(learner.likelihood, state.likelihood)
+
+
+@for_modules_only
+def believed_outputs(
+    learner: Learner,
+    state: State,
+    x: Any,
+    how: How | None = None,
+    *,
+    seed: int = 0,
+    batch_size: int = 4096,
+) -> Outputs:
+    """What a learned belief says of the network's outputs; options as for `predict`."""
     how = how or learner.predictive  # type: ignore[assignment]
     state.check()
     inputs = as_inputs(x, state)
@@ -107,7 +123,7 @@ def predict(
         return _moments(learner, state, inputs, how, batch_size)  # type: ignore[arg-type]
     outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
     check_belief(outputs, lambda: state.posterior.mean)
-    return Prediction.mixture(learner.likelihood.distribution(outputs, state.likelihood))
+    return Outputs(outputs)
 
 
 def as_inputs(x: Any, state: State) -> Inputs:
@@ -217,9 +233,7 @@ def independent_variances(state: State) -> Params:
 
 
 @torch.no_grad()
-def _moments(
-    learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int
-) -> Prediction:
+def _moments(learner: Learner, state: State, x: Inputs, how: Moments, batch_size: int) -> Outputs:
     mean, variance = state.posterior.mean, independent_variances(state)
 
     def run(part: Inputs) -> GaussianTensor:
@@ -228,22 +242,16 @@ def _moments(
 
     outputs = [over_inputs(run, part) for part in pieces(x, batch_size)]
     means, variances = zip(*outputs, strict=True)
-    likelihood = learner.likelihood
-    marginal = likelihood.marginal(torch.cat(means), torch.cat(variances), state.likelihood)
-    return Prediction.closed_form(marginal)
+    return Outputs(torch.cat(means), torch.cat(variances))
 
 
-def _linearised(
-    learner: Learner, state: State, x: Inputs, how: Linearised, seed: int
-) -> Prediction:
+def _linearised(learner: Learner, state: State, x: Inputs, how: Linearised, seed: int) -> Outputs:
     mean, covariance = linearised_outputs(learner, state, x, how.chunk)
     likelihood = learner.likelihood
     drawn = how.link.instead_of_probit and likelihood.probit_marginal
     if not drawn and likelihood.lacks("marginal") is None:
-        marginal = likelihood.joint_marginal(mean, covariance, state.likelihood)
-        return Prediction.closed_form(marginal)
-    outputs = _gaussian_draws(mean, covariance, how.link.num, seed)
-    return Prediction.mixture(likelihood.distribution(outputs, state.likelihood))
+        return Outputs(mean, covariance, joint=True)
+    return Outputs(_gaussian_draws(mean, covariance, how.link.num, seed))
 
 
 def _gaussian_draws(mean: Tensor, covariance: Tensor, num: int, seed: int) -> Tensor:

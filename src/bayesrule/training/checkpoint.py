@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.learner import Learner
+from bayesrule.predicting.outputs import SHARPNESS, SPREAD
 from bayesrule.tensors import tree
 from bayesrule.types import State
 
@@ -98,6 +99,10 @@ def _filled(
     path: Place, tensors: dict[str, Tensor], numbers: dict[str, Any], template: State
 ) -> State:
     """The template with the tensors and numbers of a file in it."""
+    # Calibration is learned at the end of training, so no first state has it.
+    like = template.posterior.any_tensor
+    learned = {k: like.new_zeros(()) for k in (SHARPNESS, SPREAD) if f"likelihood/{k}" in tensors}
+    template = replace(template, likelihood={**template.likelihood, **learned})
     names = _names_in_file(template, tensors)
 
     def leaf(name: str, old: Any) -> Any:

@@ -55,6 +55,8 @@ class Net:
     number: int | None = None
     history: list[Epoch] = field(default_factory=list)
     first: State | None = None
+    # How many examples are held out, which the learner counts all the same.
+    held: int = 0
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class Net:
 
     def _check_size(self) -> None:
         sizes, num_data = self.batches.sizes(), self.learner.num_data
-        if sizes and num_data not in sizes:
+        if sizes and num_data - self.held not in sizes:
             raise ValueError(
                 f"{self.name}The learner was built with num_data={num_data}, but there are "
                 f"{sizes[0]} examples to learn from. Build it with num_data={sizes[0]}; a "

@@ -17,6 +17,7 @@ from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.training import checkpoint, fingerprint
 from bayesrule.training.batches import as_batches, whole_number
+from bayesrule.training.calibrating import calibrated, held_out
 from bayesrule.training.checkpoint import Epoch
 from bayesrule.training.folder import Folder, read_final
 from bayesrule.training.lock import occupied
@@ -59,6 +60,7 @@ def fit(
     state: State | None = None,
     progress: bool | None = None,
     fused: bool = False,
+    calibrate: bool | None = None,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
     on_step: Callable[[State, Info], None] | None = None,
 ) -> Run:
@@ -86,6 +88,10 @@ def fit(
       own weights.
     - `fused`: steps are compiled (`Compiled`), for `tagi` on large nets or for many steps; learners
       whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
+    - `calibrate`: how sure the probabilities of classes are is learned from examples that are held
+      out, a tenth of all and at most 1,000, or from `validation` where it is given: two numbers,
+      by which outputs and their deviations are multiplied in predictions. None does so for
+      `CategoricalLikelihood()` and at least 1,000 examples in tensors; False trains on all.
     - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
       each step, with a state that the next step changes.
 
@@ -103,7 +109,9 @@ def fit(
         raise ValueError("Early stopping (patience) needs validation data.")
     if patience is not None:
         whole_number("patience", patience)
-    net = Net(learner, as_batches(train, batch_size), seed, validation, first=state)
+    train, held = _held_out(learner, train, validation, seed, calibrate)
+    own = 0 if held is None or held is validation else len(held[1])
+    net = Net(learner, as_batches(train, batch_size), seed, validation, first=state, held=own)
     stepping = _fused_step if fused else plain_step
     loop = Loop(net, epochs, patience, callback, on_step, stepping)
     with contextlib.nullcontext() if out is None else occupied(out):
@@ -115,10 +123,32 @@ def fit(
         total = None if epochs is None else epochs * len(net.batches)
         with Progress(total, loop.done, title, progress) as bar:
             loop.run(bar)
+        if held is not None:
+            net.state = calibrated(learner, net.state, held, seed)
         best_epoch = None if loop.best is None else loop.best.epoch
         if loop.folder is not None:
             loop.folder.write_final(net.state, net.history, best_epoch)
     return Run(learner, net.state, net.history, best_epoch)
+
+
+def _held_out(
+    learner: Learner, train: Any, validation: Any, seed: int, calibrate: bool | None
+) -> tuple[Any, Any]:
+    """The data to train on, and those to calibrate with, if any."""
+    if calibrate is False or (calibrate is None and not learner.likelihood.calibrates):
+        return train, None
+    if calibrate and not learner.likelihood.calibrates:
+        name = type(learner.likelihood).__name__
+        raise ValueError(f"calibrate=True is for CategoricalLikelihood(), got {name}.")
+    if validation is not None:
+        return train, validation
+    found = held_out(learner, train, seed)
+    if found is None and calibrate:
+        raise ValueError(
+            "calibrate=True holds examples out: it takes at least 1,000 of them as tensors (x, y), "
+            "or validation=(x, y)."
+        )
+    return (train, None) if found is None else found
 
 
 def _fused_step(learner: Learner) -> Step:

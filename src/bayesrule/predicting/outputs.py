@@ -1,0 +1,43 @@
+"""What is believed of a network's outputs, before a likelihood makes predictions of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayesrule.likelihoods import Likelihood
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.types import Params
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs at draws (K, n, *), or Gaussian ones: a mean (n, *) and a variance.
+
+    `joint` says that the variance is a covariance of all outputs of an example, (n, C, C).
+    """
+
+    values: Tensor
+    variance: Tensor | None = None
+    joint: bool = False
+
+    def calibrated(self, sharpness: Tensor | float, spread: Tensor | float) -> Outputs:
+        """The outputs multiplied by one number, and their deviations from the mean by another."""
+        factor = sharpness * spread
+        if self.variance is not None:
+            return Outputs(self.values * sharpness, self.variance * factor**2, self.joint)
+        centre = self.values.mean(0)
+        return Outputs(centre * sharpness + (self.values - centre) * factor)
+
+    def prediction(self, likelihood: Likelihood, state: Params) -> Prediction:
+        """What is believed of the targets, calibrated where the state says how."""
+        seen = self.calibrated(state[SHARPNESS], state[SPREAD]) if SPREAD in state else self
+        if seen.variance is None:
+            return Prediction.mixture(likelihood.distribution(seen.values, state))
+        marginal = likelihood.joint_marginal if seen.joint else likelihood.marginal
+        return Prediction.closed_form(marginal(seen.values, seen.variance, state))
+
+
+SHARPNESS, SPREAD = "sharpness", "spread"
+"""Numbers in a likelihood's state: what calibration multiplies outputs and their deviations by."""
