@@ -72,6 +72,9 @@ def learner(name: str, num_data: int = 28, **options: Any) -> Learner:
         options["exact"] = True
     if name in ("noisy_kfac", "noisy_tridiagonal", "noisy_full"):
         options = {"curvature": GGN(), "inverse_every": 1, **options}
+    # So would those that a first look at the curvature draws.
+    if "initial_curvature" in record(name).options:
+        options = {"initial_curvature": 1.0, **options}
     return bayesrule.methods.METHODS[name](
         module, likelihood, num_data=num_data, shared_draws=True, **options
     )
@@ -79,17 +82,20 @@ def learner(name: str, num_data: int = 28, **options: Any) -> Learner:
 
 def learned_noise() -> Learner:
     """Two precisions of the noise learn beside the weights."""
-    return bayesrule.vogn(net(), GaussianLikelihood(), num_data=28, shared_draws=True, draws=2)
+    options: dict[str, Any] = {"shared_draws": True, "draws": 2, "initial_curvature": 1.0}
+    return bayesrule.vogn(net(), GaussianLikelihood(), num_data=28, **options)
 
 
 def classes() -> Learner:
     """A likelihood without noise of its own."""
-    return bayesrule.ivon(net(), CategoricalLikelihood(), num_data=28, shared_draws=True)
+    options: dict[str, Any] = {"shared_draws": True, "initial_curvature": 1.0}
+    return bayesrule.ivon(net(), CategoricalLikelihood(), num_data=28, **options)
 
 
 def low_rank(rank: int) -> Learner:
     """The belief of SLANG, whose parts are not sums over the examples."""
-    return learner("laplace", structure=LowRank(rank), curvature=bayesrule.PerExample())
+    options = {"curvature": bayesrule.PerExample(), "empirical_prior": False}
+    return learner("laplace", structure=LowRank(rank), **options)
 
 
 # Corrected factors have their own bases on every rank, which cannot be summed.
@@ -113,7 +119,9 @@ LOW_RANK: dict[str, Callable[[], State]] = {
 def fitted(name: str, rows: int, out: Path | None = None, **options: Any) -> bayesrule.training.Run:
     """Training with a last batch of one example, which is fewer than there are ranks."""
     given: dict[str, Any] = {"epochs": 3, "batch_size": 4, "checkpoint_seconds": 0.0, **options}
-    return fit(learner(name, rows), (X[:rows], Y[:rows]), out=out, **given)
+    # A rate that falls with the number of epochs would be another one before a run goes on.
+    rate = {"learning_rate": 0.2} if name == "vogn" else {}
+    return fit(learner(name, rows, **rate), (X[:rows], Y[:rows]), out=out, **given)
 
 
 FITS: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -171,7 +179,8 @@ def everything(folder: Path) -> Found:
     found: Found = {}
     for name, make in {**SAME_AS_ALONE, **OTHER_BASES, **LOW_RANK}.items():
         found[name] = dict(tree.leaves(make()))
-    own = bayesrule.vogn(net(), GaussianLikelihood(noise=0.5), num_data=28)
+    noise = GaussianLikelihood(noise=0.5)
+    own = bayesrule.vogn(net(), noise, num_data=28, initial_curvature=1.0)
     found["own draws"] = dict(tree.leaves(steps(own)))
     for name, (method, rows, options) in FITS.items():
         run = fitted(method, rows, folder / f"{name}-{distributed.rank()}", **options)

@@ -155,6 +155,7 @@ def test_ivon_equals_the_package_of_its_authors(
         initial_curvature=first,
         draws=draws,
         clip=clip,
+        kl_clip=torch.inf,
     )
     watched = _Watched(draws)
     learner.expectation = watched

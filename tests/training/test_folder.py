@@ -32,7 +32,8 @@ def learner(
     model: nn.Module | None = None, method: str = "ivon", noise: float = 0.3, **options: Any
 ) -> Learner:
     """A learner without statistics and dropout."""
-    likelihood = GaussianLikelihood(noise=noise)
+    likelihood, options = GaussianLikelihood(noise=noise), {"learning_rate": 0.2, **options}
+    options = {"temperature": 1.0, **options}
     return getattr(br, method)(model or net(), likelihood, num_data=20, **options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ from bayesrule.training import checkpoint
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "checkpoints"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.safetensors"))
 LINEAR = {"newton", "ridge"}
+FORMER: dict[str, dict[str, object]] = {
+    "laplace": {"last_layer": True},
+    "noisy_adam": {"rate": 1e-3},
+    "tagi": {"rule": br.rules.Conditioning(second_look=0.0)},
+}
 X = torch.linspace(-1.0, 1.0, 24).reshape(12, 2)
 BATCH = X, X.sum(1, keepdim=True).sin()
 
@@ -30,6 +36,17 @@ def learner(name: str) -> Learner:
     if name in {"noisy_kfac", "noisy_ekfac", "noisy_tridiagonal"}:
         options = {"stats_every": 2, "inverse_every": 3}
     build = methods.METHODS[name]
+    # What were the defaults then.
+    known = methods.record(name).options
+    former: dict[str, object] = {"temperature": 1.0}
+    if name.startswith("noisy_"):
+        former |= {"rate": 0.05, "initial_curvature": 1.0}
+    if name in {"vogn", "ogn", "ivon"}:
+        former |= {"kl_clip": math.inf, "initial_curvature": 2.0}
+    if name in {"mean_field", "k_tied", "variational_laplace"}:
+        former |= {"learning_rate": 3e-3, "scale_multiplier": 10.0}
+    former |= FORMER.get(name, {})
+    options = {**{k: v for k, v in former.items() if k in known}, **options}
     # tagi starts from its gain: it never had a use for the prior's precision.
     prior = {} if name == "tagi" else {"prior_precision": 0.7}
     return build(model, br.GaussianLikelihood(), num_data=24, **prior, **options)

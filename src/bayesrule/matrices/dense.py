@@ -30,11 +30,20 @@ class DenseMatrix(Matrix):
         """The lower factor `L`, `S = L Lᵀ`."""
         factor, failed = torch.linalg.cholesky_ex(self.values)
         if failed.any():
+            factor, failed = torch.linalg.cholesky_ex(self._beyond_rounding())
+        if failed.any():
             raise ValueError(
                 "A full matrix is not positive definite, so it cannot be a precision. A larger "
                 "prior_precision or curvature=GGN() (never negative) mends this."
             )
         return factor
+
+    def _beyond_rounding(self) -> Tensor:
+        """The matrix with as much on its diagonal as its largest numbers round by."""
+        diagonal = torch.linalg.diagonal(self.values)
+        size = diagonal.shape[-1] * torch.finfo(diagonal.dtype).eps * diagonal.amax(-1)
+        eye = torch.eye(diagonal.shape[-1], dtype=diagonal.dtype, device=diagonal.device)
+        return self.values + size[..., None, None] * eye
 
     def _flat(self, vector: Params) -> Tensor:
         return flatten(vector, self.shapes, leading=self.values.ndim - 2)

@@ -38,11 +38,13 @@ class Conditioning(Rule):
     second_look: float = 0.1
 
     def __post_init__(self) -> None:
-        if not self.reach > 0 or not 0 < self.largest_share < 1 or not 0 <= self.second_look < 1:
+        if not self.reach > 0 or not 0 < self.largest_share < 1:
             raise ValueError(
-                "reach must be positive, largest_share and second_look between 0 and 1, got "
-                f"{self.reach}, {self.largest_share} and {self.second_look}."
+                "reach must be positive and largest_share between 0 and 1, got "
+                f"{self.reach}, {self.largest_share}."
             )
+        if not 0 <= self.second_look < 1:
+            raise ValueError(f"second_look is from 0 to less than 1, got {self.second_look}.")
 
     @classmethod
     def over(cls, num_data: int, steps: int, reach: float = 0.5) -> Conditioning:
@@ -74,7 +76,8 @@ class Conditioning(Rule):
         return Diagonal()
 
     def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
-        return {"seen": posterior.any_tensor.new_zeros(())}
+        # With an axis: compilers take what has none for a constant.
+        return {"seen": posterior.any_tensor.new_zeros(1)}
 
     def move(self, now: Now) -> tuple[Gaussian, Memory]:
         posterior, derivatives = now.posterior, now.derivatives
@@ -88,7 +91,7 @@ class Conditioning(Rule):
         mean = vectors.add_(posterior.mean, vectors.mul_(steps, std), alpha=-1.0)
         shares = vectors.div_(derivatives.curvature.diagonal(), precision)
         # States of former versions did not count what they had seen.
-        seen = now.memory.get("seen", posterior.any_tensor.new_zeros(()))
+        seen = now.memory.get("seen", posterior.any_tensor.new_zeros(1))
         taken = self._taken(shares, derivatives, seen)
         shares = vectors.scale_(vectors.clamp_(shares, share), -taken)
         variance_kept = vectors.shift_(shares, 1.0)
@@ -97,6 +100,7 @@ class Conditioning(Rule):
 
     def _taken(self, shares: Params, derivatives: Derivatives, seen: Tensor) -> Tensor:
         """How much of what a batch would take of the variances it takes; one for each net."""
-        of_example = vectors.total(shares, seen.ndim) / derivatives.count
-        again = (1.0 - self.second_look / of_example.clamp_min(1e-12)).clamp_min(0.0)
-        return torch.where(seen >= derivatives.weight, again, torch.ones_like(again))
+        of_example = vectors.total(shares, seen.ndim - 1) / derivatives.count
+        known = of_example.nan_to_num(1.0).clamp_min(1e-12)
+        again = (1.0 - self.second_look / known).clamp_min(0.0)
+        return torch.where(seen.squeeze(-1) >= derivatives.weight, again, torch.ones_like(again))
