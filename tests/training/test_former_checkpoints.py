@@ -42,7 +42,7 @@ def learner(name: str) -> Learner:
     if name.startswith("noisy_"):
         former |= {"rate": 0.05, "initial_curvature": 1.0}
     if name in {"vogn", "ogn", "ivon"}:
-        former |= {"kl_clip": math.inf, "initial_curvature": 2.0}
+        former |= {"kl_clip": math.inf, "initial_curvature": 2.0, "rate": 1e-3}
     if name in {"mean_field", "k_tied", "variational_laplace"}:
         former |= {"learning_rate": 3e-3, "scale_multiplier": 10.0}
     former |= FORMER.get(name, {})

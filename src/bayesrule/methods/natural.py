@@ -14,7 +14,7 @@ from bayesrule.methods._words import AT_DRAWS, AT_MEAN, AVERAGED, DIAGONAL, FULL
 from bayesrule.posteriors import BernoulliFamily, Family, GaussianFamily, PerGroup
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Average, Natural
-from bayesrule.schedules import falling
+from bayesrule.schedules import averaging, falling
 
 BINARY = "independent binary weights (`BernoulliFamily`); real ones by name (`Diagonal`)"
 SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
@@ -59,7 +59,7 @@ class OnlineOptions:
 
     learning_rate: Rate = falling(0.2)
     momentum: float = 0.9
-    rate: Rate = 1e-3
+    rate: Rate = averaging(0.02, 1e-3)
     initial_curvature: float | None = None
     kl_clip: float = 0.005
 
