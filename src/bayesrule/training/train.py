@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,7 @@ def fit(
     state: State | None = None,
     progress: bool | None = None,
     fused: bool = False,
+    choose: Mapping[str, Sequence[float]] | None = None,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
     on_step: Callable[[State, Info], None] | None = None,
 ) -> Run:
@@ -86,6 +87,9 @@ def fit(
       own weights.
     - `fused`: steps are compiled (`Compiled`), for `tagi` on large nets or for many steps; learners
       whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
+    - `choose`: values of `temperature` and `prior_precision` to choose from, such as
+      `{"temperature": (1.0, 0.3, 0.1)}`: each combination trains without a fifth of the rows and is
+      scored on them; then all rows are trained on with the best, which `run.learner` has.
     - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
       each step, with a state that the next step changes.
 
@@ -103,6 +107,12 @@ def fit(
         raise ValueError("Early stopping (patience) needs validation data.")
     if patience is not None:
         whole_number("patience", patience)
+    if choose is not None:
+        if state is not None:
+            raise ValueError("choose trains from the module's own weights; leave state out.")
+        from bayesrule.training.choosing import chosen_learner  # which itself trains
+
+        learner = chosen_learner(learner, train, choose, epochs, batch_size=batch_size, seed=seed)
     net = Net(learner, as_batches(train, batch_size), seed, validation, first=state)
     stepping = _fused_step if fused else plain_step
     loop = Loop(net, epochs, patience, callback, on_step, stepping)
