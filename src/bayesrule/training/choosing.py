@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from bayesrule.tensors.network import Inputs, take
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair
 from bayesrule.training.many import fit_many
 from bayesrule.training.net import TrainingError
-from bayesrule.training.train import Run
+from bayesrule.training.train import Run, TrainingWarning
 
 Options = Mapping[str, Any]
 Build = Callable[[int, Options, int | None], Learner]
@@ -149,15 +150,23 @@ def _scores(
     sets = [(take(x, part.train), y[part.train]) for _, part in tasks]
     learners = [build(len(part.train), options[which], epochs) for which, part in tasks]
     seeds = [seed] * len(tasks)
-    try:
-        runs: list[Run | None] = [
-            *fit_many(
-                learners, sets, epochs=epochs, batch_size=batch_size, seeds=seeds, progress=False
-            )
-        ]
-    except (TrainingError, torch.linalg.LinAlgError):
-        pairs = zip(learners, sets, strict=True)
-        runs = [_alone(*pair, epochs, batch_size, seed) for pair in pairs]
+    with warnings.catch_warnings():
+        # A candidate that goes astray on its way is not what the caller trains.
+        warnings.simplefilter("ignore", TrainingWarning)
+        try:
+            runs: list[Run | None] = [
+                *fit_many(
+                    learners,
+                    sets,
+                    epochs=epochs,
+                    batch_size=batch_size,
+                    seeds=seeds,
+                    progress=False,
+                )
+            ]
+        except (TrainingError, torch.linalg.LinAlgError):
+            pairs = zip(learners, sets, strict=True)
+            runs = [_alone(*pair, epochs, batch_size, seed) for pair in pairs]
     found: list[list[float]] = [[] for _ in options]
     for (which, part), run in zip(tasks, runs, strict=True):
         found[which].append(_score(run, take(x, part.held), y[part.held]))
