@@ -65,7 +65,9 @@ def test_the_final_precision_is_the_ggn_at_the_mean(
     torch.testing.assert_close(done.posterior.mean, state.posterior.mean, rtol=0.0, atol=0.0)
 
 
-@pytest.mark.parametrize("options", [{"last_layer": True}, {"last_layer": True, "structure": Diagonal()}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{"last_layer": True}, {"last_layer": True, "structure": Diagonal()}], ids=repr
+)
 def test_the_last_layer_has_its_part_of_the_ggn(options: dict[str, Any]) -> None:
     model = small_model()
     learner, state = _trained(model, **options)

@@ -101,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             _announce(table, plan, folder, done)
         held = None if plan.held is None else plan.encoder.tensors(plan.held)
-        with faults.of_the_training(), _saying_what_is_kept(args, plan, folder):
+        saying = _saying_what_is_kept(args, plan, folder)
+        with faults.of_the_training(), faults.telling_warnings(), saying:
             trained = plan.recipe.fit(x, y, outputs, validation=held, out=folder, progress=show)
             measured = {} if plan.test is None else _scores(plan.encoder, trained, plan.test)
         document = _document(args, table, plan, trained, measured)
