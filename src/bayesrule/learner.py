@@ -163,7 +163,7 @@ class Learner:
         return Learner(
             self.model,
             self.likelihood,
-            num_data=num_data or self.num_data,
+            num_data=int(num_data or self.num_data),
             posterior=self.family,
             expectation=self.expectation,
             curvature=self.curvature,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from calling import call, table
 from safetensors.torch import load_file
 
 from bayesrule.app.recipe import Recipe
 from bayesrule.methods import TEMPERED
 from bayesrule.training.choosing import Choice
-from calling import call, table
 
 X = torch.linspace(-1.0, 1.0, 30).reshape(30, 1)
 QUICK = ["--hidden", "3", "--epochs", "4"]

@@ -174,7 +174,7 @@ def _exceptions(setting: str) -> str:
     """What methods have that train in another way than most.
 
     >>> _exceptions("most")
-    '30 for newton, 30 for ridge, 100 for tagi'
+    '30 for newton, 30 for ridge, 400 for tagi'
     """
     values = {name: getattr(record(name).course, setting) for name in METHODS}
     usual = getattr(Course(), setting)
