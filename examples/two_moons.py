@@ -78,7 +78,8 @@ def learned(batch: br.types.Batch, epochs: int) -> br.training.Run:
         model = nn.Sequential(
             Waves(128), Scaled(128, 32, bias=False), nn.Tanh(), Scaled(32, 1, bias=False)
         )
-    learner = br.bayesbinn(model, br.BernoulliLikelihood(), num_data=NUM, draws=4, temperature=0.3)
+    options = {"draws": 4, "temperature": 0.3, "learning_rate": 0.001}  # the same to the end
+    learner = br.bayesbinn(model, br.BernoulliLikelihood(), num_data=NUM, **options)
     return br.fit(learner, batch, epochs=epochs, batch_size=NUM)
 
 

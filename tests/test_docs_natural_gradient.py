@@ -43,12 +43,17 @@ def test_defaults_are_those_of_the_table() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+)[ (|]", PAGE, flags=re.MULTILINE)
     shown = {name: float(value) for name, value in rows}
     assert set(shown) == {
-        *("learning_rate", "rate", "initial_curvature", "stats_every", "inverse_every"),
-        *("draws", "kl_clip", "damping", "momentum", "temperature"),
+        *("learning_rate", "rate", "stats_every", "inverse_every"),
+        *("draws", "kl_clip", "damping", "momentum"),
     }
+    defaults = {name: options[name].default for name in options}
+    assert br.schedules.falling(shown.pop("learning_rate")) == defaults["learning_rate"]
+    assert br.schedules.averaging(shown.pop("rate"), 0.002) == defaults["rate"]
+    assert shown == {name: defaults[name] for name in shown}
+    assert defaults["initial_curvature"] is None
+    # Two weights and one datum.
     learner = br.noisy_kfac(torch.nn.Linear(1, 1), br.GaussianLikelihood(), num_data=1)
-    assert shown.pop("temperature") == learner.temperature
-    assert shown == {name: options[name].default for name in shown}
+    assert learner.temperature == 0.5
 
 
 def test_the_figures_are_those_of_the_picture() -> None:

@@ -152,6 +152,31 @@ class Learner:
         changed.rule = _instance(rule, Rule, "rule", "Natural()")
         return changed
 
+    def replaced(
+        self,
+        *,
+        num_data: int | None = None,
+        temperature: float | None = None,
+        prior_precision: float | None = None,
+    ) -> Learner:
+        """A new learner of the same parts; what is not given stays as it is."""
+        return Learner(
+            self.model,
+            self.likelihood,
+            num_data=int(num_data or self.num_data),
+            posterior=self.family,
+            expectation=self.expectation,
+            curvature=self.curvature,
+            rule=self.rule,
+            prior=self.prior if prior_precision is None else None,
+            prior_precision=prior_precision,
+            temperature=self._given_temperature if temperature is None else temperature,
+            final_curvature=self.final_curvature,
+            empirical_prior=self.empirical_prior,
+            predictive=self.predictive,
+            shared_draws=self.shared_draws,
+        )
+
     def init(self, seed: int = 0) -> State:
         """The state before the first step; all randomness of the run follows from `seed`."""
         return self.first_state(self.network, self.weight, seed)

@@ -82,7 +82,7 @@ class _Bayes(BaseEstimator):
     steps: int | None = None
     batch_size: int | None = None
     prior_precision: float | None = None
-    temperature: float = 1.0
+    temperature: float | None = None
     learning_rate: float | Schedule | None = None
     patience: int | None = None
     validation_fraction: float = 0.1
@@ -194,10 +194,12 @@ class BayesRegressor(RegressorMixin, _Bayes):
     - `hidden`: sizes of the hidden layers; the linear methods "ridge" and "newton" have none.
     - `network`: `(inputs, outputs) -> nn.Module`, a module of one's own in place of `hidden`. It
       keeps its own dtype; the built-in one has float64.
-    - `epochs`, `batch_size`: how long to train; without `epochs`, for about `steps` batches.
+    - `epochs`, `batch_size`: how long to train; without `epochs`, for about `steps` batches, and
+      without either for as long as held-out rows speak for.
+    - `temperature`: below 1 the data count more; None: of the methods that gain by it, chosen by
+      held-out rows.
     - `prior_precision`, `learning_rate`: the method's own where None; `options`: further ones, such
-      as `{"draws": 4}`. Rates of named methods fall along a cosine unless they are schedules; with
-      a `temperature` below 1 the data count more.
+      as `{"draws": 4}`. Rates of named methods fall along a cosine unless they are schedules.
     - `patience`: stop after so many epochs without a better log-likelihood of held-out rows, a
       `validation_fraction` of all; None trains to the end on all rows.
     - `standardise`: whether inputs and real-valued targets are standardised inside.

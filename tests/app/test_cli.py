@@ -120,7 +120,7 @@ def test_a_training_that_diverges_ends_with_one(tmp_path: Path) -> None:
         "--epochs",
         "3",
     )
-    line = only_line(call(*words, "--learning-rate", "1e30"), code=1)
+    line = only_line(call(*words, "--method", "map", "--learning-rate", "1e30"), code=1)
     assert "A smaller --learning-rate" in line
     # What has no checkpoint is no run: the folder can be used again.
     assert call(*words).code == 0

@@ -167,7 +167,7 @@ def test_a_failure_on_one_split_keeps_the_others(
 
 def test_divergence_is_a_failure_with_a_way_out(table: Table) -> None:
     recipe = replace(QUICK, epochs=1, options={"learning_rate": 1e30})
-    (method,) = run(table, ["vogn"], splits=1, recipe=recipe).methods
+    (method,) = run(table, ["map"], splits=1, recipe=recipe).methods
     assert method.error is not None
     assert "learning_rate" in method.error
 

@@ -34,9 +34,8 @@ def _probs(problem: Problem) -> Tensor:
 
 
 def _trained(model: nn.Module, **options: Any) -> tuple[br.Learner, State]:
-    learner = br.laplace(
-        model, CategoricalLikelihood(), num_data=NUM_DATA, prior_precision=PRIOR, **options
-    )
+    given = {"num_data": NUM_DATA, "prior_precision": PRIOR, "temperature": 1.0} | options
+    learner = br.laplace(model, CategoricalLikelihood(), **given)
     state = learner.init()
     for _ in range(5):
         state, _ = learner.step(state, small_batch())
@@ -66,7 +65,9 @@ def test_the_final_precision_is_the_ggn_at_the_mean(
     torch.testing.assert_close(done.posterior.mean, state.posterior.mean, rtol=0.0, atol=0.0)
 
 
-@pytest.mark.parametrize("options", [{}, {"last_layer": True, "structure": Diagonal()}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{"last_layer": True}, {"last_layer": True, "structure": Diagonal()}], ids=repr
+)
 def test_the_last_layer_has_its_part_of_the_ggn(options: dict[str, Any]) -> None:
     model = small_model()
     learner, state = _trained(model, **options)
@@ -77,12 +78,24 @@ def test_the_last_layer_has_its_part_of_the_ggn(options: dict[str, Any]) -> None
     assert tuple(got.diagonal()) == ("2.weight", "2.bias")
     last = got.only(("2.weight", "2.bias"))
     torch.testing.assert_close(flat(got.diagonal()), want.diagonal())
-    assert isinstance(last, DenseMatrix) == (not options)
+    assert isinstance(last, DenseMatrix) == ("structure" not in options)
     if isinstance(last, DenseMatrix):
         torch.testing.assert_close(last.values, want, rtol=1e-10, atol=1e-10)
     variance = learner.finish(state, [(x, y)]).posterior.variance()
     assert variance["0.weight"].abs().max() == 0.0
     assert variance["2.weight"].min() > 0.0
+
+
+def test_few_weights_have_a_full_covariance_and_of_many_the_last_layer() -> None:
+    few, many = (
+        br.laplace(net, CategoricalLikelihood(), num_data=NUM_DATA)
+        for net in (small_model(), nn.Sequential(nn.Linear(3, 300), nn.Tanh(), nn.Linear(300, 3)))
+    )
+    assert isinstance(_precision(few.init()), DenseMatrix)
+    assert tuple(_precision(many.init()).diagonal()) == ("2.weight", "2.bias")
+    assert few.empirical_prior
+    given = br.laplace(small_model(), CategoricalLikelihood(), num_data=9, prior_precision=1.0)
+    assert not given.empirical_prior
 
 
 def test_part_of_the_data_stands_for_all_of_it() -> None:
@@ -149,6 +162,7 @@ def test_online_laplace_averages_the_ggn_on_the_way() -> None:
         CategoricalLikelihood(),
         num_data=NUM_DATA,
         prior_precision=PRIOR,
+        temperature=1.0,
         online=True,
         structure=Dense(),
         learning_rate=0.2,

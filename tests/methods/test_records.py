@@ -22,6 +22,7 @@ from bayesrule import methods
 from bayesrule.app.cli import main
 from bayesrule.methods import METHODS, Need, Parts, Record, _record, record
 from bayesrule.methods._words import EXPLAINED
+from bayesrule.schedules import falling
 from bayesrule.types import State
 from benchmarks.tables import methods as method_tables
 
@@ -160,7 +161,7 @@ def test_defaults_of_a_method_come_before_those_of_its_group() -> None:
     assert (full["stats_every"].default, kfac["stats_every"].default) == (1, 10)
     assert built("noisy_full").rule.stats_every == 1  # type: ignore[attr-defined]
     assert built("noisy_kfac").rule.stats_every == 10  # type: ignore[attr-defined]
-    assert built("noisy_adam").rule.learning_rate == 0.03  # type: ignore[attr-defined]
+    assert built("noisy_adam").rule.learning_rate == falling(0.03)  # type: ignore[attr-defined]
 
 
 @every
@@ -213,7 +214,8 @@ def test_a_decorated_function_is_a_method(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_its_signature_has_all_options_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_record, "RECORDS", {})
-    made = methods.method(**FACTS, lacks=("shared_draws",), explained={"speed": ""})(custom)
+    facts: dict[str, Any] = {**FACTS, "defaults": {"temperature": 1.0}}
+    made = methods.method(**facts, lacks=("shared_draws",), explained={"speed": ""})(custom)
     assert str(inspect.signature(made)).startswith(
         "(model: torch.nn.modules.module.Module, likelihood: "
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from typing import Any
 
 import pytest
@@ -121,7 +122,8 @@ def test_a_closure_is_called_in_blocks_of_its_own(draws: int) -> None:
 def test_lr_of_the_group_is_the_truth() -> None:
     schedule = br.schedules.exponential(0.2, rate=0.5)
     options: dict[str, Any] = {"num_data": N, "rate": 0.1, "initial_curvature": 0.5}
-    learner = br.ivon(network(), br.CategoricalLikelihood(), learning_rate=schedule, **options)
+    options |= {"learning_rate": schedule, "kl_clip": math.inf, "temperature": 1.0}
+    learner = br.ivon(network(), br.CategoricalLikelihood(), **options)
     state, model = learner.init(), network()
     optimizer = ivon(model, initial_curvature=0.5)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)

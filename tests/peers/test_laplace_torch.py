@@ -102,6 +102,8 @@ def pair(task: str, structure: str, weights: str) -> Pair:
         num_data=NUM_DATA,
         structure=STRUCTURES[structure],
         last_layer=weights == "last_layer",
+        empirical_prior=False,
+        temperature=1.0,
         prior_precision=PRIOR,
     )
     batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, NUM_DATA, 10)]

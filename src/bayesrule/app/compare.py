@@ -230,10 +230,11 @@ def _train_and_score(trial: Trial) -> Outcome:
     test = trial.table.rows(trial.test)
     (x, y), x_test = encoder.tensors(rows), encoder.transform(test)
     truth = encoder.original_targets(test)
-    epochs = trial.recipe.for_data(len(y)).epochs or 1
-    recorder = _CurveRecorder(epochs, encoder, x_test, truth)
+    trial.recipe.for_data(len(y))  # loads what takes time to load
     begun = time.perf_counter()
-    run = trial.recipe.fit(x, y, encoder.num_outputs, progress=False, callback=recorder)
+    recipe = trial.recipe.chosen(x, y, encoder.num_outputs)
+    recorder = _CurveRecorder(recipe.epochs or 1, encoder, x_test, truth)
+    run = recipe.fit(x, y, encoder.num_outputs, progress=False, callback=recorder)
     seconds = time.perf_counter() - begun - recorder.seconds
     prediction = encoder.original(run.predict(x_test))
     return Outcome(

@@ -106,12 +106,20 @@ class Recipe:
         steps = self.steps or course.steps[0]
         return self.epochs or course.epochs(-(-num_data // size), steps), size
 
+    def _lengths(self, num_data: int) -> list[int]:
+        """The numbers of epochs to choose from, of which there is one where somebody says."""
+        epochs, size = self._epochs_and_size(num_data)
+        if self.epochs or self.steps or self.patience or num_data < _FEWEST_ROWS:
+            return [epochs]
+        return self.course.lengths(-(-num_data // size))
+
+    def length_is_open(self, num_data: int) -> bool:
+        """Whether the number of epochs is chosen by held-out rows."""
+        return len(self._lengths(num_data)) > 1
+
     def chosen(self, x: Tensor, y: Tensor, targets: int) -> Recipe:
         """The same recipe with the epochs and the temperature that held-out rows speak for."""
-        size = self.batch_size or self.course.batch_size(len(y))
-        lengths: list[int] = [self._epochs_and_size(len(y))[0]]
-        if self.epochs is None and self.steps is None and self.patience is None:
-            lengths = self.course.lengths(-(-len(y) // size))
+        size, lengths = self._epochs_and_size(len(y))[1], self._lengths(len(y))
         temperatures = self.course.temperatures if "temperature" not in self.options else ()
         tried = [{"temperature": one} for one in temperatures] or [{}]
         found = Choice({}, lengths[0], 0.0)

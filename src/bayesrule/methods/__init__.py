@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from bayesrule.methods._record import (
     COMMON,
     RECORDS,
+    TEMPERED,
     Course,
     Method,
     Need,
@@ -72,6 +73,7 @@ __all__ = [
     *METHODS,
     "COMMON",
     "METHODS",
+    "TEMPERED",
     "Course",
     "Method",
     "Need",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -13,13 +14,16 @@ from torch import Tensor
 
 from bayesrule.learner import Learner
 from bayesrule.tensors.network import Inputs, take
+from bayesrule.training.batches import TensorBatches, as_batches, is_pair
 from bayesrule.training.many import fit_many
 from bayesrule.training.net import TrainingError
-from bayesrule.training.train import Run
+from bayesrule.training.train import Run, TrainingWarning
 
 Options = Mapping[str, Any]
 Build = Callable[[int, Options, int | None], Learner]
 
+CHOSEN = ("temperature", "prior_precision")
+"""The options of a learner that `fit` chooses."""
 # Longer trainings have to be worth so many nats for each example.
 _WORTH = 0.005
 
@@ -100,6 +104,37 @@ def choose(
     return best
 
 
+def chosen_learner(
+    learner: Learner,
+    data: Any,
+    choices: Mapping[str, Sequence[float]],
+    epochs: int | None = None,
+    *,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> Learner:
+    """The learner with those of its options that held-out rows speak for."""
+    for name, values in choices.items():
+        if name not in CHOSEN:
+            raise ValueError(f"choose takes {' and '.join(CHOSEN)}, got {name!r}.")
+        if not values:
+            raise ValueError(f"choose has no values of {name} to choose from.")
+    if not is_pair(data):
+        raise TypeError(
+            f"choose holds out rows of (x, y), got {type(data).__name__}. Give such a pair of "
+            "tensors, or leave choose out and build the learner with options of your own."
+        )
+    rows = as_batches(data, batch_size)
+    assert isinstance(rows, TensorBatches)
+
+    def build(num_data: int, options: Options, epochs: int | None) -> Learner:
+        return learner.replaced(num_data=num_data, **options)
+
+    pair, tried = (rows.x, rows.y), candidates(choices)
+    found = choose(build, pair, tried, [epochs], batch_size=batch_size, seed=seed)
+    return learner.replaced(**found.options)
+
+
 def _scores(
     build: Build,
     data: tuple[Inputs, Tensor],
@@ -115,15 +150,23 @@ def _scores(
     sets = [(take(x, part.train), y[part.train]) for _, part in tasks]
     learners = [build(len(part.train), options[which], epochs) for which, part in tasks]
     seeds = [seed] * len(tasks)
-    try:
-        runs: list[Run | None] = [
-            *fit_many(
-                learners, sets, epochs=epochs, batch_size=batch_size, seeds=seeds, progress=False
-            )
-        ]
-    except (TrainingError, torch.linalg.LinAlgError):
-        pairs = zip(learners, sets, strict=True)
-        runs = [_alone(*pair, epochs, batch_size, seed) for pair in pairs]
+    with warnings.catch_warnings():
+        # A candidate that goes astray on its way is not what the caller trains.
+        warnings.simplefilter("ignore", TrainingWarning)
+        try:
+            runs: list[Run | None] = [
+                *fit_many(
+                    learners,
+                    sets,
+                    epochs=epochs,
+                    batch_size=batch_size,
+                    seeds=seeds,
+                    progress=False,
+                )
+            ]
+        except (TrainingError, torch.linalg.LinAlgError):
+            pairs = zip(learners, sets, strict=True)
+            runs = [_alone(*pair, epochs, batch_size, seed) for pair in pairs]
     found: list[list[float]] = [[] for _ in options]
     for (which, part), run in zip(tasks, runs, strict=True):
         found[which].append(_score(run, take(x, part.held), y[part.held]))
@@ -143,5 +186,6 @@ def _alone(
 def _score(run: Run | None, x: Inputs, y: Tensor) -> float:
     if run is None:
         return -math.inf
-    score = float(run.predict(x).log_prob(y).mean())
+    prediction = run.predict(x)
+    score = float(prediction.log_prob(y.to(prediction.mean.device)).mean())
     return score if math.isfinite(score) else -math.inf

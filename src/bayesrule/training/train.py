@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,7 @@ def fit(
     progress: bool | None = None,
     fused: bool = False,
     calibrate: bool | None = None,
+    choose: Mapping[str, Sequence[float]] | None = None,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
     on_step: Callable[[State, Info], None] | None = None,
 ) -> Run:
@@ -92,6 +93,9 @@ def fit(
       out, a tenth of all and at most 1,000, or from `validation` where it is given: two numbers,
       by which outputs and their deviations are multiplied in predictions. None does so for
       `CategoricalLikelihood()` and at least 1,000 examples in tensors; False trains on all.
+    - `choose`: values of `temperature` and `prior_precision` to choose from, such as
+      `{"temperature": (1.0, 0.3, 0.1)}`: each combination trains without a fifth of the rows and is
+      scored on them; then all rows are trained on with the best, which `run.learner` has.
     - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
       each step, with a state that the next step changes.
 
@@ -109,6 +113,12 @@ def fit(
         raise ValueError("Early stopping (patience) needs validation data.")
     if patience is not None:
         whole_number("patience", patience)
+    if choose is not None:
+        if state is not None:
+            raise ValueError("choose trains from the module's own weights; leave state out.")
+        from bayesrule.training.choosing import chosen_learner  # which itself trains
+
+        learner = chosen_learner(learner, train, choose, epochs, batch_size=batch_size, seed=seed)
     train, held = _held_out(learner, train, validation, seed, calibrate)
     own = 0 if held is None or held is validation else len(held[1])
     net = Net(learner, as_batches(train, batch_size), seed, validation, first=state, held=own)

@@ -58,7 +58,7 @@ def test_a_trial_has_a_score_for_each_fit() -> None:
 def test_epochs_and_batches_are_the_same_however_many_rows_are_labelled() -> None:
     trial = active.Trial("vogn", "yacht", "random", 0)
     recipe = active.Plan().recipe(trial)
-    assert (recipe.epochs, recipe.batch_size, recipe.hidden) == (400, 29, (10,))
+    assert (recipe.epochs, recipe.batch_size, recipe.hidden) == (1000, 29, (10,))
     assert active.Plan(epochs=7).recipe(trial).epochs == 7
 
 

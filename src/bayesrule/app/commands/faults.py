@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -15,7 +16,7 @@ import torch
 from bayesrule.app.commands import text
 from bayesrule.app.data.errors import DataError
 from bayesrule.training.checkpoint import CheckpointError
-from bayesrule.training.train import TrainingError
+from bayesrule.training.train import TrainingError, TrainingWarning
 
 DEBUG = "BAYESRULE_DEBUG"
 _TAKES_LESS = {
@@ -57,6 +58,16 @@ def of_the_training() -> AbstractContextManager[None]:
     """Around training: numerical errors there become `TrainingError`, a failed run, not a bug."""
     kinds = (ValueError, ArithmeticError, torch.linalg.LinAlgError)
     return _raised_as(TrainingError, kinds, f" ({DEBUG}=1 shows where.)")
+
+
+@contextmanager
+def telling_warnings() -> Iterator[None]:
+    """Around training: what it warned of is a line each, once it has ended well."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TrainingWarning)
+        yield
+    for warning in caught:
+        print(f"bayesrule: {warning.message}", file=sys.stderr)
 
 
 @contextmanager

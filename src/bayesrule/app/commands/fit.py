@@ -61,13 +61,25 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The rows for training, for early stopping (`held`) and for the score, and the recipe."""
+    """The rows for training, for early stopping (`held`) and for the score, and the recipe.
+
+    `asked` is the recipe before held-out rows chose what it left open.
+    """
 
     train: Table
     held: Table | None
     test: Table | None
     encoder: Encoder
     recipe: Recipe
+    asked: Recipe
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What held-out rows chose, by name."""
+        found = dict(self.recipe.options.items() - self.asked.options.items())
+        if self.asked.length_is_open(len(self.train)):
+            found["epochs"] = self.recipe.epochs
+        return found
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,15 +91,18 @@ def run(args: argparse.Namespace) -> int:
     folder = options.writable(Path(args.out))
     x, y = plan.encoder.tensors(plan.train)
     mark = fingerprint(x, y)
+    outputs, show = plan.encoder.num_outputs, False if args.json else None
     with occupied(folder):
+        with faults.of_the_training():
+            plan = replace(plan, recipe=plan.recipe.chosen(x, y, outputs), asked=plan.recipe)
         done = claim_folder(
             folder, plan.recipe, plan.encoder, len(y), mark, start_over=args.start_over
         )
         if not args.json:
             _announce(table, plan, folder, done)
         held = None if plan.held is None else plan.encoder.tensors(plan.held)
-        outputs, show = plan.encoder.num_outputs, False if args.json else None
-        with faults.of_the_training(), _saying_what_is_kept(args, plan, folder):
+        saying = _saying_what_is_kept(args, plan, folder)
+        with faults.of_the_training(), faults.telling_warnings(), saying:
             trained = plan.recipe.fit(x, y, outputs, validation=held, out=folder, progress=show)
             measured = {} if plan.test is None else _scores(plan.encoder, trained, plan.test)
         document = _document(args, table, plan, trained, measured)
@@ -106,7 +121,7 @@ def _saying_what_is_kept(args: argparse.Namespace, plan: _Plan, folder: Path) ->
     try:
         yield
     except KeyboardInterrupt:
-        done, all_of_them = epochs_done(folder), plan.recipe.for_data(len(plan.train)).epochs
+        done, all_of_them = epochs_done(folder), plan.recipe.epochs
         args.interrupted = (
             f"{folder} holds {done} of {all_of_them} epochs; the same command continues from there."
             if done
@@ -132,7 +147,7 @@ def _plan(args: argparse.Namespace, table: Table) -> _Plan:
     train, held = _held_out(args, rest)
     with faults.of_the_call():
         recipe.learner(len(encoder.feature_names), encoder.num_outputs, len(train))
-    return _Plan(train, held, test, encoder, recipe)
+    return _Plan(train, held, test, encoder, recipe, asked=recipe)
 
 
 def _held_out(args: argparse.Namespace, train: Table) -> tuple[Table, Table | None]:
@@ -179,6 +194,7 @@ def _document(
         "rows": {"train": len(plan.train), "validation": held, "test": test},
         "notes": [*table.notes, *plan.encoder.notes],
         "metrics": measured,
+        "chosen": plan.chosen,
         "epochs": len(trained.history),
         "best_epoch": trained.best_epoch,
         "seed": args.seed,
@@ -193,11 +209,16 @@ def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
     encoder, notes = plan.encoder, (*table.notes, *plan.encoder.notes)
     size = len(table), len(encoder.feature_names)
     print(text.data_summary(table.name, *size, encoder.task.reason, notes))
-    worked_out = plan.recipe.for_data(len(plan.train))
-    epochs = "1 epoch" if worked_out.epochs == 1 else f"{worked_out.epochs} epochs"
+    if plan.chosen:
+        found = (
+            f"{value} epochs" if name == "epochs" else f"{name} {value:g}"
+            for name, value in plan.chosen.items()
+        )
+        print(f"Chosen by held-out rows: {', '.join(found)}.")
+    epochs = "1 epoch" if plan.recipe.epochs == 1 else f"{plan.recipe.epochs} epochs"
     print(
         f"Training {plan.recipe.method} on {len(plan.train)} rows: {epochs}, batches of "
-        f"{worked_out.batch_size}.",
+        f"{plan.recipe.batch_size}.",
         flush=True,
     )
     if done:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from bayesrule.app.commands import faults
 from bayesrule.app.data import EMBEDDED, Table
 from bayesrule.app.recipe import Recipe
-from bayesrule.methods import METHODS, Course, Need, find, option_names, record
+from bayesrule.methods import METHODS, TEMPERED, Course, Need, find, option_names, record
 
 T = TypeVar("T")
 _DATA_HELP = (
@@ -149,15 +149,18 @@ def _add_training(group: Any) -> None:
     )
     add("--epochs", "N", epochs, read=whole())
     steps = (
-        "about how many batches to train on where --epochs is not given (default: "
-        f"{usual.steps}, and {_exceptions('steps')})"
+        "about how many batches to train on where --epochs is not given; default: chosen by "
+        f"held-out rows from {_in_words(usual.steps)} ({_exceptions('steps')})"
     )
     add("--steps", "N", steps, read=whole())
     batch = f"rows in a batch (default: {usual.batch}, and {_exceptions('batch')})"
     add("--batch-size", "N", batch, read=whole())
     prior = "the weights' prior is N(0, 1/P); default: depends on the method"
     add("--prior-precision", "P", prior, read=not_negative)
-    cold = "below 1 the data count more (default: 1)"
+    cold = (
+        "below 1 the data count more; default: chosen by held-out rows from "
+        f"{_in_words(TEMPERED.temperatures)} ({_untempered()})"
+    )
     add("--temperature", "T", cold, read=positive)
     without = [name for name in METHODS if "learning_rate" not in option_names(find(name))]
     rate = (
@@ -171,11 +174,28 @@ def _exceptions(setting: str) -> str:
     """What methods have that train in another way than most.
 
     >>> _exceptions("most")
-    '30 for newton, 30 for ridge, 100 for tagi'
+    '30 for newton, 30 for ridge, 400 for tagi'
     """
     values = {name: getattr(record(name).course, setting) for name in METHODS}
     usual = getattr(Course(), setting)
-    return ", ".join(f"{value} for {name}" for name, value in values.items() if value != usual)
+    others = {name: value for name, value in values.items() if value != usual}
+    return ", ".join(f"{_in_words(value)} for {name}" for name, value in others.items())
+
+
+def _untempered() -> str:
+    """Which methods have a temperature that is not chosen."""
+    names = [name for name in METHODS if not record(name).course.temperatures]
+    return f"1 for {', '.join(names)}"
+
+
+def _in_words(value: Any) -> str:
+    """A number, or several to choose from.
+
+    >>> _in_words((1000, 2500, 10_000))
+    '1000, 2500 or 10000'
+    """
+    *others, last = map(str, value if isinstance(value, tuple) else (value,))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def add_seed(parser: argparse.ArgumentParser, of: str = "of all randomness (default: 0)") -> None:

@@ -1,0 +1,110 @@
+"""What the front chooses by held-out rows: written down, said, and the same each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from calling import call, table
+from safetensors.torch import load_file
+
+from bayesrule.app.recipe import Recipe
+from bayesrule.methods import TEMPERED
+from bayesrule.training.choosing import Choice
+
+X = torch.linspace(-1.0, 1.0, 30).reshape(30, 1)
+QUICK = ["--hidden", "3", "--epochs", "4"]
+
+
+def words(folder: Path, *more: str, out: str = "run") -> list[Any]:
+    return ["fit", table(folder), "--target", "price", "--out", folder / out, *QUICK, *more]
+
+
+def test_a_recipe_chooses_a_temperature_once() -> None:
+    recipe = Recipe("vogn", hidden=(3,), epochs=2)
+    chosen = recipe.chosen(X, X.sin(), 1)
+    assert chosen.options["temperature"] in TEMPERED.temperatures
+    assert (chosen.epochs, chosen.batch_size) == (2, 30)
+    assert chosen.chosen(X, X.sin(), 1) is not recipe
+    assert chosen == recipe.chosen(X, X.sin(), 1) == chosen.chosen(X, X.sin(), 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "tried"),
+    [
+        ({}, (4, 2)),
+        ({"epochs": 3}, (4, 1)),
+        ({"patience": 3}, (4, 1)),
+        ({"steps": 9, "options": {"temperature": 0.5}}, None),
+        ({"method": "map"}, (1, 2)),
+        ({"method": "ridge"}, None),
+    ],
+)
+def test_only_what_nobody_says_is_chosen(
+    given: dict[str, Any], tried: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def noted(build: Any, data: Any, options: Any, epochs: Any, **_: Any) -> Choice:
+        asked.append((len(options), len(epochs)))
+        return Choice(options[-1], epochs[-1], 0.0)
+
+    monkeypatch.setattr("bayesrule.app.recipe.choose", noted)
+    recipe = Recipe(**given)
+    chosen = recipe.chosen(X.repeat(2, 1), X.repeat(2, 1), 1)
+    assert asked == ([] if tried is None else [tried])
+    assert recipe.length_is_open(60) == (tried is not None and tried[1] > 1)
+    assert chosen.epochs == (1000 if recipe.length_is_open(60) else recipe.for_data(60).epochs)
+
+
+def test_few_rows_are_all_trained_on() -> None:
+    chosen = Recipe("vogn").chosen(X[:19], X[:19], 1)
+    assert chosen == Recipe("vogn").for_data(19)
+
+
+def test_the_command_says_what_was_chosen_and_writes_it_down(tmp_path: Path) -> None:
+    said = call(*words(tmp_path))
+    assert said.code == 0, said.err
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    recipe = json.loads((tmp_path / "run" / "model.json").read_text())["recipe"]
+    temperature = recipe["options"]["temperature"]
+    assert document["chosen"] == {"temperature": temperature}
+    assert f"Chosen by held-out rows: temperature {temperature:g}.\n" in said.out
+    assert recipe["epochs"] == 4
+    given = call(*words(tmp_path, "--temperature", "0.5", "--json", out="other"))
+    assert json.loads(given.out)["chosen"] == {}
+
+
+def test_an_interrupted_command_chooses_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(learner: object, state: object, figures: dict[str, float]) -> None:
+        if figures["epoch"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    real = Recipe.fit
+    with monkeypatch.context() as patch:
+        patch.setattr(Recipe, "fit", lambda *a, **b: real(*a, **b, callback=interrupt))
+        stopped = call(*words(tmp_path))
+    assert stopped.code == 130
+    assert "holds 2 of 4 epochs" in stopped.err
+    before = (tmp_path / "run" / "model.json").read_text()
+    again = call(*words(tmp_path))
+    assert again.code == 0, again.err
+    assert "holds 2 of them already" in again.out
+    assert (tmp_path / "run" / "model.json").read_text() == before
+    assert call(*words(tmp_path, out="whole")).code == 0
+    one, other = (load_file(tmp_path / name / "final.safetensors") for name in ("run", "whole"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_help_says_what_is_chosen() -> None:
+    said = " ".join(call("fit", "--help").out.split()).replace("- ", "-")
+    assert "chosen by held-out rows from 1000, 4000 or 16000 (30 for newton, 30 for ridge" in said
+    assert "chosen by held-out rows from 1.0, 0.3, 0.1 or 0.03 (" in said

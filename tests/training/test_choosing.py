@@ -1,0 +1,162 @@
+"""Options that held-out rows choose."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrule as br
+from bayesrule.training import choosing
+from bayesrule.training.checkpoint import same
+from bayesrule.training.choosing import candidates, choose, held_out_parts
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.rand(60, 1, generator=GENERATOR) * 4.0 - 2.0
+Y = 3.0 * X + 0.1 * torch.randn(60, 1, generator=GENERATOR)
+
+
+def line(**options: Any) -> br.Learner:
+    """A linear model that starts at zero; with little noise the slope of 3 is plain to see."""
+    model = nn.Linear(1, 1)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    given: dict[str, Any] = {"num_data": 60, "temperature": 1.0} | options
+    return br.ridge(model, br.GaussianLikelihood(noise=0.1), **given)
+
+
+def build(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
+    return line(num_data=num_data, **options)
+
+
+@pytest.mark.parametrize(("rows", "number"), [(5, 5), (23, 5), (400, 5), (401, 2), (1501, 1)])
+def test_parts_hold_out_a_fifth_and_no_row_twice(rows: int, number: int) -> None:
+    parts = held_out_parts(rows)
+    assert len(parts) == number
+    for train, held in parts:
+        assert len(held) == rows // 5
+        assert sorted([*train.tolist(), *held.tolist()]) == list(range(rows))
+    held = torch.cat([part.held for part in parts])
+    assert len(held.unique()) == len(held)
+
+
+def test_parts_follow_from_the_seed() -> None:
+    one, again, other = (held_out_parts(50, seed)[0].held for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_too_few_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 5 rows, there are 4"):
+        held_out_parts(4)
+
+
+def test_candidates_are_all_combinations() -> None:
+    found = candidates({"temperature": (1.0, 0.1), "prior_precision": (1.0, 2.0)})
+    pairs = [(one["temperature"], one["prior_precision"]) for one in found]
+    assert pairs == [(1.0, 1.0), (1.0, 2.0), (0.1, 1.0), (0.1, 2.0)]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_best_candidate_is_found_wherever_it_stands(place: int) -> None:
+    # The other priors hold the slope near zero.
+    values = [1e6, 1e6, 1e6]
+    values[place] = 1.0
+    tried = [{"prior_precision": value} for value in values]
+    found = choose(build, (X, Y), tried, [3], batch_size=60)
+    assert found.options == {"prior_precision": 1.0}
+    assert found.score > 0.0
+
+
+def test_the_choice_is_the_same_each_time() -> None:
+    tried = candidates({"prior_precision": (1.0, 10.0), "temperature": (1.0, 0.3)})
+    one, two = (choose(build, (X, Y), tried, [3], batch_size=60, seed=4) for _ in range(2))
+    assert one == two
+
+
+def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it() -> None:
+    lengths: list[int | None] = []
+
+    def noted(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
+        lengths.append(epochs)
+        model, noise = line().model, br.GaussianLikelihood(noise=0.1)
+        return br.map(model, noise, num_data=num_data, learning_rate=0.5)
+
+    found = choose(noted, (X, Y), [{}], [1, 2, 300, 400, 500], batch_size=60)
+    assert found.epochs == 300
+    assert list(dict.fromkeys(lengths)) == [1, 2, 300, 400]
+
+
+def test_a_candidate_that_fails_does_not_stand_for_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = choosing.fit_many
+
+    def fragile(learners: list[br.Learner], *args: Any, **more: Any) -> Any:
+        if any(learner.prior_precision == 1.0 for learner in learners):
+            raise br.training.TrainingError("diverged")
+        return real(learners, *args, **more)
+
+    monkeypatch.setattr(choosing, "fit_many", fragile)
+    tried = [{"prior_precision": value} for value in (1.0, 1e6, 10.0)]
+    assert choose(build, (X, Y), tried, [3], batch_size=60).options == {"prior_precision": 10.0}
+    with pytest.raises(br.training.TrainingError, match="None of the options"):
+        choose(build, (X, Y), tried[:1], [3], batch_size=60)
+
+
+# `fit(choose=...)`
+
+
+def test_fit_chooses_and_then_trains_on_all_rows() -> None:
+    choices = {"prior_precision": (1e6, 2.0), "temperature": (1.0, 0.5)}
+    run = br.fit(line(), (X, Y), epochs=3, batch_size=60, choose=choices, progress=False)
+    assert run.learner.prior_precision == 2.0
+    assert run.learner.num_data == 60
+    options = {"prior_precision": 2.0, "temperature": run.learner.temperature}
+    by_hand = br.fit(line(**options), (X, Y), epochs=3, batch_size=60, progress=False)
+    assert same(run.state, by_hand.state)
+
+
+def test_fit_leaves_what_is_not_chosen() -> None:
+    learner = line(prior_precision=7.0)
+    run = br.fit(learner, (X, Y), epochs=1, choose={"temperature": (0.5, 0.4)}, progress=False)
+    assert run.learner.prior_precision == 7.0
+    assert learner.temperature == 1.0
+
+
+@pytest.mark.parametrize(
+    ("data", "choices", "message"),
+    [
+        ((X, Y), {"learning_rate": (0.1,)}, "temperature and prior_precision, got 'learning_rate'"),
+        ((X, Y), {"temperature": ()}, "no values of temperature"),
+        ([(X, Y)], {"temperature": (1.0,)}, r"rows of \(x, y\), got list"),
+        (torch.utils.data.TensorDataset(X, Y), {"temperature": (1.0,)}, "got TensorDataset"),
+        (
+            torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y)),
+            {"temperature": (1.0,)},
+            "got DataLoader",
+        ),
+    ],
+)
+def test_fit_refuses_what_it_cannot_choose(data: Any, choices: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        br.fit(line(), data, epochs=1, choose=choices)
+
+
+def test_fit_chooses_from_the_first_weights_only() -> None:
+    learner = line()
+    with pytest.raises(ValueError, match="leave state out"):
+        br.fit(learner, (X, Y), choose={"temperature": (1.0,)}, state=learner.init())
+
+
+def test_a_learner_with_other_values_has_the_same_parts() -> None:
+    learner = br.vogn(nn.Linear(3, 1), br.GaussianLikelihood(), num_data=2, prior_precision=3.0)
+    other = learner.replaced(num_data=100)
+    assert (other.num_data, other.prior_precision) == (100, 3.0)
+    # The usual temperature is that of the new number of data; a given one stays.
+    assert (learner.temperature, other.temperature) == (0.5, 1.0)
+    assert learner.replaced(temperature=0.25).replaced(num_data=9).temperature == 0.25
+    assert other.parts() == learner.parts()
+    assert other.rule == learner.rule
+    assert math.isclose(learner.replaced(prior_precision=0.5).prior_precision, 0.5)
