@@ -153,6 +153,7 @@ def test_ivon_equals_the_package_of_its_authors(
         momentum=decay,
         rate=rate,
         initial_curvature=first,
+        kl_clip=math.inf,
         draws=draws,
         clip=clip,
     )

@@ -99,4 +99,4 @@ class Conditioning(Rule):
         """How much of what a batch would take of the variances it takes; one for each net."""
         of_example = vectors.total(shares, seen.ndim) / derivatives.count
         again = (1.0 - self.second_look / of_example.clamp_min(1e-12)).clamp_min(0.0)
-        return torch.where(seen >= derivatives.weight, again, torch.ones_like(again))
+        return torch.where(seen >= derivatives.num_data, again, torch.ones_like(again))
