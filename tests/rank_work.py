@@ -26,7 +26,7 @@ from bayesrule import (
     LowRank,
     fit,
 )
-from bayesrule.methods import Need, record
+from bayesrule.methods import Need, option_names, record
 from bayesrule.tensors import distributed, tree
 from bayesrule.training.batches import TensorBatches
 from bayesrule.training.models import mlp
@@ -67,7 +67,9 @@ def learner(name: str, num_data: int = 28, **options: Any) -> Learner:
     linear = Need.LINEAR_MODEL in record(name).needs
     module = mlp(1, 2, hidden=()).double() if linear else net()
     likelihood = GaussianLikelihood(noise=0.5)
-    # Targets drawn from the model would be other ones on each rank.
+    # Targets drawn from the model would be other ones on each rank, also those of the first look.
+    if "initial_curvature" in option_names(bayesrule.methods.METHODS[name]):
+        options = {"initial_curvature": 1.0, **options}
     if name == "variational_laplace":
         options["exact"] = True
     if name in ("noisy_kfac", "noisy_tridiagonal", "noisy_full"):
@@ -79,17 +81,20 @@ def learner(name: str, num_data: int = 28, **options: Any) -> Learner:
 
 def learned_noise() -> Learner:
     """Two precisions of the noise learn beside the weights."""
-    return bayesrule.vogn(net(), GaussianLikelihood(), num_data=28, shared_draws=True, draws=2)
+    given: dict[str, Any] = {"num_data": 28, "initial_curvature": 2.0}
+    return bayesrule.vogn(net(), GaussianLikelihood(), shared_draws=True, draws=2, **given)
 
 
 def classes() -> Learner:
     """A likelihood without noise of its own."""
-    return bayesrule.ivon(net(), CategoricalLikelihood(), num_data=28, shared_draws=True)
+    given: dict[str, Any] = {"num_data": 28, "initial_curvature": 2.0}
+    return bayesrule.ivon(net(), CategoricalLikelihood(), shared_draws=True, **given)
 
 
 def low_rank(rank: int) -> Learner:
     """The belief of SLANG, whose parts are not sums over the examples."""
-    return learner("laplace", structure=LowRank(rank), curvature=bayesrule.PerExample())
+    given: dict[str, Any] = {"curvature": bayesrule.PerExample(), "prior_precision": 1.0}
+    return learner("laplace", structure=LowRank(rank), **given)
 
 
 # Corrected factors have their own bases on every rank, which cannot be summed.
@@ -171,7 +176,8 @@ def everything(folder: Path) -> Found:
     found: Found = {}
     for name, make in {**SAME_AS_ALONE, **OTHER_BASES, **LOW_RANK}.items():
         found[name] = dict(tree.leaves(make()))
-    own = bayesrule.vogn(net(), GaussianLikelihood(noise=0.5), num_data=28)
+    given: dict[str, Any] = {"num_data": 28, "initial_curvature": 1.0}
+    own = bayesrule.vogn(net(), GaussianLikelihood(noise=0.5), **given)
     found["own draws"] = dict(tree.leaves(steps(own)))
     for name, (method, rows, options) in FITS.items():
         run = fitted(method, rows, folder / f"{name}-{distributed.rank()}", **options)

@@ -19,7 +19,7 @@ from . import equations
 
 NOISE = 0.5
 # So wide that they never bind.
-FREE = Conditioning(reach=1e9, largest_share=1.0 - 1e-9)
+FREE = Conditioning(reach=1e9, largest_share=1.0 - 1e-9, second_look=0.0)
 
 RELUS: dict[type[equations.TangentReLU], br.moments.Activations] = {
     equations.TangentReLU: br.moments.LocallyLinear(),

@@ -152,7 +152,8 @@ def _moments_of(belief: Gaussian) -> tuple[Tensor, Tensor]:
 def _tagi(**options: Any) -> Learner:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1))
-    return br.tagi(net, GaussianLikelihood(noise=0.3), num_data=20, **options)
+    # More data than the steps see, none of them twice.
+    return br.tagi(net, GaussianLikelihood(noise=0.3), num_data=40, **options)
 
 
 def _steps(learner: Learner, state: State, steps: range, *, donate: bool = False) -> State:

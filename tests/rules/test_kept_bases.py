@@ -27,7 +27,7 @@ def _exact(double_precision: None) -> None:
 def _learner(stats_every: int, inverse_every: int, **options: object) -> br.Learner:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     every = {"stats_every": stats_every, "inverse_every": inverse_every}
-    chosen = {"rate": RATE, "num_data": 6, **every, **options}
+    chosen = {"rate": RATE, "num_data": 6, "temperature": 1.0, **every, **options}
     return br.noisy_ekfac(net, br.GaussianLikelihood(noise=0.5), **chosen)  # type: ignore[arg-type]
 
 

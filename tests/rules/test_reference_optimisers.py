@@ -1,5 +1,6 @@
 """Step by step against other people's optimisers on the same batches."""
 
+import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field

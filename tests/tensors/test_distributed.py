@@ -192,7 +192,7 @@ torch.manual_seed(0)
 model = nn.Linear(2, 1).double().to(device)
 x = torch.linspace(-1, 1, 22, dtype=torch.float64).reshape(11, 2)
 learner = bayesrule.vogn(
-    model, bayesrule.GaussianLikelihood(), num_data=11, shared_draws=True
+    model, bayesrule.GaussianLikelihood(), num_data=11, shared_draws=True, initial_curvature=2.0
 )
 run = bayesrule.fit(learner, (x, x.sum(1)), epochs=2, batch_size=4, out=folder / "run")
 name = f"{distributed.rank()}-of-{distributed.world_size()}.safetensors"

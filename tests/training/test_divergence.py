@@ -49,7 +49,12 @@ def ivon() -> tuple[Learner, tuple[torch.Tensor, torch.Tensor]]:
     y = x.sin() + 0.1 * torch.randn(50, 1, generator=generator)
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
-    rates: dict[str, float] = {"learning_rate": 0.2, "initial_curvature": 2.0}
+    rates: dict[str, float] = {
+        "learning_rate": 0.2,
+        "initial_curvature": 2.0,
+        "kl_clip": math.inf,
+        "temperature": 1.0,
+    }
     return br.ivon(model, GaussianLikelihood(noise=0.1), num_data=50, **rates), (x, y)
 
 

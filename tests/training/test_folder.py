@@ -33,7 +33,8 @@ def learner(
 ) -> Learner:
     """A learner without statistics and dropout."""
     likelihood = GaussianLikelihood(noise=noise)
-    return getattr(br, method)(model or net(), likelihood, num_data=20, **options)
+    given = {"num_data": 20, "learning_rate": 0.2, **options}
+    return getattr(br, method)(model or net(), likelihood, **given)
 
 
 def other_weights() -> nn.Module:

@@ -36,7 +36,7 @@ SERVER.set_forkserver_preload(PRELOAD)
         (vogn, {"seed": 1}, "seed=0, this one has seed=1"),
         (laplace, {}, "parts.posterior=Diagonal, this one has parts.posterior=Dense"),
         (lambda: vogn(prior_precision=2.0), {}, "prior_precision=1.0, this one has"),
-        (lambda: vogn(temperature=0.5), {}, "temperature=1.0, this one has"),
+        (lambda: vogn(temperature=0.5), {}, "temperature=0.645.*, this one has temperature=0.5"),
         (lambda: vogn(learning_rate=0.2), {}, "rule.learning_rate=0.1, this one has rule.lear"),
         (lambda: vogn(rate=2e-3), {}, "rule.rate=0.001, this one has rule.rate=0.002"),
         (lambda: vogn(momentum=0.5), {}, "rule.momentum.decay=0.9, this one has rule.mom"),

@@ -65,7 +65,7 @@ def test_there_is_a_least_and_a_most_of_steps() -> None:
     assert Settling(steps=1).epoch(flat) == settling.LEAST_STEPS
     assert Settling(steps=10**4).epoch(flat) == settling.LEAST_EPOCHS
     assert Settling(steps=10**4).epoch(steep) == settling.MOST_EPOCHS == most_epochs(10**4)
-    assert Settling(steps=100).epoch(steep) == 200 == most_epochs(100)
+    assert Settling(steps=100).epoch(steep) == 50 == most_epochs(100)
     assert Settling(steps=1).epoch(steep) is None
 
 
