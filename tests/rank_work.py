@@ -26,7 +26,7 @@ from bayesrule import (
     LowRank,
     fit,
 )
-from bayesrule.methods import Need, record
+from bayesrule.methods import Need, option_names, record
 from bayesrule.tensors import distributed, tree
 from bayesrule.training.batches import TensorBatches
 from bayesrule.training.models import mlp
@@ -67,7 +67,9 @@ def learner(name: str, num_data: int = 28, **options: Any) -> Learner:
     linear = Need.LINEAR_MODEL in record(name).needs
     module = mlp(1, 2, hidden=()).double() if linear else net()
     likelihood = GaussianLikelihood(noise=0.5)
-    # Targets drawn from the model would be other ones on each rank.
+    # Targets drawn from the model would be other ones on each rank, also those of the first look.
+    if "initial_curvature" in option_names(bayesrule.methods.METHODS[name]):
+        options = {"initial_curvature": 1.0, **options}
     if name == "variational_laplace":
         options["exact"] = True
     if name in ("noisy_kfac", "noisy_tridiagonal", "noisy_full"):

@@ -314,8 +314,9 @@ class Learner:
         """Estimates over the whole data set from sums over a batch."""
         loss = local.loss * (problem.scale * problem.temperature)
         sums = local.gradient, local.curvature, problem.weight, problem.count, local.average
+        whole = Derivatives(loss, *sums, problem.temperature)
         curvature = self.rule.curvature_at(self.curvature, step)
-        return curvature.complete(Derivatives(loss, *sums), self.rule.structure(self.family))
+        return curvature.complete(whole, self.rule.structure(self.family))
 
     def info(
         self,

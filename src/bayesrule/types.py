@@ -105,6 +105,7 @@ class Derivatives:
     of `loss / temperature`, in the belief's own coordinates; `weight = num_data / temperature` is
     the number of data they stand for, `count` the number of examples that they were computed from.
     `average` is what the rule wanted averaged over the points, such as the weights themselves.
+    In a stack, `weight`, `count` and `temperature` may be one number for each net.
     """
 
     loss: Tensor
@@ -113,6 +114,12 @@ class Derivatives:
     weight: float
     count: int = 1
     average: Params | None = None
+    temperature: float = 1.0
+
+    @property
+    def num_data(self) -> float:
+        """How many data there are."""
+        return self.weight * self.temperature
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from bayesrule.moments import (
     Tape,
 )
 
+from bayesrule.rules import Conditioning
+
 from .attention_inputs import KEY, QUERY, VALUE, gaussian
 from .monte_carlo import check_moments
 from .nets import randn
@@ -326,7 +328,8 @@ def markers(num: int, seed: int, length: int = 6) -> br.types.Batch:
 def test_attention_finds_the_marker_where_a_bag_of_words_cannot(attends: bool) -> None:
     torch.manual_seed(0)
     (x, y), (x_test, y_test) = markers(2000, 0), markers(500, 1)
-    learner = br.tagi(Finder(attends=attends), br.CategoricalLikelihood(), num_data=2000, gain=2.0)
+    given: dict[str, Any] = {"gain": 2.0, "rule": Conditioning(second_look=0.0)}
+    learner = br.tagi(Finder(attends=attends), br.CategoricalLikelihood(), num_data=2000, **given)
     run = br.fit(learner, (x, y), epochs=6, batch_size=16, progress=False)
     accuracy = float((run.predict(x_test).labels == y_test).double().mean())
     assert accuracy > 0.9 if attends else accuracy < 0.3

@@ -18,6 +18,7 @@ from bayesrule.moments import (
     NoRule,
     Tape,
 )
+from bayesrule.rules import Conditioning
 from bayesrule.tensors.network import Network
 
 from .recurrence import CELLS, IN, LAYERS, B, H, T, Went, arguments, build, flat, plain
@@ -180,7 +181,8 @@ def test_tagi_learns_what_a_sequence_began_with(
     x = torch.randn(256, 4, 1)
     y = x[:, 0] - 0.5 * x[:, 2]
     likelihood = br.GaussianLikelihood(noise=0.2)
-    learner = br.tagi(Last(kind), likelihood, num_data=256, gain=0.7, activations=activations)
+    given: dict[str, Any] = {"gain": 0.7, "rule": Conditioning(second_look=0.0)}
+    learner = br.tagi(Last(kind), likelihood, num_data=256, activations=activations, **given)
     state = learner.init(seed=0)
     for _ in range(8):
         for start in range(0, 256, 16):

@@ -96,4 +96,5 @@ def test_laplace_uses_it_only_where_no_prior_is_asked_for() -> None:
     close(shift, shift[0].expand_as(shift))
     assert float(shift[0].abs()) > 1e-3
     close(precision(empirical_prior=False), plain)
-    close(precision(structure=br.Dense()), plain)
+    close(precision(structure=br.Dense()), tuned)
+    close(precision(structure=br.Dense(), prior_precision=1.0), plain)

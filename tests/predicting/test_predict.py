@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,7 +219,8 @@ class TestLaplaceOfLogisticRegression:
     def laplace(self, bias: bool, n: int) -> tuple[State, Tensor, Tensor]:
         x, y, design = self.data(bias, n)
         model = nn.Linear(1, 1, bias=bias).double()
-        learner = br.laplace(model, br.BernoulliLikelihood(), structure=br.Dense(), num_data=n)
+        given: dict[str, Any] = {"structure": br.Dense(), "prior_precision": 1.0}
+        learner = br.laplace(model, br.BernoulliLikelihood(), num_data=n, **given)
         state = learner.init()
         mode, hessian = logistic_mode(design, y, 1.0)
         posterior = br.posteriors.Gaussian(named(mode, state.posterior.mean), precision_of(state))

@@ -100,6 +100,7 @@ def _learner(family: br.posteriors.Family) -> br.Learner:
         expectation=br.Draws(1),
         curvature=br.Price(),
         rule=br.Elbo(1e-3, keep_gradients=True),
+        temperature=1.0,
     )
 
 

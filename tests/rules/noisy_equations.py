@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.distributions import Normal
 
 from bayesrule import Draws, GaussianLikelihood, Natural
 from bayesrule.posteriors import Point, Posterior
@@ -97,6 +98,16 @@ def gradients(draws: list[Matrices], x: Tensor, y: Tensor, prior: bool = True) -
     return total
 
 
+def loss(draws: list[Matrices], x: Tensor, y: Tensor) -> float:
+    """The mean over examples and draws of `−log p(y | f)`."""
+    total = 0.0
+    for first, second in draws:
+        hidden = torch.tanh(x @ first[:, :-1].mT + first[:, -1])
+        outputs = hidden @ second[:, :-1].mT + second[:, -1]
+        total -= float(Normal(outputs, NOISE).log_prob(y).sum()) / (len(x) * len(draws))
+    return total
+
+
 def flat(parts: Matrices) -> Tensor:
     """Both layers as one vector, column by column: that of `A ⊗ S`."""
     return torch.cat([part.mT.reshape(-1) for part in parts])
@@ -182,6 +193,8 @@ def dense(now: Averages, gamma: float) -> Tensor:
 class Equations:
     """Algorithm 2 of Zhang et al. (2018) with momentum, damping and the KL clip.
 
+    The clip grows with the loss of a datum, from 1 nat on.
+
     `precision` is `F + γI` of the belief, the precision of which is `N/λ` times that.
     """
 
@@ -222,7 +235,8 @@ class Equations:
         m = self.momentum / (1.0 - self.average**self.step) if self.average else v
         direction = torch.linalg.solve(self.divisor, m)
         moved = self.alpha**2 * m @ direction
-        direction = min(1.0, float((self.clip / moved).sqrt())) * direction
+        most = self.clip * max(1.0, loss(draws, x, y))
+        direction = min(1.0, float((most / moved).sqrt())) * direction
         if self.velocity:
             self.speed = direction = self.velocity * self.speed + direction
         self.mean = self.mean - self.alpha * direction

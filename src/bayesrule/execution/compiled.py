@@ -113,7 +113,8 @@ class Compiled:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         learned: list[str] = []
-        function = self._function(state, learned)
+        anew: list[int] = []
+        function = self._function(state, learned, anew)
         traced = make_fx(function)(*(t.clone() for t in tensors))
         _refuse_randomness(traced)
         own = self.backend == "inductor" and not tensors[0].is_cuda
@@ -124,12 +125,25 @@ class Compiled:
             backend=self.backend,
             options=_CPU_OPTIONS if own else None,
         )
-        if tensors[0].is_cuda:
-            return _Plan(_as_graph(work, tensors), key, learned)
-        return _Plan(lambda given: (work(*given), given[2:]), key, learned)
 
-    def _function(self, state: State, learned: list[str]) -> Callable[..., Tensors]:
-        """One step as a function of tensors, which it changes."""
+        def taken(*given: Tensor) -> Tensors:
+            found, num = work(*given), 1 + len(learned)
+            for place, value in zip(anew, found[num:], strict=True):
+                given[2 + place].copy_(value)
+            return found[:num]
+
+        if tensors[0].is_cuda:
+            return _Plan(_as_graph(taken, tensors), key, learned)
+        return _Plan(lambda given: (taken(*given), given[2:]), key, learned)
+
+    def _function(
+        self, state: State, learned: list[str], anew: list[int]
+    ) -> Callable[..., Tensors]:
+        """One step as a function of tensors, most of which it changes.
+
+        Those at the places `anew` it makes anew and returns last: the compiler loses copies of some
+        of them into their old memory.
+        """
 
         def function(x: Tensor, y: Tensor, *flat: Tensor) -> Tensors:
             parts = _rebuilt(_parts(state), list(flat))
@@ -137,11 +151,10 @@ class Compiled:
             problem, statistics = _deferred(self._problem(begin, (x, y)))
             new, info = self.learner.advance(begin, problem, donate=True)
             after = tree.tensors(_parts(new))
-            for name, old in tree.tensors(parts).items():
-                if after[name] is not old:
-                    old.copy_(after[name])
-            learned[:] = statistics
-            return [info.loss, *statistics.values()]
+            before = enumerate(tree.tensors(parts).items())
+            made = {place: after[name] for place, (name, old) in before if after[name] is not old}
+            learned[:], anew[:] = statistics, made
+            return [info.loss, *statistics.values(), *made.values()]
 
         return function
 
