@@ -137,7 +137,9 @@ class NaturalStep:
             moved = moved * (rates.learning_rate**2 / derivatives.weight)
             most = rule.kl_clip / moved
             if rule.clip_grows:
-                most = most * (derivatives.loss / derivatives.weight).clamp(1.0, 1e3)
+                # An optimiser does not know the loss.
+                loss = derivatives.loss.nan_to_num(0.0) / derivatives.num_data
+                most = most * loss.clamp(1.0, 1e3)
             vectors.scale_(direction, most.sqrt().clamp_max(1.0))
         if math.isfinite(rule.clip):
             direction = vectors.clamp_(direction, rule.clip * rates.seen)

@@ -103,4 +103,4 @@ class Conditioning(Rule):
         of_example = vectors.total(shares, seen.ndim - 1) / derivatives.count
         known = of_example.nan_to_num(1.0).clamp_min(1e-12)
         again = (1.0 - self.second_look / known).clamp_min(0.0)
-        return torch.where(seen.squeeze(-1) >= derivatives.weight, again, torch.ones_like(again))
+        return torch.where(seen.squeeze(-1) >= derivatives.num_data, again, torch.ones_like(again))
