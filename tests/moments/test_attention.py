@@ -18,7 +18,6 @@ from bayesrule.moments import (
     Propagation,
     Tape,
 )
-
 from bayesrule.rules import Conditioning
 
 from .attention_inputs import KEY, QUERY, VALUE, gaussian

@@ -152,7 +152,9 @@ class TestBounds:
 
     @pytest.mark.parametrize(("reach", "share"), [(0.0, 0.5), (-1.0, 0.5), (1.0, 0.0), (1.0, 1.0)])
     def test_bounds_that_are_none_are_refused(self, reach: float, share: float) -> None:
-        with pytest.raises(ValueError, match="reach must be positive, largest_share and second_look between 0"):
+        with pytest.raises(
+            ValueError, match="reach must be positive, largest_share and second_look between 0"
+        ):
             Conditioning(reach, share)
         with pytest.raises(ValueError, match=r"got nan, 0\.5"):
             Conditioning(float("nan"), 0.5)

@@ -97,6 +97,8 @@ class Conditioning(Rule):
 
     def _taken(self, shares: Params, derivatives: Derivatives, seen: Tensor) -> Tensor:
         """How much of what a batch would take of the variances it takes; one for each net."""
-        of_example = vectors.total(shares, seen.ndim) / derivatives.count
+        # What a batch would take is weighted by 1/T; the share of an example is not.
+        each = derivatives.temperature / derivatives.count
+        of_example = vectors.total(shares, seen.ndim) * each
         again = (1.0 - self.second_look / of_example.clamp_min(1e-12)).clamp_min(0.0)
         return torch.where(seen >= derivatives.num_data, again, torch.ones_like(again))
