@@ -1,5 +1,6 @@
 """The learner: what it refuses when it is built, and how it scales to the data set."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from bayesrule import (
 )
 from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.tensors import tree
-from bayesrule.types import Derivatives
+from bayesrule.types import Batch, Derivatives, Info, State
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -211,6 +212,30 @@ def test_info_is_about_the_data_set() -> None:
     _, later = learner.step(state, batch)
     assert later.loss != info.loss
     torch.testing.assert_close(info.elbo, -later.loss - 0.5 * info.kl)
+
+
+@pytest.mark.parametrize("name", ["ogn", "vogn", "noisy_kfac", "mean_field", "tagi"])
+def test_learned_noise_does_not_depend_on_the_temperature(name: str) -> None:
+    """Of a first step, before the temperature has a say in the weights."""
+    x, y = torch.randn(6, 3), torch.randn(6, 1)
+    model, found = nn.Linear(3, 1), []
+    for temperature in (1.0, 0.05, 7.0):
+        given: dict[str, Any] = {"num_data": 24, "temperature": temperature}
+        learner = br.methods.METHODS[name](model, GaussianLikelihood(), **given)
+        state = learner.init()
+        # The same spread: a first belief may be as wide as its temperature is high.
+        belief = br.methods.METHODS[name](model, GaussianLikelihood(), num_data=24).init().posterior
+        state, _ = _begun(learner, dataclasses.replace(state, posterior=belief), (x, y))
+        found.append(state.likelihood)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+    if name != "tagi":  # It counts the targets as they come.
+        assert float(found[0]["a"].max()) == 6.0 + 0.5 * 24
+
+
+def _begun(learner: Learner, state: State, batch: Batch) -> tuple[State, Info]:
+    """A first step without a first look."""
+    return learner.advance(state, learner.problem(state, batch))
 
 
 def test_learned_noise_moves_towards_its_conjugate_answer() -> None:

@@ -110,7 +110,8 @@ class Likelihood(ABC):
     def update(self, state: Params, statistics: Params, weight: float) -> Params:
         """The likelihood's own state after a batch.
 
-        `statistics` are scaled to the whole data over the temperature, `weight` is that scale.
+        `statistics` are scaled to the whole data, of which there are `weight`, whatever the
+        temperature is.
         """
         return state
 

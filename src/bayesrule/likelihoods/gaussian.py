@@ -39,12 +39,12 @@ class GaussianLikelihood(Noisy, Likelihood):
     `schedules.piecewise(1.0, {100: 0.5, 200: 0.5})` halves it twice.
 
     The learned noise is a belief `τ ~ Gamma(a, b)`, one b for each output, moved by the conjugate
-    natural-gradient step of size `averaging` towards `a = shape + N/2T` and
-    `b = rate + N E[(y − f)²]/2T`; the weights see `E[log N(y | f, 1/τ)]`. Predictions use the noise
-    variance b / a.
+    natural-gradient step of size `averaging` towards `a = shape + N/2` and
+    `b = rate + N E[(y − f)²]/2`, whatever the temperature is; the weights see
+    `E[log N(y | f, 1/τ)]`. Predictions use the noise variance b / a.
 
     In `condition` a target of NaN is missing: it teaches nothing and is not counted in N. During
-    the first pass over the data, until a has grown to `shape + N/2T`, each batch adds its number of
+    the first pass over the data, until a has grown to `shape + N/2`, each batch adds its number of
     targets and its squares `E[(y − f)² | y]` to the belief, and has a say of at least `averaging`
     in b / a. Later passes see data that f has learned from already, and average as above.
 
