@@ -93,4 +93,4 @@ def test_a_second_look_takes_what_the_share_leaves(second_look: float, temperatu
 
 def test_a_stack_looks_again_as_each_of_its_nets() -> None:
     state = beside.follow(lambda n: tagi(n), num_data=(12, 12, 12), steps=5)
-    assert state.rule["seen"].tolist() == [30.0, 30.0, 30.0]
+    assert state.rule["seen"].flatten().tolist() == [30.0, 30.0, 30.0]

@@ -69,8 +69,8 @@ class OnlineOptions:
 
     def rule(self, **more: Any) -> Natural:
         """Natural gradients with momentum; `more` are further options of the rule."""
-        more |= {"kl_clip": self.kl_clip, "clip_grows": True}
-        return Natural(self.learning_rate, self.rate, Average(self.momentum), **more)
+        momentum = Average(self.momentum)
+        return Natural(self.learning_rate, self.rate, momentum, kl_clip=self.kl_clip, **more)
 
 
 @method(

@@ -135,12 +135,10 @@ class NaturalStep:
             # The nets of a stack, each with a loss of its own, come first in all tensors.
             moved = vectors.dot(self.gradient, direction, derivatives.loss.ndim)
             moved = moved * (rates.learning_rate**2 / derivatives.weight)
-            most = rule.kl_clip / moved
-            if rule.clip_grows:
-                # An optimiser does not know the loss.
-                loss = derivatives.loss.nan_to_num(0.0) / derivatives.num_data
-                most = most * loss.clamp(1.0, 1e3)
-            vectors.scale_(direction, most.sqrt().clamp_max(1.0))
+            # Where the loss of a datum is large there is far to go; an optimiser does not know it.
+            loss = derivatives.loss.nan_to_num(0.0) / derivatives.num_data
+            most = rule.kl_clip * loss.clamp(1.0, 1e3)
+            vectors.scale_(direction, (most / moved).sqrt().clamp_max(1.0))
         if math.isfinite(rule.clip):
             direction = vectors.clamp_(direction, rule.clip * rates.seen)
         return direction

@@ -100,7 +100,9 @@ class Conditioning(Rule):
 
     def _taken(self, shares: Params, derivatives: Derivatives, seen: Tensor) -> Tensor:
         """How much of what a batch would take of the variances it takes; one for each net."""
-        of_example = vectors.total(shares, seen.ndim - 1) / derivatives.count
+        # A batch is weighted by 1/T, which the share of an example is not.
+        each = derivatives.temperature / derivatives.count
+        of_example = vectors.total(shares, seen.ndim - 1) * each
         known = of_example.nan_to_num(1.0).clamp_min(1e-12)
         again = (1.0 - self.second_look / known).clamp_min(0.0)
         return torch.where(seen.squeeze(-1) >= derivatives.num_data, again, torch.ones_like(again))

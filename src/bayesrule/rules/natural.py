@@ -59,9 +59,8 @@ class Natural(Rule):
     - `damping`: added to F/N where the mean is preconditioned; the belief does not see it.
     - `clip`: no entry of the preconditioned gradient is larger.
     - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, by which a step is multiplied: it then
-      moves the predictions by about c nats for each datum at the most.
-    - `clip_grows`: where the loss of a datum is above one nat, c is as many times larger, a
-      thousand times at the most: there is far to go.
+      moves the predictions by about c nats for each datum at the most. Where the loss of a datum is
+      above one nat there is far to go, and c is as many times larger, at most a thousand times.
     - `stats_every`: the curvature is looked at in each n-th step only, from the first one on.
     - `inverse_every`: S follows F in each n-th step only, so that its roots are kept in between,
       and the eigenbases of corrected factors, too (George et al. 2018).
@@ -82,7 +81,6 @@ class Natural(Rule):
     prior_at_draws: bool = False
     damped_root: bool = False
     kl_clip: float = math.inf
-    clip_grows: bool = False
     stats_every: int = 1
     inverse_every: int = 1
 
