@@ -22,18 +22,17 @@ FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "checkpoints"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.safetensors"))
 LINEAR = {"newton", "ridge"}
 # What the methods did where nobody said, when the checkpoints were written.
+ELBO: dict[str, Any] = {"learning_rate": 0.003, "scale_multiplier": 10.0}
+ONLINE: dict[str, Any] = {"initial_curvature": 2.0, "kl_clip": math.inf}
+NOISY: dict[str, Any] = {"initial_curvature": 1.0, "rate": 0.05}
 FORMER: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("mean_field", "k_tied", "variational_laplace"), {
-        "learning_rate": 0.003, "scale_multiplier": 10.0,
-    }),
-    **dict.fromkeys(("vogn", "ogn", "ivon"), {"initial_curvature": 2.0, "kl_clip": math.inf}),
-    **dict.fromkeys(("noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full"), {
-        "initial_curvature": 1.0, "rate": 0.05,
-    }),
+    **{name: ELBO for name in ("mean_field", "k_tied", "variational_laplace")},
+    **{name: ONLINE for name in ("vogn", "ogn", "ivon")},
+    **{name: NOISY for name in ("noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full")},
     "noisy_adam": {"initial_curvature": 1.0},
     "laplace": {"last_layer": True},
     "tagi": {"rule": Conditioning(second_look=0.0)},
-}  # fmt: skip
+}
 X = torch.linspace(-1.0, 1.0, 24).reshape(12, 2)
 BATCH = X, X.sum(1, keepdim=True).sin()
 
