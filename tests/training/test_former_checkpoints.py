@@ -26,9 +26,9 @@ ELBO: dict[str, Any] = {"learning_rate": 0.003, "scale_multiplier": 10.0}
 ONLINE: dict[str, Any] = {"initial_curvature": 2.0, "kl_clip": math.inf}
 NOISY: dict[str, Any] = {"initial_curvature": 1.0, "rate": 0.05}
 FORMER: dict[str, dict[str, Any]] = {
-    **{name: ELBO for name in ("mean_field", "k_tied", "variational_laplace")},
-    **{name: ONLINE for name in ("vogn", "ogn", "ivon")},
-    **{name: NOISY for name in ("noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full")},
+    **dict.fromkeys(("mean_field", "k_tied", "variational_laplace"), ELBO),
+    **dict.fromkeys(("vogn", "ogn", "ivon"), ONLINE),
+    **dict.fromkeys(("noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full"), NOISY),
     "noisy_adam": {"initial_curvature": 1.0},
     "laplace": {"last_layer": True},
     "tagi": {"rule": Conditioning(second_look=0.0)},
