@@ -106,7 +106,7 @@ def test_stacked_nets() -> None:
     learner = br.tagi(mlp(3, 1, (4,)), br.GaussianLikelihood(), num_data=20)
     stack = br.execution.Stacked(learner, 3)
     plain, fused, step = stack.init(), stack.init(), br.execution.Compiled(stack, "aot_eager").step
-    for _ in range(3):
+    for _ in range(6):  # More examples than there are.
         batch = torch.randn(3, 5, 3), torch.randn(3, 5, 1)
         plain, info = stack.step(plain, batch)
         fused, other = step(fused, batch)
