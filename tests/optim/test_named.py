@@ -95,7 +95,7 @@ def test_options_and_defaults_are_those_of_the_methods(name: str) -> None:
     if name == "IVON":
         # An optimiser sees no batch before the first step, and clips as its users do.
         del theirs["kl_clip"]
-        theirs["initial_curvature"] = 2.0
+        theirs |= {"initial_curvature": 2.0, "rate": 1e-3}
     assert {k: v for k, v in theirs.items() if k not in COMMON} == {
         k: v for k, v in ours.items() if k not in ("params", "settings")
     }
