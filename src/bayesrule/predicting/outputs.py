@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from bayesrule.likelihoods import Likelihood
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.types import Params
+from bayesrule.types import Params, State
 
 
 @dataclass(frozen=True)
@@ -41,3 +41,9 @@ class Outputs:
 
 SHARPNESS, SPREAD = "sharpness", "spread"
 """Numbers in a likelihood's state: what calibration multiplies outputs and their deviations by."""
+
+
+def uncalibrated(state: State) -> State:
+    """A state without the numbers of a calibration, as training begins with it."""
+    kept = {k: v for k, v in state.likelihood.items() if k not in (SHARPNESS, SPREAD)}
+    return replace(state, likelihood=kept)

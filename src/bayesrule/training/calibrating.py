@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.learner import Learner
-from bayesrule.predicting.outputs import SHARPNESS, SPREAD
+from bayesrule.predicting.outputs import SHARPNESS, SPREAD, uncalibrated
 from bayesrule.predicting.predict import believed_outputs
 from bayesrule.tensors.network import take
 from bayesrule.training.batches import is_pair
@@ -52,8 +52,8 @@ def calibrated(learner: Learner, state: State, data: tuple[Any, Any], seed: int 
     there one over a temperature).
     """
     x, y = data
-    kept = {k: v for k, v in state.likelihood.items() if k not in (SHARPNESS, SPREAD)}
-    plain = dataclasses.replace(state, likelihood=kept)
+    plain = uncalibrated(state)
+    kept = plain.likelihood
     with torch.no_grad():
         outputs = believed_outputs(learner, plain, x, seed=seed)
         targets = torch.as_tensor(y, device=outputs.values.device)

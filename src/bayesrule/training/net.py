@@ -14,6 +14,7 @@ import torch
 from bayesrule.expectations import AtMean, Look
 from bayesrule.learner import MODULE, Learner
 from bayesrule.moments import Propagation
+from bayesrule.predicting.outputs import uncalibrated
 from bayesrule.predicting.predict import How, as_inputs, predict
 from bayesrule.tensors import distributed, seeds, tree
 from bayesrule.tensors.network import copies, forked_randomness, num_examples
@@ -79,6 +80,7 @@ class Net:
             self._begin_with(self.first)
 
     def _begin_with(self, given: State) -> None:
+        given = uncalibrated(given)
         names = [{name for name, _ in tree.leaves(one)} for one in (given, self.state)]
         if odd := sorted(names[0] ^ names[1]):
             whose = "it has" if odd[0] in names[0] else "it lacks"
