@@ -120,3 +120,58 @@ def test_earlier_binary_weights_are_the_prior_of_later_data() -> None:
     )
     for name, value in state.posterior.logits.items():  # type: ignore[attr-defined]
         torch.testing.assert_close(later.posterior.logits[name], value, rtol=1e-3, atol=1e-3)  # type: ignore[attr-defined]
+
+
+def test_straight_through_steps_are_those_of_a_loop() -> None:
+    """`w ← clip(w − α N ∇ℓ(sign w))`, the gradient averaged: Khan & Rue (2023), eq. 48."""
+    source = torch.Generator().manual_seed(1)
+    x = torch.randn(20, 3, generator=source)
+    # One weight would like to be large, which the bounds do not allow.
+    y = x @ torch.tensor([[4.0], [0.1], [-0.1]]) + torch.randn(20, 1, generator=source)
+    model = nn.Linear(3, 1, bias=False)
+    latent = model.weight.detach().clone()
+    learner = br.ste(
+        model, br.GaussianLikelihood(noise=1.0), num_data=20, learning_rate=0.02, momentum=0.5
+    )
+    state, average = learner.init(0), torch.zeros_like(latent)
+    for step in range(1, 20):
+        state, _ = learner.step(state, (x, y))
+        signs = torch.where(latent < 0, -1.0, 1.0)
+        slope = (x @ signs.T - y).T @ x
+        average = 0.5 * average + 0.5 * slope
+        latent = (latent - 0.02 * average / (1.0 - 0.5**step)).clamp(-1.0, 1.0)
+        torch.testing.assert_close(state.posterior.logits["weight"], latent)  # type: ignore[attr-defined]
+    assert bool((latent.abs() == 1.0).any())
+    found = br.predict(learner, state, x)
+    torch.testing.assert_close(found.mean, x @ torch.where(latent < 0, -1.0, 1.0).T)
+    assert float(found.epistemic.max()) == 0.0
+
+
+def test_real_weights_are_chosen_by_the_class_of_their_layer() -> None:
+    model = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+    for method in (br.ste, br.bayesbinn):
+        learner = method(model, br.BernoulliLikelihood(), num_data=50, real=nn.BatchNorm1d)
+        state, _ = learner.step(learner.init(0), moons(50, 1))
+        assert isinstance(state.posterior, Product)
+        names = {part.words(): set(part.mean) for part in state.posterior.parts.values()}
+        assert names["Gaussian over DiagonalMatrix"] == {"1.weight", "1.bias"}
+        assert names["Bernoulli"] == {"0.weight", "0.bias", "3.weight", "3.bias"}
+    with pytest.raises(ValueError, match="No weights are within layers of the class Conv1d"):
+        br.ste(model, br.BernoulliLikelihood(), num_data=50, real=nn.Conv1d)
+    with pytest.raises(TypeError, match="a class of layers such as"):
+        br.PerGroup({1: br.MeanFieldFamily()})
+
+
+def test_straight_through_learns_the_moons() -> None:
+    data = moons(150, 0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = net()
+    options: dict[str, Any] = {"learning_rate": br.schedules.cosine(1e-3, 600, final=1e-5)}
+    learner = br.ste(model, br.BernoulliLikelihood(), num_data=150, real="*.bias", **options)
+    state = learner.init(0)
+    for _ in range(600):
+        state, _ = learner.step(state, data, donate=True)
+    other = moons(400, 50)
+    mean = br.predict(learner, state, other[0]).mean
+    assert float(((mean > 0.5) == (other[1] > 0.5)).float().mean()) >= 0.9

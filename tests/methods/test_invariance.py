@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("double_precision")
 # Squares of gradients are those of the loss squared, not of the loss: such curvatures have the
 # right size for log-likelihoods in nats alone. sgd moves by gradients in the units of the loss.
 # tagi conditions on targets whose density is normalised.
-NOT_SCALED = {"sgd", "rmsprop", "adam", "vogn", "ogn", "noisy_adam", "tagi"}
+NOT_SCALED = {"sgd", "rmsprop", "adam", "vogn", "ogn", "noisy_adam", "dropout", "tagi"}
 # Its covariance, about I/N, says nothing of the data.
 NO_VARIANCE = {"map"}
 

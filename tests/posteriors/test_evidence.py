@@ -9,6 +9,8 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 import bayesrule as br
+from bayesrule.curvature._base import Here
+from bayesrule.curvature.all_data import curvature_of_all
 from bayesrule.matrices import Matrix
 from bayesrule.posteriors import evidence
 
@@ -67,8 +69,11 @@ def test_laplace_finds_the_prior_of_largest_evidence_for_every_structure() -> No
             state, _ = learner.step(state, (x, y), donate=True)
         mean, kept = state.posterior.mean, learner.family.structure
         assert kept is not None
+        assert learner.final_curvature is not None
         known = learner.finish(state, [(x, y)]).posterior.precision  # type: ignore[attr-defined]
-        curve = learner._curvature_at_mean(state, (x, y), 0)
+        here = Here(state.posterior.at_mean(), kept, state.posterior)
+        problems = learner._final_problems(state, [(x, y)])
+        curve = curvature_of_all(learner.final_curvature, problems, here, learner.weight)
         found = evidence.prior_precision(curve, mean)
         top = evidence.log_evidence(curve, mean, found)
         for factor in torch.linspace(-2.0, 2.0, 41).exp().tolist():

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from bayesrule import Draws, Elbo, GaussianLikelihood, Learner, Price, k_tied, mean_field
-from bayesrule.learner import DRAWS
 from bayesrule.posteriors import (
     FanIn,
     KTied,
@@ -27,6 +26,7 @@ from bayesrule.posteriors import (
 from bayesrule.posteriors.factorised import ScaleKL
 from bayesrule.posteriors.tied import matrix_shape, tied_ranks
 from bayesrule.tensors import seeds
+from bayesrule.tensors.step_randomness import DRAWS
 from bayesrule.types import Params
 
 

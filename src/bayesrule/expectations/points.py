@@ -35,6 +35,26 @@ class AtMean(Expectation):
 
 
 @dataclass(frozen=True)
+class AtMode(Expectation):
+    """One point, the most probable weights: for binary weights the likelier sign of each.
+
+    For Gaussians it is the mean.
+    """
+
+    random = False
+    num = 1
+    sees_spread = False
+
+    def obstacle(self, family: Family) -> str | None:
+        return AtMean().obstacle(family)
+
+    def points(
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
+    ) -> Iterator[Point]:
+        yield posterior.at_mode()
+
+
+@dataclass(frozen=True)
 class Draws(Expectation):
     """`num` draws of the weights, each shared by the batch.
 
@@ -77,6 +97,34 @@ class Draws(Expectation):
             mirrored = point.mirrored()
             yield point
             yield mirrored
+
+
+@dataclass(frozen=True)
+class Masks(Expectation):
+    """`num` means of the belief with units dropped at random: dropout, and MC dropout.
+
+    Each mask is shared by the batch. The spread of the weights that are kept is not looked at
+    (delta method); `Draws(num)` looks at that, too.
+    """
+
+    num: int = 1
+
+    random = True
+
+    def __post_init__(self) -> None:
+        if self.num < 1:
+            raise ValueError(f"Masks takes at least one mask, got {self.num}.")
+
+    def obstacle(self, family: Family) -> str | None:
+        if family.drops:
+            return None
+        return f"{type(family).__name__}() drops no units; use SpikeSlabFamily(keep), or Draws(1)"
+
+    def points(
+        self, posterior: Posterior, generator: Generator, *, tracked: bool = True
+    ) -> Iterator[Point]:
+        for _ in range(self.num):
+            yield posterior.masked(generator)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,11 @@ from bayesrule.methods._record import (
     option_names,
     unknown_option,
 )
+from bayesrule.methods.binary import bayesbinn, ste
 from bayesrule.methods.closed_form import tagi
 from bayesrule.methods.laplace import laplace
-from bayesrule.methods.natural import bayesbinn, ivon, newton, ogn, ridge, vogn
+from bayesrule.methods.mixtures import dropout, mixture
+from bayesrule.methods.natural import ivon, newton, ogn, ridge, vogn
 from bayesrule.methods.noisy import (
     noisy_adam,
     noisy_ekfac,
@@ -40,7 +42,8 @@ METHODS: dict[str, Method] = {
     for function in (
         *(sgd, rmsprop, adam, map, newton, ridge, ogn, vogn, ivon, laplace, tagi),
         *(mean_field, k_tied, variational_laplace),
-        *(noisy_adam, noisy_kfac, noisy_ekfac, noisy_tridiagonal, noisy_full, bayesbinn),
+        *(noisy_adam, noisy_kfac, noisy_ekfac, noisy_tridiagonal, noisy_full),
+        *(mixture, dropout, ste, bayesbinn),
     )
 }
 """Every named method, in the order of the table."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Protocol, cast, get_type_hints
@@ -36,13 +36,19 @@ class Parts:
     predictive: object | None = None
     final_curvature: Curvature | None = None
     empirical_prior: bool = False
+    warm_start: bool = False
 
     @classmethod
     def at_draws(
-        cls, family: Family, expectation: Expectation, curvature: Curvature, rule: Rule
+        cls,
+        family: Family,
+        expectation: Expectation,
+        curvature: Curvature,
+        rule: Rule,
+        **more: Any,
     ) -> Parts:
         """Those of methods that look at draws, and predict with more of them."""
-        return cls(family, expectation, curvature, rule, Draws(32))
+        return cls(family, expectation, curvature, rule, Draws(32), **more)
 
 
 COMMON = {
@@ -73,7 +79,8 @@ class Course:
     For as many epochs, from `least` to `most`, as make about one of the numbers of `steps`, and at
     one of the `temperatures`, whichever held-out rows are best known with. With `whole` each step
     sees all the data; otherwise `batch` examples, of many rows up to four times as many. `noise` is
-    how a Gaussian likelihood learns it.
+    how a Gaussian likelihood learns it. `start` is how the most probable weights are looked for
+    first, for methods that begin there.
     """
 
     least: int = 10
@@ -83,6 +90,7 @@ class Course:
     whole: bool = False
     noise: Mapping[str, float] = field(default_factory=dict)
     temperatures: tuple[float, ...] = ()
+    start: Course | None = None
 
     def epochs(self, batches: int, steps: int) -> int:
         """How many make about so many steps, with so many batches in an epoch."""
@@ -102,6 +110,8 @@ class Course:
 
 # Below one the data count more: beliefs that are too wide in all weights together fit better.
 TEMPERED = Course(temperatures=(1.0, 0.3, 0.1, 0.03))
+# At the most probable weights only their spread is left to learn.
+WARM = replace(TEMPERED, steps=(1000, 4000), start=Course())
 
 
 class Method(Protocol):

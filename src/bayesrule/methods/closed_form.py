@@ -40,6 +40,7 @@ def tagi(
     deviations.
     """
     moments = Moments(activations or MomentMatched())
+    # An argument that is a number or an object: the type tells which was given.
     spread = gain if isinstance(gain, FanIn) else FanIn(gain, gain, gain)
     family = GaussianFamily(spread=spread)
     return Parts(family, moments, Innovations(), rule or Conditioning(), predictive=moments)

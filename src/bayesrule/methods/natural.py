@@ -6,17 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bayesrule.curvature import GGN, Hessian, NoCurvature, PerExample, Price
+from bayesrule.curvature import GGN, Hessian, PerExample, Price
 from bayesrule.expectations import AtMean, Draws
 from bayesrule.matrices import Dense, Diagonal
-from bayesrule.methods._record import TEMPERED, Course, Need, Parts, Rate, method
+from bayesrule.methods._record import WARM, Course, Need, Parts, Rate, method
 from bayesrule.methods._words import AT_DRAWS, AT_MEAN, AVERAGED, DIAGONAL, FULL, GAUSS_NEWTON
-from bayesrule.posteriors import BernoulliFamily, Family, GaussianFamily, PerGroup
+from bayesrule.posteriors import GaussianFamily
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Average, Natural
 from bayesrule.schedules import averaging, falling
 
-BINARY = "independent binary weights (`BernoulliFamily`); real ones by name (`Diagonal`)"
 SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
 FULL_STEPS = "natural gradient in full steps, ρ = 1"
 EXACT_STEP = f"{FULL_STEPS}: one step on all data is the exact posterior"
@@ -76,24 +75,26 @@ class OnlineOptions:
 @method(
     words=(DIAGONAL, AT_MEAN, SQUARES_OF_EXAMPLES, AVERAGED),
     source="Khan & Rue (2023), sec. 4.4, eqs 44 and 45",
-    course=TEMPERED,
+    course=WARM,
     needs=(Need.SINGLE_EXAMPLES,),
     represented_by="vogn",
 )
 def ogn(options: OnlineOptions) -> Parts:
     """Online Gauss-Newton: a diagonal Gaussian at its mean, squares of single examples."""
-    return Parts(options.belief(), AtMean(), PerExample(), options.rule(), Linearised())
+    parts = options.belief(), AtMean(), PerExample(), options.rule(), Linearised()
+    return Parts(*parts, warm_start=True)
 
 
 @method(
     words=(DIAGONAL, AT_DRAWS, SQUARES_OF_EXAMPLES, AVERAGED),
     source="Khan & Rue (2023), sec. 4.4, eqs 45 and 46",
-    course=TEMPERED,
+    course=WARM,
     needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
 )
 def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
     """Variational online Gauss-Newton: OGN with the loss taken at weight draws."""
-    return Parts.at_draws(options.belief(), Draws(draws), PerExample(), options.rule())
+    parts = options.belief(), Draws(draws), PerExample(), options.rule()
+    return Parts.at_draws(*parts, warm_start=True)
 
 
 @method(
@@ -106,46 +107,11 @@ def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
     ),
     source="Shen et al. (2024), algorithm 1; Khan & Rue (2023), eq. 11 (Price); Lin, Schmidt & "
     "Khan (2020), eq. 17 (retraction)",
-    course=TEMPERED,
+    course=WARM,
     needs=(Need.DRAWS,),
     explained={"clip": "largest entry of the preconditioned gradient"},
 )
 def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> Parts:
     """Improved variational online Newton: Price's curvature, kept positive by retraction."""
     rule = options.rule(retract=True, clip=clip)
-    return Parts.at_draws(options.belief(), Draws(draws), Price(), rule)
-
-
-@method(
-    words=(
-        BINARY,
-        AT_DRAWS,
-        "none (`NoCurvature`); squares of single examples for real weights (`PerExample`)",
-        "natural gradient with momentum, which moves the natural parameters",
-    ),
-    source="Meng, Bachmann & Khan (2020), algorithm 1; Khan & Rue (2023), sec. 4.5, eq. 52",
-    needs=(Need.SCALED_LAYERS, Need.DRAWS),
-    limits="weights are ±1; there is no prior precision",
-    lacks=("prior_precision",),
-    explained={
-        "real": "pattern of the weights that are real numbers, such as '*.bias'; None: all binary",
-        "sure": "size of the first natural parameters; at 10, as in the paper, signs hardly move",
-        "relaxation": "temperature of the smooth draws at which gradients are taken",
-    },
-)
-def bayesbinn(
-    *,
-    learning_rate: Rate = falling(1e-3),
-    momentum: float = 0.9,
-    draws: int = 1,
-    real: str | None = None,
-    sure: float = 1.0,
-    relaxation: float = 0.5,
-) -> Parts:
-    """BayesBiNN: binary weights, each with a probability learned by natural gradients."""
-    family: Family = BernoulliFamily(sure, relaxation)
-    if real is not None:
-        family = PerGroup({real: GaussianFamily(Diagonal()), "*": family})
-    curvature = NoCurvature() if real is None else PerExample()
-    rule = Natural(learning_rate, learning_rate, Average(momentum))
-    return Parts.at_draws(family, Draws(draws), curvature, rule)
+    return Parts.at_draws(options.belief(), Draws(draws), Price(), rule, warm_start=True)

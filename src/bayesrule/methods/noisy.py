@@ -42,6 +42,7 @@ class NoisyOptions:
     def parts(self, family: GaussianFamily, curvature: Curvature, **rule: Any) -> Parts:
         """All parts; `curvature` is for callers who name none, `rule` has options of the rule."""
         momentum = self.momentum
+        # An argument that is a number or an object: the type tells which was given.
         if not isinstance(momentum, Average | Velocity | None):
             momentum = Average(momentum)
         moves = Natural(self.learning_rate, self.rate, momentum, prior_at_draws=True, **rule)

@@ -30,6 +30,8 @@ BATCH_DEPENDENT = (
     "size"
 )
 
+MAP_RATE = falling(3e-3)
+
 # Plain optimisers have no prior unless they are given one.
 NO_PRIOR = {"prior_precision": 0.0}
 
@@ -81,7 +83,7 @@ def adam(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, rate: Ra
     limits=POINT,
     explained={"rate": "share of the newest squared gradient in Adam's average, 1 − β₂"},
 )
-def map(*, learning_rate: Rate = falling(3e-3), momentum: float = 0.9, rate: float = 1e-3) -> Parts:
+def map(*, learning_rate: Rate = MAP_RATE, momentum: float = 0.9, rate: float = 1e-3) -> Parts:
     """The most probable weights, found by Adam: the ELBO's gradient of a belief without variance.
 
     It is `torch.optim.Adam(betas=(momentum, 1 - rate))` on the mean loss and the prior's

@@ -18,6 +18,7 @@ from bayesrule.posteriors.points import GaussianDraw, Point, Pull
 from bayesrule.posteriors.prior import EarlierPosterior, GaussianPrior, Prior, as_prior
 from bayesrule.posteriors.product import Product
 from bayesrule.posteriors.rotated import FactoredFamily, Rotated, RotatedFamily
+from bayesrule.posteriors.spike_slab import SpikeSlab, SpikeSlabFamily
 from bayesrule.posteriors.tied import KTied, KTiedFamily, Rank
 
 __all__ = [
@@ -55,6 +56,8 @@ __all__ = [
     "Rank",
     "Rotated",
     "RotatedFamily",
+    "SpikeSlab",
+    "SpikeSlabFamily",
     "StdSlope",
     "Turn",
     "as_prior",

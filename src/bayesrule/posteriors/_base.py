@@ -85,9 +85,17 @@ class Posterior(ABC):
         """The point at the mean."""
         return Point(self.mean)
 
+    def at_mode(self) -> Point:
+        """The point at the most probable weights, which for Gaussians is the mean."""
+        return self.at_mean()
+
     def draw(self, generator: Generator) -> Point:
         """A draw that knows how it came about, so that its gradient tells of the spread, too."""
         return Point(self.sample(generator))
+
+    def masked(self, generator: Generator) -> Point:
+        """The mean with some units dropped; all of it where the belief drops none."""
+        return self.at_mean()
 
     must_track: bool = False
     """Whether every gradient at a draw has to go through the draw's own `pulled`."""
@@ -195,6 +203,7 @@ class Family(Part, ABC):
     linearisable: bool = False  # A Gaussian whose precision can be multiplied with Jacobians.
     own_coordinates: bool = False  # Gradients are taken in tensors that the weights are made from.
     needs_additive: bool = False  # A gradient is divided among its parts, point by point.
+    drops: bool = False  # Its beliefs drop units at random.
     looks_first: bool = False  # The first batch says how large the first curvature is.
     group_obstacle: str | None = None  # Why it cannot be that of one group of weights among others.
 

@@ -25,9 +25,13 @@ _LEAST = 1e-10
 
 @dataclass(frozen=True)
 class BernoulliPrior(Prior):
-    """Independent binary weights with natural parameters `logits`; 0 is ±1 with equal chances."""
+    """Independent binary weights with natural parameters `logits`; 0 is ±1 with equal chances.
+
+    `strength` is how much it pulls, together with the belief's entropy: 0 is not at all.
+    """
 
     logits: Params | float = 0.0
+    strength: float = 1.0
 
     def logits_of(self, like: Params) -> Params:
         """The natural parameter of each weight."""
@@ -36,8 +40,10 @@ class BernoulliPrior(Prior):
         return {name: torch.full_like(value, self.logits) for name, value in like.items()}
 
     def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
-        vectors.add_(gradient, self.logits_of(gradient), alpha=-factor)
-        return vectors.add_(gradient, at, alpha=factor)
+        if self.strength == 0.0:
+            return gradient
+        vectors.add_(gradient, self.logits_of(gradient), alpha=-factor * self.strength)
+        return vectors.add_(gradient, at, alpha=factor * self.strength)
 
     def added_to(self, curvature: Matrix) -> Matrix:
         return curvature
@@ -83,9 +89,27 @@ class RelaxedDraw(Point):
         return UnitMatrix()
 
 
+@dataclass(frozen=True)
+class SignPoint(Point):
+    """The signs of natural parameters; a gradient there is taken for one in the mean.
+
+    That is the limit of `RelaxedDraw` without noise and with `dθ/dμ = 1`, the straight-through
+    estimator; Khan & Rue (2023), eq. 48.
+    """
+
+    logits: Params
+
+    @property
+    def position(self) -> Params:
+        """The natural parameters, in which the prior pulls."""
+        return self.logits
+
+
 @dataclass(frozen=True, repr=False)
 class Bernoulli(Posterior):
     """`q(θ) = Π exp(λθ) / (2 cosh λ)` over θ = ±1, λ the `logits`: half the log-odds.
+
+    Where it is `bounded`, no λ moves beyond ±1.
 
     >>> q = Bernoulli({"w": torch.tensor([0.0, 20.0])})
     >>> q.mean["w"], q.variance()["w"]
@@ -94,6 +118,7 @@ class Bernoulli(Posterior):
 
     logits: Params
     temperature: float = 1.0
+    bounded: bool = False
 
     must_track = True
 
@@ -110,6 +135,9 @@ class Bernoulli(Posterior):
             for k, v in self.logits.items()
         }
         return {name: 2.0 * value - 1.0 for name, value in draws.items()}
+
+    def at_mode(self) -> Point:
+        return SignPoint(_signs(self.logits), self.logits)
 
     def draw(self, generator: Generator) -> Point:
         draws: Params = {}
@@ -140,10 +168,16 @@ class Bernoulli(Posterior):
         return Gaussian(self.logits, UnitMatrix())
 
     def with_mean(self, mean: Params) -> Bernoulli:
-        return replace(self, logits=mean)
+        return replace(self, logits=vectors.clamp_(mean, 1.0) if self.bounded else mean)
 
     def with_precision(self, precision: Matrix) -> tuple[Bernoulli, None]:
         return self, None
+
+
+def _signs(values: Params) -> Params:
+    """+1 or −1 for each, never zero; what is not a number stays so."""
+    fixed = {name: value.detach() for name, value in values.items()}
+    return {name: torch.where(v == 0, 1.0, v / v.abs()) for name, v in fixed.items()}
 
 
 def _no_precision(given: object) -> str:
@@ -155,17 +189,20 @@ def _no_precision(given: object) -> str:
 
 @dataclass(frozen=True)
 class BernoulliFamily(Family):
-    """Binary weights, +1 or −1, learned as natural parameters: BayesBiNN.
+    """Binary weights, +1 or −1, learned as natural parameters: BayesBiNN, straight-through.
 
     Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5, eq. 52. The first belief has
     the signs of the module's own weights.
 
     - `sure`: the size of the first natural parameters; 0 is a fair coin, 10 is nearly certain.
     - `temperature`: T of the relaxed draws that gradients are taken at.
+    - `straight`: natural parameters follow the gradient alone, without the pull of the entropy,
+      start at the module's own weights and stay within ±1 (the straight-through estimator).
     """
 
     sure: float = 1.0
     temperature: float = 1.0
+    straight: bool = False
 
     structure = Unit()
     symmetric = False
@@ -179,12 +216,14 @@ class BernoulliFamily(Family):
             )
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Bernoulli:
-        signs = {k: torch.where(v.detach() < 0, -1.0, 1.0).to(v) for k, v in params.items()}
-        return Bernoulli(vectors.scale(signs, self.sure), self.temperature)
+        if self.straight:
+            latent = {name: value.detach().clamp(-1.0, 1.0) for name, value in params.items()}
+            return Bernoulli(latent, self.temperature, bounded=True)
+        return Bernoulli(vectors.scale(_signs(params), self.sure), self.temperature)
 
     def prior(self, given: object, params: Params) -> Prior:
         if given is None:
-            return BernoulliPrior()
+            return BernoulliPrior(strength=0.0 if self.straight else 1.0)
         if isinstance(given, Bernoulli):
             return BernoulliPrior({name: value.clone() for name, value in given.logits.items()})
         if isinstance(given, BernoulliPrior):

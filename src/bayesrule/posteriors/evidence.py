@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 
 from bayesrule.matrices import Matrix
+from bayesrule.posteriors.prior import GaussianPrior, Prior
 from bayesrule.tensors import vectors
 from bayesrule.types import Params
 
 _LEAST, _MOST = 1e-6, 1e8
+
+
+def prior_of_largest_evidence(start: Prior, curvature: Matrix, mean: Params) -> Prior:
+    """`N(0, I/δ)` with the δ of largest evidence, found from a prior that is of this form, too."""
+    precision = start.diagonal({})
+    assert isinstance(precision, float)
+    return GaussianPrior(prior_precision(curvature, mean, start=precision))
 
 
 def log_evidence(curvature: Matrix, mean: Params, prior_precision: float) -> float:

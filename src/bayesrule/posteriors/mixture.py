@@ -80,10 +80,11 @@ class Mixture(Posterior):
         return self._average({k: spread[k] + (v - mean[k]).square() for k, v in self.means.items()})
 
     def sample(self, generator: Generator) -> Params:
-        one = torch.multinomial(self.weights, 1, generator=generator)
-        chosen = {name: value[one].squeeze(0) for name, value in self.means.items()}
+        race = torch.empty_like(self.logits).exponential_(generator=generator)
+        one = (self.weights / race).argmax()  # component k is the first with probability π_k
+        chosen = {name: value[one] for name, value in self.means.items()}
         noise = vectors.randn_like(chosen, generator)
-        spread = {k: v[one].squeeze(0).rsqrt() for k, v in self.precision.values.items()}
+        spread = {k: v[one].rsqrt() for k, v in self.precision.values.items()}
         return vectors.addcmul(chosen, noise, spread)
 
     def draw(self, generator: Generator) -> Point:
@@ -293,13 +294,14 @@ class MixtureFamily(Family):
     - `components`: K.
     - `spread`: standard deviation of the first means about the module's own weights, on sides that
       follow from the weights' names.
-    - `curvature`: what is believed of the loss of one datum before any is seen. Where it is too
-      small, the first steps from very wide components are so large that modes are missed.
+    - `curvature`: what is believed of the loss of one datum before any is seen; None is what the
+      first batch says. Where it is too small, the first steps from very wide components are so
+      large that modes are missed.
     """
 
     components: int = 2
     spread: float = 1.0
-    curvature: float = 1.0
+    curvature: float | None = 1.0
 
     structure = _Components()
     symmetric = False
@@ -308,15 +310,26 @@ class MixtureFamily(Family):
     group_obstacle = "it divides gradients among its parts; use it for all weights"
 
     def __post_init__(self) -> None:
-        if not (self.components >= 1 and self.spread >= 0 and self.curvature >= 0):
+        if not (self.components >= 1 and self.spread >= 0 and self._curvature >= 0):
             raise ValueError(
                 "MixtureFamily takes at least one component, and a spread and a curvature that are "
                 f"not negative, got {self.components}, {self.spread} and {self.curvature}."
             )
 
+    @property
+    def _curvature(self) -> float:
+        return 1.0 if self.curvature is None else self.curvature
+
+    @derived
+    def looks_first(self) -> bool:
+        return self.curvature is None
+
+    def looked(self, curvature: float) -> MixtureFamily:
+        return replace(self, curvature=curvature) if self.looks_first else self
+
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         wide = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
-        return _in_blocks(Diagonal().identity(wide, weight * self.curvature))
+        return _in_blocks(Diagonal().identity(wide, weight * self._curvature))
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Mixture:
         means = {name: self._scattered(name, value.detach()) for name, value in params.items()}

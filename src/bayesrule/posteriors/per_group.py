@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -18,16 +19,18 @@ from bayesrule.types import Params
 
 @dataclass(frozen=True)
 class PerGroup(Family):
-    """A family for each group of weights, by name or pattern; the first pattern that fits counts.
+    """A family for each group of weights, by name, pattern or layer; the first that fits counts.
 
-    A pattern may name several, `"head.weight|head.bias"`, which then share one belief.
+    A pattern may name several, `"head.weight|head.bias"`, which then share one belief. A class of
+    layers, such as `nn.BatchNorm1d`, stands for all weights within layers of that class.
 
     `PerGroup({"*.bias": MeanFieldFamily(), "*": BernoulliFamily()})` has binary weights with real
     biases; `PerGroup({"2.*": GaussianFamily(Dense()), "*": PointEstimate()})` is a belief over the
     last layer alone.
     """
 
-    families: Mapping[str, Family]
+    families: Mapping[Any, Family]
+    """By pattern, or class of layers; `for_model` has patterns alone."""
 
     independent = every("families", "independent")
     symmetric = every("families", "symmetric")
@@ -36,6 +39,7 @@ class PerGroup(Family):
     needs_draws = some("families", "needs_draws")
     takes_precision = some("families", "takes_precision")
     spreads = some("families", "spreads")
+    drops = some("families", "drops")
     looks_first = some("families", "looks_first")
     stack_obstacle = first("families", "stack_obstacle")
     replay_obstacle = first("families", "replay_obstacle")
@@ -51,6 +55,11 @@ class PerGroup(Family):
                 raise TypeError(
                     f"{type(family).__name__}() is not part of a PerGroup(), got {family!r} for "
                     f"{pattern!r}: {family.group_obstacle}."
+                )
+            if not (isinstance(pattern, str) or _is_layer(pattern)):
+                raise TypeError(
+                    "PerGroup takes a pattern of names such as '*.bias', or a class of layers such "
+                    f"as nn.BatchNorm1d, for each family, got {pattern!r}."
                 )
         if not self.families:
             raise ValueError("PerGroup takes at least one pattern and its family.")
@@ -84,7 +93,7 @@ class PerGroup(Family):
         return Blocks(parts)  # type: ignore[arg-type]
 
     def for_model(self, model: nn.Module) -> PerGroup:
-        parts = {pattern: family.for_model(model) for pattern, family in self.families.items()}
+        parts = {_names(k, model): family.for_model(model) for k, family in self.families.items()}
         return replace(self, families=parts)
 
     def counted(self, params: Params) -> int:
@@ -146,3 +155,26 @@ class PerGroup(Family):
         """A precision is for those groups that have use for one."""
         family, number = self.families[group], isinstance(given, int | float)
         return family.prior(None if number and not family.takes_precision else given, params)
+
+
+def _is_layer(key: object) -> bool:
+    return isinstance(key, type) and issubclass(key, nn.Module)
+
+
+def _names(key: Any, model: nn.Module) -> str:
+    """A pattern of the names of all weights within layers of a class; a pattern stays as it is."""
+    if isinstance(key, str):
+        return key
+    layers = [name for name, layer in model.named_modules() if isinstance(layer, key)]
+    names = [
+        name
+        for name, _ in model.named_parameters()
+        if any(one == "" or name.startswith(f"{one}.") for one in layers)
+    ]
+    if not names:
+        kinds = sorted({type(layer).__name__ for layer in model.modules()})
+        raise ValueError(
+            f"No weights are within layers of the class {key.__name__}. There are: "
+            f"{', '.join(kinds)}."
+        )
+    return "|".join(names)

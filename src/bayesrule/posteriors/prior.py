@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
@@ -16,6 +16,8 @@ from bayesrule.types import Number, Params
 
 if TYPE_CHECKING:
     from bayesrule.posteriors.gaussian import Gaussian
+
+Given = TypeVar("Given")
 
 
 class Prior(ABC):
@@ -124,6 +126,16 @@ class EarlierPosterior(Prior):
     def describe(self) -> list[float]:
         mean, variance = self.posterior.mean, self.posterior.variance()
         return [float(vectors.total(mean)), float(vectors.total(variance))]
+
+
+def one_of(prior: Given | None, precision: float | None) -> Given | float | None:
+    """The prior or its precision, whichever of the two was given."""
+    if prior is not None and precision is not None:
+        raise ValueError(
+            "Give a prior or a prior_precision, not both: prior_precision=δ is short for "
+            "prior=GaussianPrior(δ)."
+        )
+    return precision if prior is None else prior
 
 
 def as_prior(given: Prior | float) -> Prior:

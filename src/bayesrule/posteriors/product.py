@@ -188,8 +188,15 @@ class Product(Posterior):
     def at_mean(self) -> Point:
         return ProductPoint.of({k: part.at_mean() for k, part in self.parts.items()}, self.groups)
 
+    def at_mode(self) -> Point:
+        return ProductPoint.of({k: part.at_mode() for k, part in self.parts.items()}, self.groups)
+
     def draw(self, generator: Generator) -> Point:
         parts = {group: part.draw(generator) for group, part in self.parts.items()}
+        return ProductPoint.of(parts, self.groups)
+
+    def masked(self, generator: Generator) -> Point:
+        parts = {group: part.masked(generator) for group, part in self.parts.items()}
         return ProductPoint.of(parts, self.groups)
 
     def coordinates(self) -> Gaussian:

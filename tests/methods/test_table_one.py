@@ -1,0 +1,52 @@
+"""The paper's table: every row has a name in the library, a page and a proof."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bayesrule as br
+from bayesrule.__main__ import main
+from bayesrule.methods import METHODS
+from bayesrule.methods.table_one import TABLE_ONE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_all_rows_of_the_paper_are_there() -> None:
+    groups = [row.group for row in TABLE_ONE]
+    counts = [groups.count(one) for one in dict.fromkeys(groups)]
+    assert counts == [3, 7, 7]
+    assert len({row.algorithm for row in TABLE_ONE}) == 17
+    assert all("sec. " in row.where and "eq" in row.where for row in TABLE_ONE)
+
+
+@pytest.mark.parametrize("row", TABLE_ONE, ids=lambda row: row.algorithm)
+def test_names_pages_and_proofs_exist(row: object) -> None:
+    assert row.names  # type: ignore[attr-defined]
+    for name in row.names:  # type: ignore[attr-defined]
+        assert name.startswith("graphical.") or callable(getattr(br, name))
+    if not row.graphical:  # type: ignore[attr-defined]
+        assert (ROOT / row.page).is_file()  # type: ignore[attr-defined]
+        assert (ROOT / row.proof).is_file()  # type: ignore[attr-defined]
+
+
+def test_methods_of_the_table_have_records() -> None:
+    named = {name for row in TABLE_ONE for name in row.names if not name.startswith("graphical.")}
+    assert named - {*METHODS} == {"find_minima"}
+
+
+def test_the_command_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["methods", "--paper"]) == 0
+    table = capsys.readouterr().out
+    assert table in printed
+    for row in TABLE_ONE:
+        assert row.algorithm in table
+        assert row.where in table
+    assert main(["methods", "--paper", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [one["algorithm"] for one in rows] == [row.algorithm for row in TABLE_ONE]
