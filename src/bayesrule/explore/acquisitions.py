@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrule.expectations import Draws
+from bayesrule.explore.information import gaussian_gain, refuse_mean_only
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import per_example
 from bayesrule.predicting.predict import How, as_inputs, outputs_at, pieces, predict
@@ -71,7 +72,7 @@ class BALD(Criterion):
         prediction = _prediction(learner, state, x, self.how, generator)
         if prediction.classification:
             return prediction.mutual_information
-        return 0.5 * per_example(torch.log1p(prediction.epistemic / prediction.aleatoric))
+        return gaussian_gain(prediction.epistemic, prediction.aleatoric)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,7 @@ class EPIG(Criterion):
         targets, seed = take(targets, order[: self.num_targets].to(like.device)), _seed(generator)
         linear = self.linearised
         if linear is None:
-            _refuse_mean_only(learner.predictive, "linearised=False")
+            refuse_mean_only(learner.predictive, "linearised=False")
             linear = getattr(learner.predictive, "linearised", False)
 
         def conditional(x: Inputs) -> tuple[Tensor, Tensor]:
@@ -209,17 +210,8 @@ def _pieces(num: int, each: int) -> Iterator[slice]:
 def _prediction(
     learner: Learner, state: State, x: Inputs, how: How | None, generator: Generator
 ) -> Prediction:
-    _refuse_mean_only(how or learner.predictive, "how=Draws(32)")
+    refuse_mean_only(how or learner.predictive, "how=Draws(32)")
     return predict(learner, state, x, how, seed=_seed(generator))
-
-
-def _refuse_mean_only(how: object, instead: str) -> None:
-    if not getattr(how, "sees_spread", True):
-        raise ValueError(
-            "This learner predicts with the mean of its weights, without epistemic uncertainty, so "
-            "no label is more informative than another. Use a method with a belief (vogn, laplace, "
-            f"tagi, ...), predict with weight draws ({instead}), or take Random()."
-        )
 
 
 def _seed(generator: Generator) -> int:

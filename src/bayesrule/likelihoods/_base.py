@@ -68,6 +68,9 @@ class Likelihood(ABC):
     calibrates: ClassVar[bool] = False
     """Whether outputs that are multiplied by a number are surer, or less sure, of the same."""
 
+    uncertain_targets: ClassVar[bool] = False
+    """Whether targets may have a variance of their own, `br.uncertain(y, variance)`."""
+
     @property
     def classification(self) -> bool:
         """Whether targets are classes or yes-or-no answers."""
@@ -77,6 +80,15 @@ class Likelihood(ABC):
     def learns(self) -> bool:
         """Whether the state depends on the data; a schedule's does not."""
         return False
+
+    @property
+    def widens(self) -> bool:
+        """Whether there is a noise that was learned, and that calibration may widen or narrow."""
+        return False
+
+    def widened(self, state: Params, factor: Tensor | float) -> Params:
+        """The state with a noise variance so many times as large."""
+        return state
 
     @property
     def scheduled(self) -> bool:
@@ -106,6 +118,10 @@ class Likelihood(ABC):
     def statistics(self, outputs: Tensor, targets: Tensor) -> Params:
         """What the likelihood learns from, summed over the batch."""
         return {}
+
+    def expected_statistics(self, outputs: Tensor, targets: Tensor, state: Params) -> Params:
+        """The same where targets may be uncertain: expected, given what the state believes."""
+        return self.statistics(outputs, targets)
 
     def update(self, state: Params, statistics: Params, weight: float) -> Params:
         """The likelihood's own state after a batch.

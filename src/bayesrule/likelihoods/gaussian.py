@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from bayesrule.likelihoods._base import (
 )
 from bayesrule.likelihoods._noise import Noise, Noisy
 from bayesrule.likelihoods._targets import NormalTargets, match
+from bayesrule.likelihoods._uncertain import TARGET_VARIANCE, observed
+from bayesrule.moments import GaussianTensor
 from bayesrule.types import Params
 
 
@@ -48,6 +51,10 @@ class GaussianLikelihood(Noisy, Likelihood):
     targets and its squares `E[(y − f)² | y]` to the belief, and has a say of at least `averaging`
     in b / a. Later passes see data that f has learned from already, and average as above.
 
+    A target may have a variance v of its own, `br.uncertain(y, v)`: `y ~ N(f, noise² + v)`. Where
+    the noise is learned, what would have been observed without that error is a hidden Gaussian, and
+    the noise learns from its expected squares.
+
     >>> GaussianLikelihood(noise=0.1)
     GaussianLikelihood(noise=0.1, shape=6.0, rate=6.0, averaging=0.01)
     """
@@ -59,6 +66,7 @@ class GaussianLikelihood(Noisy, Likelihood):
 
     distribution_class = NormalTargets
     normal_sampling = True
+    uncertain_targets = True
 
     def __post_init__(self) -> None:
         if self.noise is not None:
@@ -70,6 +78,13 @@ class GaussianLikelihood(Noisy, Likelihood):
     def learns(self) -> bool:
         return self.noise is None
 
+    @property
+    def widens(self) -> bool:
+        return self.learns
+
+    def widened(self, state: Params, factor: Tensor | float) -> Params:
+        return {**state, "b": state["b"] * factor} if self.learns else state
+
     def init(self, like: Tensor) -> Params:
         if self.noise is not None:
             return super().init(like)
@@ -79,6 +94,13 @@ class GaussianLikelihood(Noisy, Likelihood):
         if self.noise is not None:
             return {}
         return {"squares": (self.check(outputs, targets) - outputs).square().sum(0)}
+
+    def expected_statistics(self, outputs: Tensor, targets: Tensor, state: Params) -> Params:
+        targets, seen = observed(self.check(outputs, targets), state)
+        if not self.learns or TARGET_VARIANCE not in seen:
+            return self.statistics(outputs, targets)
+        share, left = _shares(self.noise_variance(state), seen[TARGET_VARIANCE])
+        return {"squares": ((share * (targets - outputs)).square() + left).sum(0)}
 
     def update(self, state: Params, statistics: Params, weight: float) -> Params:
         if self.noise is not None:
@@ -122,6 +144,18 @@ class GaussianLikelihood(Noisy, Likelihood):
         }
 
     def _precision(self, outputs: Tensor, state: Params) -> tuple[Tensor, Tensor]:
+        """`E[τ]` and `E[log τ]`; for targets of variance v `1 / (1 / E[τ] + v)` and its log.
+
+        The log keeps what `E[log τ]` is below `log E[τ]`. Then `log_prob` is the largest bound on
+        the evidence of y in which the target without its error is a hidden Gaussian.
+        """
+        precision, log_precision = self._noise_precision(outputs, state)
+        if TARGET_VARIANCE not in state:
+            return precision, log_precision
+        share = 1.0 / (1.0 + precision * match(outputs, state[TARGET_VARIANCE], "The variance"))
+        return precision * share, log_precision + share.log()
+
+    def _noise_precision(self, outputs: Tensor, state: Params) -> tuple[Tensor, Tensor]:
         """`E[τ]` and `E[log τ]`."""
         if self.noise is not None:
             precision = 1.0 / self.noise_variance(state)
@@ -136,6 +170,9 @@ class GaussianLikelihood(Noisy, Likelihood):
         return state["b"] / state["a"] if self.noise is None else super().noise_variance(state)
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if isinstance(targets, GaussianTensor):
+            mean = match(outputs, targets.centre, "GaussianLikelihood")
+            return GaussianTensor(mean, match(outputs, targets.variance, "GaussianLikelihood"))
         return match(outputs, targets, "GaussianLikelihood")
 
     def distribution(self, outputs: Tensor, state: Params) -> NormalTargets:
@@ -143,8 +180,8 @@ class GaussianLikelihood(Noisy, Likelihood):
         return NormalTargets(outputs, precision.rsqrt().expand_as(outputs))
 
     def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
-        error = self.check(outputs, targets) - outputs
-        return per_example(log_normal(error, *self._precision(outputs, state)))
+        targets, state = observed(self.check(outputs, targets), state)
+        return per_example(log_normal(targets - outputs, *self._precision(outputs, state)))
 
     def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
         precision, _ = self._precision(outputs, state)
@@ -153,40 +190,55 @@ class GaussianLikelihood(Noisy, Likelihood):
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        targets, around = self.check(mean, targets), self.noise_variance(state)
+        around = self.noise_variance(state)
+        targets, state = observed(self.check(mean, targets), state)
+        own = state.get(TARGET_VARIANCE, 0.0)
         seen = ~targets.isnan()
-        error, weight = torch.where(seen, targets - mean, 0.0), seen / (variance + around)
+        error, weight = torch.where(seen, targets - mean, 0.0), seen / (variance + own + around)
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
         statistics = {}
         if self.learns:
-            statistics = _squares(error, variance, around, seen.to(mean.dtype))
+            statistics = _squares(error, variance, own, around, seen.to(mean.dtype))
         return Conditioned(error * weight, -weight, per_example(log_prob), statistics)
 
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Tensor:
         # E[(y − f)²] = (y − m)² + s
+        targets, state = observed(self.check(mean, targets), state)
         precision, log_precision = self._precision(mean, state)
-        error = self.check(mean, targets) - mean
-        values = log_normal(error, precision, log_precision) - 0.5 * precision * variance
+        values = log_normal(targets - mean, precision, log_precision) - 0.5 * precision * variance
         return per_example(values)
 
     def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
         return normal_marginal(mean, variance, self.distribution(mean, state).variance)
 
 
-def _squares(error: Tensor, variance: Tensor, around: Tensor | float, seen: Tensor) -> Params:
+def _shares(around: Tensor | float, own: Tensor | float) -> tuple[Any, Any]:
+    """Of an error y − f that is known: the noise's share in its mean, and the variance it leaves.
+
+    `around` is the variance of the noise, `own` that of y itself.
+    """
+    share = around / (around + own)
+    return share, around * (1.0 - share)
+
+
+def _squares(
+    error: Tensor, variance: Tensor, own: Tensor | float, around: Tensor | float, seen: Tensor
+) -> Params:
     """Sums over the batch of `E[(y − f)²]`, for new targets and for those seen before.
 
+    Of a target with a variance of its `own` it is the noise that is meant, without that error.
     `squares` is given y, for an f that has not learned from y yet; `again` is for one that has.
     `count` is the number of targets, `batches` 1 where there are any.
     """
-    share = around * seen / (variance + around)
+    share = around * seen / (variance + own + around)
+    of_noise, left = _shares(around, own)
     first = (share * error).square() + around * (seen - share)
     count = seen.sum(0)
     return {
         "squares": first.sum(0),
-        "again": (error.square() + seen * variance).sum(0),
+        "again": (of_noise**2 * (error.square() + seen * variance) + seen * left).sum(0),
         "count": count,
         "batches": count.clamp_max(1.0),
     }

@@ -31,6 +31,12 @@ from bayesrule.moments.tensor import (
 )
 
 
+@rule(*both("isnan"))
+def isnan(input: GaussianTensor) -> Tensor:
+    """Which means are no numbers: so missing targets are marked."""
+    return input.centre.isnan()
+
+
 def scaled(x: GaussianTensor, factor: float | Tensor, name: str = "scale") -> GaussianTensor:
     """`c x`, with the variance `c² σ²`; a tensor c must broadcast to the shape of x."""
     square = factor * factor

@@ -263,8 +263,8 @@ def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Gau
 
 
 @rule(torch.stack)
-def stack(tensors: Sequence[Any], dim: int = 0) -> GaussianTensor:
-    """Tensors side by side along a new axis."""
+def stack(tensors: Sequence[Any], dim: int = 0, *, out: None = None) -> GaussianTensor:
+    """Tensors side by side along a new axis; `out` is what loaders of data give, None."""
     return _joined("stack", tensors, partial(torch.stack, dim=dim), lambda t: t.unbind(dim))
 
 

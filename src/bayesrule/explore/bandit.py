@@ -1,0 +1,174 @@
+"""Contextual bandits with any method: which action to take, and how to learn from its reward."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from bayesrule.explore.information import gaussian_gain
+from bayesrule.explore.thompson import DrawnFunction
+from bayesrule.learner import Learner
+from bayesrule.predicting.predict import predict
+
+Features = Callable[[Tensor, int], Tensor]
+"""From a context (d,) and the number of actions A to the network's inputs (A, k)."""
+
+
+def beside(context: Tensor, actions: int) -> Tensor:
+    """The context beside the action, one of A: (A, d + A)."""
+    return torch.cat([context.expand(actions, -1), torch.eye(actions).to(context)], 1)
+
+
+def by_action(context: Tensor, actions: int) -> Tensor:
+    """The context in the place of its action, zero elsewhere: (A, A · d), weights for each."""
+    return torch.einsum("ab,d->abd", torch.eye(actions).to(context), context).flatten(1)
+
+
+class Policy(ABC):
+    """How an action is chosen from what is believed of the rewards of all of them."""
+
+    @abstractmethod
+    def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
+        """The action to take, for inputs x (A, k), one row for each action."""
+
+
+@dataclass(frozen=True)
+class Thompson(Policy):
+    """The best action of one function drawn from the belief, anew `every` so many rounds."""
+
+    every: int = 1
+
+    def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
+        return int(bandit.function(self.every)(x).reshape(-1).argmax())
+
+
+@dataclass(frozen=True)
+class UpperBound(Policy):
+    """The largest `mean + width · std` of the epistemic spread; Li et al. (2010)."""
+
+    width: float = 1.0
+
+    def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
+        p = predict(bandit.learner, bandit.state, x)
+        return int((p.mean + self.width * p.epistemic.sqrt()).reshape(-1).argmax())
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Policy):
+    """The best mean, but with the probability `epsilon` any action; 0 is greedy."""
+
+    epsilon: float = 0.0
+
+    def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
+        if float(torch.rand((), generator=generator)) < self.epsilon:
+            return int(torch.randint(len(x), (), generator=generator))
+        return int(predict(bandit.learner, bandit.state, x).mean.reshape(-1).argmax())
+
+
+@dataclass(frozen=True)
+class InformationDirected(Policy):
+    """The least `(regret)² / gain`, regret against the highest `mean + width · std`.
+
+    The deterministic form of Russo & Van Roy (2014) with the gain about the weights, as Kirschner &
+    Krause (2018), eq. 6, have it.
+    """
+
+    width: float = 1.0
+
+    def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
+        p = predict(bandit.learner, bandit.state, x)
+        mean, std = p.mean.reshape(-1), p.epistemic.sqrt().reshape(-1)
+        gain = gaussian_gain(p.epistemic, p.aleatoric)
+        regret = (mean + self.width * std).max() - (mean - self.width * std)
+        return int((regret.square() / gain.clamp_min(1e-12)).argmin())
+
+
+class Bandit:
+    """Acts and learns, a round at a time, with a learner of one output, the reward.
+
+    The network takes `features(context, actions)`. Rewards are learned from `every` so many rounds,
+    in `steps` steps: on what is new, or on `replay` rounds drawn from the memory; a `replay` of -1
+    takes all of it. `window` keeps the last rounds alone, so that older ones are forgotten.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, tagi
+    >>> learner = tagi(nn.Linear(4, 1), GaussianLikelihood(noise=0.5), num_data=1)
+    >>> bandit = Bandit(learner, actions=2)
+    >>> context = torch.tensor([1.0, -1.0])
+    >>> action = bandit.choose(context)
+    >>> bandit.observe(context, action, reward=1.0)
+    >>> bandit.rounds, bandit.state.step
+    (1, 1)
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        *,
+        actions: int,
+        policy: Policy | None = None,
+        features: Features = beside,
+        every: int = 1,
+        steps: int = 1,
+        replay: int = 0,
+        window: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if actions < 2 or every < 1 or steps < 1 or replay < -1:
+            got = f"actions={actions}, every={every}, steps={steps}, replay={replay}"
+            raise ValueError(f"A bandit has 2 actions or more, every and steps from 1; got {got}.")
+        self.learner, self.state = learner, learner.init(seed)
+        self.actions, self.policy, self.features = actions, policy or Thompson(), features
+        self.every, self.steps, self.replay, self.window = every, steps, replay, window
+        self.rounds, self._seed = 0, seed
+        self._generator = torch.Generator().manual_seed(seed)
+        self._drawn: DrawnFunction | None = None
+        self._inputs: list[Tensor] = []
+        self._rewards: list[float] = []
+
+    def choose(self, context: Tensor) -> int:
+        """The action to take in a context (d,)."""
+        return self.policy.choose(self, self.features(context, self.actions), self._generator)
+
+    def observe(self, context: Tensor, action: int, reward: float) -> None:
+        """Remembers a reward, and learns where it is time to."""
+        self._inputs.append(self.features(context, self.actions)[action])
+        self._rewards.append(float(reward))
+        if self.window is not None:
+            del self._inputs[: -self.window], self._rewards[: -self.window]
+        self.rounds += 1
+        if self.rounds % self.every == 0:
+            self._learn()
+
+    def function(self, every: int = 1) -> DrawnFunction:
+        """The function that is acted by, drawn from the belief `every` so many rounds."""
+        seed = self._seed * 1_000_003 + self.rounds
+        if self._drawn is None:
+            self._drawn = DrawnFunction(self.learner, self.state, seed=seed)
+        elif self.rounds % every == 0:
+            self._drawn.redraw(self.state, seed=seed)
+        return self._drawn
+
+    def _learn(self) -> None:
+        size = len(self._rewards)
+        # Each new number of data is a new learner, so it is not made at every round.
+        if self.learner.curvature.whole_data and not 0.9 <= self.learner.num_data / size <= 1.1:
+            self.learner = self.learner.replaced(num_data=size)
+        for _ in range(self.steps):
+            rows = self._rows(size)
+            x = torch.stack([self._inputs[row] for row in rows])
+            y = torch.tensor([self._rewards[row] for row in rows]).to(x).unsqueeze(1)
+            self.state, _ = self.learner.step(self.state, (x, y))
+
+    def _rows(self, size: int) -> list[int]:
+        if self.replay == -1:
+            return list(range(size))
+        new = list(range(max(0, size - self.every), size))
+        if not self.replay:
+            return new
+        drawn = torch.randint(size, (self.replay,), generator=self._generator).tolist()
+        return new + drawn

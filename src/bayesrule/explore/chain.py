@@ -1,0 +1,109 @@
+"""Networks one after another: what one infers of its inputs moves the network before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrule.curvature import Problem
+from bayesrule.expectations import Look
+from bayesrule.learner import Learner
+from bayesrule.matrices.diagonal import DiagonalMatrix
+from bayesrule.moments import GaussianTensor, Propagation
+from bayesrule.types import Info, Local, State
+
+
+@torch.no_grad()
+def step_chain(
+    learners: Sequence[Learner],
+    states: Sequence[State],
+    batch: tuple[Any, Tensor],
+    *,
+    learn: Sequence[bool] | None = None,
+) -> tuple[list[State], Info]:
+    """One step of `tagi` networks in a row: each takes the Gaussian outputs of the one before.
+
+    Targets y condition the outputs of the last network. What it infers of its inputs, `(δ, η)`, is
+    what the network before it learns from, and so on to the first: the step is that of one network
+    of all parts. `learn` says which of them move (all, if it does not), as where a generator learns
+    from what a discriminator, which stays as it is, infers of its pictures. Only the likelihood of
+    the last network is looked at. Goulet, Nguyen & Amiri (2021), section 3.
+
+    >>> from torch import nn
+    >>> from bayesrule import GaussianLikelihood, tagi
+    >>> parts = [nn.Linear(2, 3), nn.Linear(3, 1)]
+    >>> learners = [tagi(part, GaussianLikelihood(noise=0.1), num_data=5) for part in parts]
+    >>> states = [learner.init() for learner in learners]
+    >>> states, info = step_chain(learners, states, (torch.ones(5, 2), torch.ones(5, 1)))
+    >>> [state.step for state in states]
+    [1, 1]
+    """
+    moving = [True] * len(learners) if learn is None else list(learn)
+    if not len(learners) == len(states) == len(moving) > 0:
+        got = f"{len(learners)} learners, {len(states)} states and {len(moving)} of `learn`"
+        raise ValueError(f"A chain has a state for each learner, got {got}.")
+    _check(learners)
+    x, y = batch
+    problems, passes, outputs = _forward(learners, states, x, y)
+    found = learners[-1].likelihood.condition(
+        outputs[-1].centre, outputs[-1].variance, y, states[-1].likelihood
+    )
+    delta, eta, after = found.delta, found.eta, list(states)
+    loss, info = -found.log_prob.sum(), None
+    for k in reversed(range(len(learners))):
+        first, second = passes[k].back(outputs[k], delta, eta)
+        last = k == len(learners) - 1
+        statistics = found.statistics if last else {}
+        if moving[k]:
+            local = _local(problems[k], loss, first, second, statistics)
+            after[k], seen = learners[k].absorb(states[k], local, problems[k])
+            info = seen if info is None else info
+        if k:
+            node = passes[k].inputs[0].node
+            delta, eta = node.delta, node.eta
+    return after, info or Info(loss)
+
+
+def _forward(
+    learners: Sequence[Learner], states: Sequence[State], x: Any, y: Tensor
+) -> tuple[list[Problem], list[Propagation], list[GaussianTensor]]:
+    """The pass through all networks, each with a tape of its own."""
+    problems, passes, outputs = [], [], []
+    for learner, state in zip(learners, states, strict=True):
+        problem = learner.problem(state, (x, y))
+        activations = learner.expectation.activations
+        propagation = Propagation(learner.network, activations)
+        belief = state.posterior
+        given = belief.mean, belief.uncertain_variance(), problem.buffers, problem.x
+        output = propagation.forward(*given, training=True)
+        x = GaussianTensor(output.centre, output.variance)
+        problems.append(problem)
+        passes.append(propagation)
+        outputs.append(output)
+    return problems, passes, outputs
+
+
+def _local(problem: Problem, loss: Tensor, delta: Any, eta: Any, statistics: Any) -> Local:
+    """Innovations as the sums over a batch that a learner absorbs."""
+    weight = -1.0 / problem.temperature
+    gradient = {name: value * weight for name, value in delta.items()}
+    curvature = DiagonalMatrix({name: value * weight for name, value in eta.items()})
+    scaled = {name: value * problem.scale for name, value in statistics.items()}
+    return Local(loss, gradient, curvature, scaled)
+
+
+def _check(learners: Sequence[Learner]) -> None:
+    for k, learner in enumerate(learners):
+        if learner.expectation.look is not Look.MOMENTS or learner.curvature.whole_data:
+            raise TypeError(
+                f"Innovations pass through tagi networks; learner {k} has the rule "
+                f"{type(learner.rule).__name__}. Build it with tagi."
+            )
+        if learner.likelihood.learns and k < len(learners) - 1:
+            raise ValueError(
+                f"Learner {k} is followed by others, so it has no targets to learn its noise "
+                "from; give it GaussianLikelihood(noise=0.1), which is not looked at."
+            )

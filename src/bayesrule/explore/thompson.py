@@ -1,0 +1,82 @@
+"""Thompson draws: functions of one belief that stay fixed for an episode, or for one step."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.explore.information import refuse_mean_only
+from bayesrule.learner import Learner
+from bayesrule.predicting.predict import How, believed_outputs, gaussian_draws
+from bayesrule.tensors import seeds
+from bayesrule.types import State
+
+
+class DrawnFunction:
+    """The network at weights that were drawn once: the same function at every call.
+
+    A call is one forward pass of a module of its own, in evaluation mode, without gradients.
+    `redraw` draws other weights, of this or of a later state, into the same module.
+    """
+
+    def __init__(self, learner: Learner, state: State, *, seed: int = 0) -> None:
+        self._module: nn.Module = copy.deepcopy(learner.model).requires_grad_(False).eval()
+        named = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
+        self._tensors: dict[str, Tensor] = named
+        self.redraw(state, seed=seed)
+
+    @torch.no_grad()
+    def redraw(self, state: State, *, seed: int) -> None:
+        """Draws the weights of the next episode."""
+        state.check()
+        generator = seeds.generator(state.posterior.device, seed, state.step)
+        drawn = state.posterior.sample(generator)
+        for name, value in {**state.buffers, **drawn}.items():
+            self._tensors[name].copy_(value)
+
+    @torch.inference_mode()
+    def __call__(self, *x: Tensor) -> Any:
+        """The outputs (n, *) for inputs (n, *), tensors on the network's device."""
+        return self._module(*x)
+
+
+def draw_function(learner: Learner, state: State, *, seed: int = 0) -> DrawnFunction:
+    """A function drawn from the belief, to be acted by for an episode; for every posterior.
+
+    Thompson (1933); for whole episodes Osband et al. (2013). The functions of one seed and state
+    are the same.
+
+    >>> from bayesrule import GaussianLikelihood, vogn
+    >>> learner = vogn(nn.Linear(2, 3), GaussianLikelihood(noise=0.1), num_data=10)
+    >>> act = draw_function(learner, learner.init(), seed=1)
+    >>> x = torch.ones(1, 2)
+    >>> torch.equal(act(x), act(x)), act(x).shape
+    (True, torch.Size([1, 3]))
+    """
+    return DrawnFunction(learner, state, seed=seed)
+
+
+@torch.no_grad()
+def draw_marginals(
+    learner: Learner, state: State, x: Any, how: How | None = None, *, seed: int = 0
+) -> Tensor:
+    """One draw of the outputs (n, *) at each input, independent of those at other inputs.
+
+    As of a step that is taken for itself, in closed form where the outputs are Gaussian. `how` is
+    that of `br.predict`; outputs that are known at K weights are those of one of them, by chance.
+    """
+    refuse_mean_only(how or learner.predictive, "how=Draws(32)")
+    outputs = believed_outputs(learner, state, x, how, seed=seed).seen(state.likelihood)
+    values, spread = outputs.values, outputs.variance
+    generator = seeds.generator(values.device, seed, state.step)
+    if spread is None:
+        num, n = values.shape[:2]
+        chosen = torch.randint(num, (n,), generator=generator, device=values.device)
+        return values[chosen, torch.arange(n, device=values.device)]
+    if outputs.joint:
+        return gaussian_draws(values, spread, 1, seed)[0]
+    white = torch.empty_like(values).normal_(generator=generator)
+    return values + spread.sqrt() * white
