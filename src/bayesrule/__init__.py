@@ -15,8 +15,11 @@ from bayesrule import (
     sequences,
 )
 from bayesrule._renamed import renamed
-from bayesrule.curvature import GGN, Fisher, Hessian, PerExample, Price
+from bayesrule.curvature import GGN, Fisher, PerExample
+from bayesrule.curvature import Hessian as Hessian
+from bayesrule.curvature import Price as Price
 from bayesrule.expectations import AtMean, Draws, Flipout, LocalDraws, Moments
+from bayesrule.explore import find_minima, information_gain
 from bayesrule.hmc.nuts import hmc
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import (
@@ -27,15 +30,18 @@ from bayesrule.likelihoods import (
     NegativeBinomialLikelihood,
     PoissonLikelihood,
 )
-from bayesrule.matrices import Dense, Diagonal, Kronecker, LowRank
+from bayesrule.matrices import Dense, Diagonal, Kronecker
+from bayesrule.matrices import LowRank as LowRank
 from bayesrule.methods import (
     adam,
     bayesbinn,
+    dropout,
     ivon,
     k_tied,
     laplace,
     map,
     mean_field,
+    mixture,
     newton,
     noisy_adam,
     noisy_ekfac,
@@ -47,18 +53,20 @@ from bayesrule.methods import (
     rmsprop,
     sgd,
     smooth,
+    ste,
     tagi,
     variational_laplace,
     vogn,
 )
+from bayesrule.moments import uncertain
 from bayesrule.posteriors import (
     GaussianFamily,
     GaussianPrior,
-    KTiedFamily,
     MeanFieldFamily,
     PerGroup,
-    PointEstimate,
 )
+from bayesrule.posteriors import KTiedFamily as KTiedFamily
+from bayesrule.posteriors import PointEstimate as PointEstimate
 from bayesrule.predicting import metrics
 from bayesrule.predicting.predict import Linearised, predict
 from bayesrule.rules import Average, Conditioning, Elbo, Natural
@@ -69,20 +77,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     # methods: `br.METHOD(model, likelihood, num_data=...)` builds a learner
-    "adam", "bayesbinn", "ivon", "k_tied", "laplace", "map", "mean_field", "newton", "noisy_adam",
-    "noisy_ekfac", "noisy_full", "noisy_kfac", "noisy_tridiagonal", "ogn", "ridge", "rmsprop",
-    "sgd", "tagi", "variational_laplace", "vogn",
+    "adam", "bayesbinn", "dropout", "ivon", "k_tied", "laplace", "map", "mean_field", "mixture",
+    "newton", "noisy_adam", "noisy_ekfac", "noisy_full", "noisy_kfac", "noisy_tridiagonal", "ogn",
+    "ridge", "rmsprop", "sgd", "ste", "tagi", "variational_laplace", "vogn",
     # likelihoods
     "BernoulliLikelihood", "CategoricalLikelihood", "GaussianLikelihood",
     "HeteroscedasticLikelihood", "NegativeBinomialLikelihood", "PoissonLikelihood",
     # learning and predicting
-    "Learner", "Linearised", "fit", "fit_many", "hmc", "load_run", "predict", "smooth",
-    # parts of a method of one's own: the belief,
-    "Dense", "Diagonal", "GaussianFamily", "GaussianPrior", "KTiedFamily", "Kronecker", "LowRank",
-    "MeanFieldFamily", "PerGroup", "PointEstimate",
+    "Learner", "Linearised", "find_minima", "fit", "fit_many", "hmc", "information_gain",
+    "load_run", "predict", "smooth", "uncertain",
+    # parts of a method of one's own, of which there are more in the rooms below: the belief,
+    "Dense", "Diagonal", "GaussianFamily", "GaussianPrior", "Kronecker", "MeanFieldFamily",
+    "PerGroup",
     # where the loss is looked at, which curvature, and how the belief moves
     "AtMean", "Draws", "Flipout", "LocalDraws", "Moments",
-    "Fisher", "GGN", "Hessian", "PerExample", "Price",
+    "Fisher", "GGN", "PerExample",
     "Average", "Conditioning", "Elbo", "Natural",
     # rooms with more
     "curvature", "execution", "explore", "matrices", "metrics", "moments", "optim", "posteriors",
@@ -95,4 +104,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted(__all__)

@@ -21,7 +21,6 @@ _ROOMS = {
     "SoftmaxLikelihood",
     "matrices": "BlockTridiagonal Isotropic Matrix Structure",
     "methods": "METHODS",
-    "moments": "uncertain",
     "posteriors": "Factorised Family FanIn Gaussian KTied MeanField Posterior Rotated "
     "RotatedFamily",
     "predicting": "MonteCarlo Prediction Probit SignalToNoise Spectrum compress "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -168,6 +168,34 @@ class Info:
     temperature: Number = 1.0
     divergence: Callable[[], Tensor] = field(repr=False, default=lambda: Tensor([0.0])[0])
     loss_after: Callable[[], Tensor] | None = field(repr=False, default=None)
+
+    @classmethod
+    def of(
+        cls,
+        loss: Tensor,
+        state: State,
+        divergence: Callable[[State], Tensor],
+        loss_after: Callable[[State], Tensor] | None,
+        temperature: Number,
+        is_current: Callable[[], bool] | None,
+    ) -> Info:
+        """What is asked of the new state is computed when first read, and refused once it changed.
+
+        `is_current` says whether the state is still that of this step, where its tensors do not.
+        """
+        tensor = state.posterior.any_tensor
+        version = tensor._version
+
+        def asked(function: Callable[[State], Tensor]) -> Tensor:
+            if not (tensor._version == version if is_current is None else is_current()):
+                raise RuntimeError(
+                    "A later step has changed this state (donate=True); read info.kl and "
+                    "info.elbo before it."
+                )
+            return function(state)
+
+        after = None if loss_after is None else partial(asked, loss_after)
+        return cls(loss, temperature, partial(asked, divergence), after)
 
     @cached_property
     def kl(self) -> Tensor:

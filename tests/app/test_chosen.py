@@ -37,16 +37,18 @@ def test_a_recipe_chooses_a_temperature_once() -> None:
 @pytest.mark.parametrize(
     ("given", "tried"),
     [
-        ({}, (4, 2)),
-        ({"epochs": 3}, (4, 1)),
-        ({"patience": 3}, (4, 1)),
-        ({"steps": 9, "options": {"temperature": 0.5}}, None),
-        ({"method": "map"}, (1, 2)),
-        ({"method": "ridge"}, None),
+        # The most probable weights first, then at which temperature to go on from them.
+        ({}, [(1, 2), (4, 2)]),
+        ({"epochs": 3}, [(4, 1)]),
+        ({"patience": 3}, [(4, 1)]),
+        ({"steps": 9, "options": {"temperature": 0.5}}, []),
+        ({"method": "map"}, [(1, 2)]),
+        ({"method": "mean_field"}, [(4, 2)]),
+        ({"method": "ridge"}, []),
     ],
 )
 def test_only_what_nobody_says_is_chosen(
-    given: dict[str, Any], tried: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
 
@@ -57,8 +59,9 @@ def test_only_what_nobody_says_is_chosen(
     monkeypatch.setattr("bayesrule.app.recipe.choose", noted)
     recipe = Recipe(**given)
     chosen = recipe.chosen(X.repeat(2, 1), X.repeat(2, 1), 1)
-    assert asked == ([] if tried is None else [tried])
-    assert recipe.length_is_open(60) == (tried is not None and tried[1] > 1)
+    assert asked == tried
+    assert recipe.length_is_open(60) == any(lengths > 1 for _, lengths in tried)
+    assert chosen.warm_start == (1000 if given == {} else None)
     assert chosen.epochs == (1000 if recipe.length_is_open(60) else recipe.for_data(60).epochs)
 
 

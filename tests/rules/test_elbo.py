@@ -34,9 +34,9 @@ from bayesrule import (
 )
 from bayesrule.curvature import Curvature, NoCurvature
 from bayesrule.expectations import Expectation
-from bayesrule.learner import DRAWS
 from bayesrule.matrices import Isotropic
 from bayesrule.tensors import seeds
+from bayesrule.tensors.step_randomness import DRAWS
 from bayesrule.training import checkpoint
 from bayesrule.types import State
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule import CategoricalLikelihood, GaussianLikelihood, Learner, fit
-from bayesrule.predicting.outputs import SHARPNESS, SPREAD
+from bayesrule.predicting.outputs import NOISE, SHARPNESS, SPREAD
 from bayesrule.training import load_run
-from bayesrule.training.calibrating import calibrated, held_out
+from bayesrule.training.calibrating import Calibration, calibrated, held_out
 
 OPTIONS: dict[str, Any] = {"epochs": 1, "batch_size": 100, "progress": False}
 
@@ -65,8 +66,43 @@ def test_a_tenth_is_held_out_where_there_are_enough_classes() -> None:
     rows = {tuple(row) for row in torch.cat([x, held]).tolist()}
     assert rows == {tuple(row) for row in data(1500)[0].tolist()}
     assert held_out(learner(), data(999), seed=0) is None
-    real = br.map(nn.Linear(3, 1), GaussianLikelihood(), num_data=2000)
+    real = br.map(nn.Linear(3, 1), GaussianLikelihood(noise=0.1), num_data=2000)
     assert held_out(real, (torch.zeros(2000, 3), torch.zeros(2000, 1)), seed=0) is None
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
+def test_a_noise_that_was_learned_wrong_is_mended(factor: float) -> None:
+    made = br.map(nn.Linear(2, 1), GaussianLikelihood(), num_data=1000)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4000, 2, generator=generator)
+    with torch.no_grad():
+        y = made.model(x) + 0.3 * torch.randn(4000, 1, generator=generator)
+    first = made.init()
+    wrong = {"a": torch.tensor(500.0), "b": torch.tensor([500.0 * 0.09 / factor])}
+    state = calibrated(made, replace(first, likelihood=wrong), (x, y))
+    assert float(state.likelihood[NOISE]) == pytest.approx(factor, rel=0.1)
+    assert br.predict(made, state, x).aleatoric.sqrt().mean() == pytest.approx(0.3, rel=0.05)
+    assert Calibration(noise=2.0).applied(state).likelihood[NOISE] == 2.0
+
+
+def test_what_was_learned_before_is_applied() -> None:
+    x = torch.linspace(-1.0, 1.0, 40).reshape(-1, 1)
+    runs = [
+        fit(
+            br.vogn(nn.Linear(1, 1, dtype=torch.float64), GaussianLikelihood(), num_data=40),
+            (x.double(), x.double()),
+            epochs=2,
+            calibrate=given,
+            progress=False,
+        )
+        for given in (False, Calibration(noise=4.0, spread=2.0))
+    ]
+    weights = runs[0].state.posterior.mean
+    runs[1] = replace(runs[1], state=replace(runs[1].state, posterior=runs[0].state.posterior))
+    plain, wide = (run.predict(x) for run in runs)
+    assert weights.keys() == runs[1].state.posterior.mean.keys()
+    torch.testing.assert_close(wide.epistemic, 4.0 * plain.epistemic)
+    torch.testing.assert_close(wide.mean, plain.mean)
 
 
 def test_a_calibrated_run_is_loaded_and_gone_on_with(tmp_path: Path) -> None:
@@ -80,8 +116,8 @@ def test_a_calibrated_run_is_loaded_and_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_calibrated_is_refused() -> None:
-    real = br.map(nn.Linear(3, 1), GaussianLikelihood(), num_data=10)
-    with pytest.raises(ValueError, match=r"is for CategoricalLikelihood\(\), got Gaussian"):
+    real = br.map(nn.Linear(3, 1), GaussianLikelihood(noise=0.1), num_data=10)
+    with pytest.raises(ValueError, match=r"noise that is learned, got GaussianLikelihood"):
         fit(real, (torch.zeros(10, 3), torch.zeros(10, 1)), calibrate=True, **OPTIONS)
     with pytest.raises(ValueError, match="at least 1,000 of them"):
         fit(learner(size=20), data(20), calibrate=True, **OPTIONS)

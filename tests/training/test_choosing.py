@@ -74,7 +74,8 @@ def test_the_best_candidate_is_found_wherever_it_stands(place: int) -> None:
 def test_the_choice_is_the_same_each_time() -> None:
     tried = candidates({"prior_precision": (1.0, 10.0), "temperature": (1.0, 0.3)})
     one, two = (choose(build, (X, Y), tried, [3], batch_size=60, seed=4) for _ in range(2))
-    assert one == two
+    assert one[:4] == two[:4]
+    assert [run.state.step for run in one.runs] == [run.state.step for run in two.runs]
 
 
 def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,9 +18,11 @@ from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.variational import smooth
 from bayesrule.schedules import falling
-from bayesrule.training.choosing import Choice, Options, choose
+from bayesrule.training.calibrating import Calibration
+from bayesrule.training.choosing import Options, choose
 from bayesrule.training.models import mlp
 from bayesrule.training.train import Run, fit
+from bayesrule.training.warm_start import beginning
 
 Method = Callable[..., Learner]
 
@@ -57,6 +60,8 @@ class Recipe:
     method (`prior_precision`, `temperature`, `learning_rate`, ...). What nobody says of the length
     of training and of the temperature is chosen by rows that are held out (`chosen`); then all
     rows are trained on. The learning rate, where there is one, falls to zero along a cosine.
+    Methods that begin at the most probable weights look for these in `warm_start` epochs before.
+    `calibration` is what held-out rows say of how sure predictions are (`Calibration`).
 
     >>> Recipe("vogn", steps=2000).for_data(400).epochs
     154
@@ -71,6 +76,8 @@ class Recipe:
     patience: int | None = None
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
+    warm_start: int | None = None
+    calibration: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         find(self.method)
@@ -106,35 +113,50 @@ class Recipe:
         steps = self.steps or course.steps[0]
         return self.epochs or course.epochs(-(-num_data // size), steps), size
 
+    def _is_open(self, num_data: int) -> bool:
+        """Whether nobody says how long training is, and there are rows to choose by."""
+        return not (self.epochs or self.steps or self.patience or num_data < _FEWEST_ROWS)
+
     def _lengths(self, num_data: int) -> list[int]:
         """The numbers of epochs to choose from, of which there is one where somebody says."""
         epochs, size = self._epochs_and_size(num_data)
-        if self.epochs or self.steps or self.patience or num_data < _FEWEST_ROWS:
-            return [epochs]
-        return self.course.lengths(-(-num_data // size))
+        return self.course.lengths(-(-num_data // size)) if self._is_open(num_data) else [epochs]
 
     def length_is_open(self, num_data: int) -> bool:
         """Whether the number of epochs is chosen by held-out rows."""
-        return len(self._lengths(num_data)) > 1
+        starts = self.course.start is not None and self._is_open(num_data)
+        return starts or len(self._lengths(num_data)) > 1
 
     def chosen(self, x: Tensor, y: Tensor, targets: int) -> Recipe:
-        """The same recipe with the epochs and the temperature that held-out rows speak for."""
+        """The same recipe with the epochs and the temperature that held-out rows speak for.
+
+        The rows also say how sure predictions may be.
+        """
         size, lengths = self._epochs_and_size(len(y))[1], self._lengths(len(y))
         temperatures = self.course.temperatures if "temperature" not in self.options else ()
         tried = [{"temperature": one} for one in temperatures] or [{}]
-        found = Choice({}, lengths[0], 0.0)
-        if len(tried) * len(lengths) > 1 and len(y) >= _FEWEST_ROWS:
+        if len(y) < _FEWEST_ROWS or len(tried) * len(lengths) == 1:
+            return replace(self, epochs=lengths[0], batch_size=size)
 
-            def build(num_data: int, options: Options, epochs: int | None) -> Learner:
-                recipe = replace(self, epochs=epochs, options={**self.options, **options})
-                return recipe.learner(x.shape[1], targets, num_data)
+        def build(num_data: int, options: Options, epochs: int | None) -> Learner:
+            recipe = replace(self, epochs=epochs, options={**self.options, **options})
+            return recipe.learner(x.shape[1], targets, num_data)
 
-            found = choose(build, (x, y), tried, lengths, batch_size=size, seed=self.seed)
+        def first(num_data: int, options: Options, epochs: int | None) -> Learner:
+            return beginning(build(num_data, tried[0], epochs))
+
+        rows, start = partial(choose, batch_size=size, seed=self.seed, calibrate=True), None
+        if self.course.start is not None and self._is_open(len(y)):
+            start = rows(first, (x, y), [{}], self.course.start.lengths(-(-len(y) // size)))
+        runs = () if start is None else start.runs
+        found = rows(build, (x, y), tried, lengths, starts=runs)
         return replace(
             self,
             epochs=found.epochs,
             batch_size=size,
             options={**self.options, **found.options},
+            warm_start=None if start is None else start.epochs,
+            calibration=None if found.calibration is None else vars(found.calibration),
         )
 
     def network(self, inputs: int, targets: int) -> nn.Module:
@@ -182,8 +204,8 @@ class Recipe:
             batch_size=recipe.batch_size or len(y),
             patience=self.patience,
             seed=self.seed,
-            # The temperature was chosen by held-out rows already.
-            calibrate=False,
+            warm_start=recipe.warm_start or False,
+            calibrate=Calibration(**recipe.calibration) if recipe.calibration else False,
             **more,
         )
 

@@ -1,6 +1,6 @@
 """Which second-order information of the loss is used."""
 
-from bayesrule.curvature._base import Curvature, Here, Problem, Streams, Wanted
+from bayesrule.curvature._base import Curvature, Here, Problem, Wanted
 from bayesrule.curvature.estimates import (
     GGN,
     Fisher,
@@ -30,6 +30,5 @@ __all__ = [
     "Recording",
     "SecondOrder",
     "SquaredGradient",
-    "Streams",
     "Wanted",
 ]

@@ -15,17 +15,16 @@ from torch import Generator, Tensor
 from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Expectation, Look
 from bayesrule.likelihoods import Likelihood
+from bayesrule.likelihoods._uncertain import as_uncertain_as, observed
 from bayesrule.matrices import Structure
-from bayesrule.moments import Activations, Propagation
+from bayesrule.moments import Activations, GaussianTensor, Propagation
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network, as_leaves, copies, num_examples
 from bayesrule.tensors.stand_in import gradients
+from bayesrule.tensors.step_randomness import Streams
 from bayesrule.tensors.unfit import check_outputs
 from bayesrule.types import Derivatives, Local, Params, Part, State
-
-Streams = tuple[Any, Any, Callable[[], AbstractContextManager[None]]]
-"""Where targets and weights are drawn from, and the context in which the module itself draws."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,13 @@ class Problem:
     checked: bool = True
     module_randomness: Callable[[], AbstractContextManager[None]] = nullcontext
     rates: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.y, GaussianTensor) and not self.likelihood.uncertain_targets:
+            raise TypeError(
+                f"{type(self.likelihood).__name__} takes targets that are known, got uncertain "
+                "ones; targets with a variance of their own go with GaussianLikelihood."
+            )
 
     @cached_property
     def scale(self) -> Any:
@@ -123,11 +129,12 @@ class Problem:
 
     def sample(self, outputs: Tensor) -> Tensor:
         """Targets drawn from the model."""
-        return self.likelihood.sample(outputs, self.likelihood_state, self.targets)
+        _, state = observed(self.y, self.likelihood_state)
+        return as_uncertain_as(self.y, self.likelihood.sample(outputs, state, self.targets))
 
     def fisher_vectors(self, outputs: Tensor) -> Tensor:
         """Vectors (V, n, *) whose outer products sum to the Fisher information of the outputs."""
-        return self.likelihood.fisher_vectors(outputs, self.likelihood_state)
+        return self.likelihood.fisher_vectors(outputs, observed(self.y, self.likelihood_state)[1])
 
     def record(self, point: Point) -> Recording:
         """A forward pass with what gradients of single examples need."""
@@ -135,7 +142,8 @@ class Problem:
 
     def statistics(self, outputs: Tensor) -> Params:
         """What the likelihood learns from, scaled."""
-        return vectors.scale(self.likelihood.statistics(outputs.detach(), self.y), self.scale)
+        given = outputs.detach(), self.y, self.likelihood_state
+        return vectors.scale(self.likelihood.expected_statistics(*given), self.scale)
 
     def learned(self, statistics: Params) -> Params:
         """The likelihood's own state after the batch.
@@ -144,6 +152,12 @@ class Problem:
         """
         found = {name: value * self.temperature for name, value in statistics.items()}
         return self.likelihood.update(self.likelihood_state, found, self.num_data)
+
+    def derivatives(self, local: Local) -> Derivatives:
+        """Estimates over the whole data set from sums over the batch."""
+        loss = local.loss * (self.scale * self.temperature)
+        sums = local.gradient, local.curvature, self.weight, self.count, local.average
+        return Derivatives(loss, *sums, self.temperature)
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
         """What the batch says of weights N(mean, variance), in closed form.

@@ -21,10 +21,11 @@ def first_look(problem: Problem, posterior: Posterior) -> float | None:
     None where there is no curvature to be seen, or a number is not finite.
     """
     leaves = as_leaves(posterior.mean)
-    outputs = problem.forward(leaves)
-    drawn = problem.likelihood.lacks("sample") is None
-    loss = problem.nll(outputs, problem.sample(outputs.detach()) if drawn else problem.y)
-    gradient = gradients(loss, leaves, leaves)
+    with problem.module_randomness():
+        outputs = problem.forward(leaves)
+        drawn = problem.likelihood.lacks("sample") is None
+        loss = problem.nll(outputs, problem.sample(outputs.detach()) if drawn else problem.y)
+        gradient = gradients(loss, leaves, leaves)
     count = num_examples(problem.x)
     squares = {k: value.detach().square().mean() / count for k, value in gradient.items()}
     largest = max(float(value) for value in distributed.mean_over_ranks(squares).values())

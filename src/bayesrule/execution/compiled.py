@@ -16,6 +16,8 @@ from bayesrule.curvature import Problem
 from bayesrule.execution.graphs import captured
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
+from bayesrule.likelihoods._uncertain import observed
+from bayesrule.moments import GaussianTensor
 from bayesrule.tensors import tree
 from bayesrule.tensors.unfit import check_finite
 from bayesrule.types import Batch, Info, Params, State
@@ -71,10 +73,11 @@ class Compiled:
     @torch.no_grad()
     def step(self, state: State, batch: Batch, *, donate: bool = True) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step."""
-        x, y = batch
+        x, (y, own) = batch[0], observed(batch[1], {})
+        given = [x, y, *own.values()]
         if type(x) is not Tensor:
             raise TypeError("Compiled steps take one plain tensor as inputs; use learner.step.")
-        key = [(part.shape, part.dtype, part.device) for part in batch]
+        key = [(part.shape, part.dtype, part.device) for part in given]
         # The first step may find that each output has a noise of its own.
         if state.step == 0 or (self._plan is not None and self._plan.key != key):
             return self._stepper.step(state, batch, donate=donate)
@@ -86,8 +89,8 @@ class Compiled:
         flat = self._tensors(state)
         state.given_up()
         if self._plan is None:
-            self._plan = self._planned(state, [x, y, *flat], key)
-        found, moved = self._plan.run([x, y, *flat])
+            self._plan = self._planned(state, given, flat, key)
+        found, moved = self._plan.run([*given, *flat])
         # New objects: what the old ones worked out from these tensors is no longer so.
         parts = _rebuilt(_parts(state), moved)
         statistics = dict(zip(self._plan.learned, found[1:], strict=True))
@@ -108,13 +111,14 @@ class Compiled:
         """A problem in which nothing is drawn."""
         return self._stepper.problem(state, batch, streams=(None, None, nullcontext))
 
-    def _planned(self, state: State, tensors: Tensors, key: object) -> _Plan:
+    def _planned(self, state: State, batch: Tensors, flat: Tensors, key: object) -> _Plan:
         # Loading the compiler takes as long as loading the rest of the library.
         from torch.fx.experimental.proxy_tensor import make_fx
 
         learned: list[str] = []
         anew: list[int] = []
-        function = self._function(state, learned, anew)
+        tensors, first = [*batch, *flat], len(batch)
+        function = self._function(state, learned, anew, first)
         traced = make_fx(function)(*(t.clone() for t in tensors))
         _refuse_randomness(traced)
         own = self.backend == "inductor" and not tensors[0].is_cuda
@@ -129,24 +133,26 @@ class Compiled:
         def taken(*given: Tensor) -> Tensors:
             found, num = work(*given), 1 + len(learned)
             for place, value in zip(anew, found[num:], strict=True):
-                given[2 + place].copy_(value)
+                given[first + place].copy_(value)
             return found[:num]
 
         if tensors[0].is_cuda:
-            return _Plan(_as_graph(taken, tensors), key, learned)
-        return _Plan(lambda given: (taken(*given), given[2:]), key, learned)
+            return _Plan(_as_graph(taken, tensors, first), key, learned)
+        return _Plan(lambda given: (taken(*given), given[first:]), key, learned)
 
     def _function(
-        self, state: State, learned: list[str], anew: list[int]
+        self, state: State, learned: list[str], anew: list[int], first: int
     ) -> Callable[..., Tensors]:
-        """One step as a function of tensors, most of which it changes.
+        """One step as a function of tensors, those of the batch `first`; most others it changes.
 
         Those at the places `anew` it makes anew and returns last: the compiler loses copies of some
         of them into their old memory.
         """
 
-        def function(x: Tensor, y: Tensor, *flat: Tensor) -> Tensors:
-            parts = _rebuilt(_parts(state), list(flat))
+        def function(*tensors: Tensor) -> Tensors:
+            x, y, *own = tensors[:first]
+            y = GaussianTensor(y, own[0]) if own else y
+            parts = _rebuilt(_parts(state), list(tensors[first:]))
             begin = replace(state, **parts)
             problem, statistics = _deferred(self._problem(begin, (x, y)))
             new, info = self.learner.advance(begin, problem, donate=True)
@@ -197,7 +203,7 @@ def _refuse_randomness(traced: GraphModule) -> None:
 
 
 def _as_graph(
-    work: Callable[..., Tensors], tensors: Tensors
+    work: Callable[..., Tensors], tensors: Tensors, first: int
 ) -> Callable[[Tensors], tuple[Tensors, Tensors]]:
     """The step as a CUDA graph, replayed on tensors of its own that stay where they are."""
     static = [t.clone() for t in tensors]
@@ -208,6 +214,6 @@ def _as_graph(
             if own.data_ptr() != value.data_ptr():
                 own.copy_(value)
         graph.replay()
-        return [result.clone() for result in results], static[2:]
+        return [result.clone() for result in results], static[first:]
 
     return run

@@ -13,8 +13,10 @@ from torch import Generator, Tensor
 
 from bayesrule.curvature import Problem
 from bayesrule.execution.graphs import captured, copy_into, in_rows
-from bayesrule.execution.stacked.stack import Stacked, seeds_of
+from bayesrule.execution.stacked.stack import Stacked
+from bayesrule.execution.stacked.states import seeds_of
 from bayesrule.learner import Learner
+from bayesrule.likelihoods._uncertain import observed
 from bayesrule.matrices import Matrix
 from bayesrule.tensors import distributed, seeds, tree
 from bayesrule.tensors.network import Inputs
@@ -215,6 +217,8 @@ def anew(state: State, known: dict[str, Params]) -> State:
 
 
 def _tensors(batch: tuple[Inputs, Tensor]) -> Params:
-    """The targets and the inputs, by number."""
+    """The targets, their variances if they have any, and the inputs, by number."""
     x, y = batch
-    return {str(i): part for i, part in enumerate((y, *(x if isinstance(x, tuple) else (x,))))}
+    targets, own = observed(y, {})
+    parts = targets, *own.values(), *(x if isinstance(x, tuple) else (x,))
+    return {str(i): part for i, part in enumerate(parts)}

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import stacked_outputs
+from bayesrule.rules.fit_of_parts import instance
 from bayesrule.tensors import vectors
 from bayesrule.tensors.network import Inputs, Network, check_batch
 from bayesrule.tensors.unfit import check_finite
@@ -55,10 +56,8 @@ class LogDensity:
         prior_precision: float = 1.0,
         temperature: float = 1.0,
     ) -> None:
-        if not isinstance(likelihood, Likelihood):
-            example = "GaussianLikelihood()"
-            raise TypeError(f"likelihood takes a Likelihood such as {example}, got {likelihood!r}.")
-        self.network, self.likelihood = Network(model), likelihood
+        self.network = Network(model)
+        self.likelihood = instance(likelihood, Likelihood, "likelihood", "GaussianLikelihood()")
         self.prior_precision, self.temperature = float(prior_precision), float(temperature)
         self.params = {name: _double(value) for name, value in self.network.params().items()}
         self.buffers = {name: _double(value) for name, value in self.network.buffers().items()}

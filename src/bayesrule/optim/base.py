@@ -315,6 +315,7 @@ def _check(
             f"An optimiser sees only .grad, which is not enough for {curvature!r}; use Price(), "
             "SquaredGradient() or NoCurvature(), or a Learner, which sees single examples."
         )
+    # The optimiser's own step is written with the fields of this rule, so no other will do.
     if not isinstance(rule, Natural):
         raise TypeError(f"rule takes a Natural(...), got {rule!r}.")
     rule.check(family, expectation, curvature)

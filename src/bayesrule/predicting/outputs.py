@@ -30,20 +30,26 @@ class Outputs:
         centre = self.values.mean(0)
         return Outputs(centre * sharpness + (self.values - centre) * factor)
 
+    def seen(self, state: Params) -> Outputs:
+        """The outputs as predictions see them: calibrated where the state says how."""
+        return self.calibrated(state[SHARPNESS], state[SPREAD]) if SPREAD in state else self
+
     def prediction(self, likelihood: Likelihood, state: Params) -> Prediction:
         """What is believed of the targets, calibrated where the state says how."""
-        seen = self.calibrated(state[SHARPNESS], state[SPREAD]) if SPREAD in state else self
+        seen = self.seen(state)
+        state = likelihood.widened(state, state[NOISE]) if NOISE in state else state
         if seen.variance is None:
             return Prediction.mixture(likelihood.distribution(seen.values, state))
         marginal = likelihood.joint_marginal if seen.joint else likelihood.marginal
         return Prediction.closed_form(marginal(seen.values, seen.variance, state))
 
 
-SHARPNESS, SPREAD = "sharpness", "spread"
-"""Numbers in a likelihood's state: what calibration multiplies outputs and their deviations by."""
+SHARPNESS, SPREAD, NOISE = CALIBRATION = "sharpness", "spread", "noise factor"
+"""Numbers in a likelihood's state that calibration multiplies by: outputs, their deviations from
+the mean, and the variance of the noise."""
 
 
 def uncalibrated(state: State) -> State:
     """A state without the numbers of a calibration, as training begins with it."""
-    kept = {k: v for k, v in state.likelihood.items() if k not in (SHARPNESS, SPREAD)}
+    kept = {k: v for k, v in state.likelihood.items() if k not in CALIBRATION}
     return replace(state, likelihood=kept)

@@ -117,6 +117,7 @@ def believed_outputs(
     check_finite("The inputs", inputs)
     if isinstance(how, Linearised):
         return _linearised(learner, state, inputs, how, seed)
+    # An argument of the caller: whatever else it is has no abilities to ask for.
     if not isinstance(how, Expectation):
         raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
     if how.look is Look.MOMENTS:
@@ -251,10 +252,10 @@ def _linearised(learner: Learner, state: State, x: Inputs, how: Linearised, seed
     drawn = how.link.instead_of_probit and likelihood.probit_marginal
     if not drawn and likelihood.lacks("marginal") is None:
         return Outputs(mean, covariance, joint=True)
-    return Outputs(_gaussian_draws(mean, covariance, how.link.num, seed))
+    return Outputs(gaussian_draws(mean, covariance, how.link.num, seed))
 
 
-def _gaussian_draws(mean: Tensor, covariance: Tensor, num: int, seed: int) -> Tensor:
+def gaussian_draws(mean: Tensor, covariance: Tensor, num: int, seed: int) -> Tensor:
     """`num` draws (num, n, *) of outputs N(mean, covariance)."""
     flat = mean.reshape(len(mean), -1)
     jitter = 1e-6 * covariance.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-12)

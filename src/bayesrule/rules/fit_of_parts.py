@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from bayesrule.curvature import Curvature
 from bayesrule.curvature.rows import refuse_embedding_bags, refuse_recurrent
 from bayesrule.expectations import Expectation, Look
 from bayesrule.likelihoods import Likelihood
-from bayesrule.posteriors import Family
+from bayesrule.posteriors import Family, Prior
 from bayesrule.rules._base import Rule
 from bayesrule.tensors import distributed
 from bayesrule.tensors.network import Network
+
+
+def instance(part: object, kind: type, name: str, example: str):  # type: ignore[no-untyped-def]
+    """A part of the right kind; its class alone, or another thing, is refused."""
+    if isinstance(part, type) and issubclass(part, kind):
+        raise TypeError(f"{name} takes an object, got the class: write {part.__name__}().")
+    if not isinstance(part, kind):
+        raise TypeError(f"{name} takes a {kind.__name__} such as {example}, got {part!r}.")
+    return part
+
+
+def positive(value: float, name: str) -> float:
+    """A number above zero; others are refused."""
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive, got {value}.")
+    return value
 
 
 def check_parts(
@@ -49,6 +66,15 @@ def check_final(
             "GaussianFamily(structure)."
         )
     _check_curvature(network, likelihood, curvature)
+
+
+def check_empirical(prior: Prior) -> None:
+    """Refuses a prior whose precision cannot be found by the evidence."""
+    if not isinstance(prior.diagonal({}), float):
+        raise ValueError(
+            "empirical_prior=True looks for the precision of N(0, I/δ), but the prior is a "
+            "posterior of earlier data; leave one of them out."
+        )
 
 
 def check_predictive(how: Any, family: Family, likelihood: Likelihood) -> None:

@@ -21,8 +21,8 @@ _ATTRIBUTES = ("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps"
 FACTS = {getattr(Tensor, name).__get__ for name in _ATTRIBUTES} | {
     Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.__len__,
     Tensor.is_floating_point, Tensor.is_complex, Tensor.stride, Tensor.is_contiguous,
-    Tensor.element_size, Tensor.get_device, Tensor.__hash__, torch.numel, torch.is_floating_point,
-    torch.is_complex,
+    Tensor.element_size, Tensor.get_device, Tensor.is_inference, Tensor.__hash__, torch.numel,
+    torch.is_floating_point, torch.is_complex,
 }  # fmt: skip
 
 

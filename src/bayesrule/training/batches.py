@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.moments import GaussianTensor
 from bayesrule.tensors import distributed, seeds, tree
 from bayesrule.tensors.network import Inputs, take
 from bayesrule.training.fingerprint import digest
@@ -52,7 +53,7 @@ class TensorBatches:
     def facts(self) -> dict[str, str]:
         """What tells these data from others."""
         inputs = self.x if isinstance(self.x, tuple) else (self.x,)
-        return {"training inputs": digest(inputs), "training targets": digest([self.y])}
+        return {"training inputs": digest(inputs), "training targets": digest(_numbers(self.y))}
 
     def not_finite(self) -> str | None:
         """Where a number of the data is not finite, in words."""
@@ -61,6 +62,12 @@ class TensorBatches:
     def _rows(self, rows: Tensor) -> Batch:
         rows = rows.to(self.y.device)
         return take(self.x, rows), self.y[rows]  # type: ignore[return-value]
+
+
+def _numbers(tensor: Tensor) -> tuple[Tensor, ...]:
+    """A plain tensor, or the means and the variances of an uncertain one."""
+    uncertain = isinstance(tensor, GaussianTensor)
+    return (tensor.centre, tensor.variance) if uncertain else (tensor,)  # type: ignore[attr-defined]
 
 
 def _share(rows: Tensor) -> Tensor:
@@ -158,11 +165,12 @@ def _not_finite(batch: Any) -> str | None:
     """Where in a batch the first number is that is not finite, in words."""
     for name, parts in zip(("inputs", "targets"), batch, strict=True):
         for part in parts if isinstance(parts, tuple) else (parts,):
-            bad = (~torch.as_tensor(part).isfinite()).nonzero()
+            values = _numbers(torch.as_tensor(part))[0]
+            bad = (~values.isfinite()).nonzero()
             if len(bad):
                 row, *rest = bad[0].tolist()
                 column = f", column {', '.join(map(str, rest))}" if rest else ""
-                value = float(torch.as_tensor(part)[tuple(bad[0])])
+                value = float(values[tuple(bad[0])])
                 return f"The training {name} have {value} in row {row}{column}"
     return None
 

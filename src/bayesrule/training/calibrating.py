@@ -1,21 +1,23 @@
-"""How sure the probabilities of classes are: two numbers, learned from examples held out."""
+"""How sure predictions are: a few numbers, learned from examples that are held out."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesrule.learner import Learner
-from bayesrule.predicting.outputs import SHARPNESS, SPREAD, uncalibrated
+from bayesrule.likelihoods import Likelihood
+from bayesrule.predicting.outputs import NOISE, SHARPNESS, SPREAD, Outputs, uncalibrated
 from bayesrule.predicting.predict import believed_outputs
 from bayesrule.tensors.network import take
 from bayesrule.training.batches import is_pair
-from bayesrule.types import State
+from bayesrule.types import Params, State
 
 # Of fewer examples too few would be held out.
 _FEWEST = 1000
@@ -26,9 +28,9 @@ _RANGE = 20.0
 def held_out(learner: Learner, train: Any, seed: int) -> tuple[Any, Any] | None:
     """The data without a tenth of them, at most 1,000 examples, and those; None if not for them.
 
-    Only classes are calibrated, and only data that are tensors and enough.
+    Only data that are tensors, and enough, are held out, and only where something is calibrated.
     """
-    if not (learner.likelihood.calibrates and is_pair(train)):
+    if not (can_calibrate(learner.likelihood) and is_pair(train)):
         return None
     x, y = train
     if not isinstance(x, Tensor) or len(x) != len(y) or len(y) < _FEWEST:
@@ -43,30 +45,94 @@ def held_out(learner: Learner, train: Any, seed: int) -> tuple[Any, Any] | None:
     )
 
 
-def calibrated(learner: Learner, state: State, data: tuple[Any, Any], seed: int = 0) -> State:
-    """The state with the two numbers at which the data are most probable.
+def can_calibrate(likelihood: Likelihood) -> bool:
+    """Whether there is a number to learn: that of classes, or of a noise that was learned."""
+    return likelihood.calibrates or likelihood.widens
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What predictions are multiplied by: outputs, their deviations, the variance of the noise.
+
+    >>> Calibration(spread=0.5)
+    Calibration(sharpness=1.0, spread=0.5, noise=1.0)
+    """
+
+    sharpness: float = 1.0
+    spread: float = 1.0
+    noise: float = 1.0
+
+    def applied(self, state: State) -> State:
+        """The state that predicts so."""
+        plain, like = uncalibrated(state), state.posterior.any_tensor
+        learned = {
+            name: like.new_tensor(value)
+            for name, value in zip((SHARPNESS, SPREAD, NOISE), self._values(), strict=True)
+        }
+        return dataclasses.replace(plain, likelihood={**plain.likelihood, **learned})
+
+    def _values(self) -> tuple[float, float, float]:
+        return self.sharpness, self.spread, self.noise
+
+    def cost(self) -> float:
+        """What is believed of the numbers before: near one, as ten examples or so would say."""
+        return 5.0 * sum(math.log(value) ** 2 for value in self._values())
+
+
+class Held(NamedTuple):
+    """What was believed of held-out examples: outputs, targets, and the likelihood's own state."""
+
+    outputs: Outputs
+    targets: Tensor
+    state: Params
+
+    @classmethod
+    def of(cls, learner: Learner, state: State, x: Any, y: Any, seed: int = 0) -> Held:
+        """What a learned state says of examples."""
+        plain = uncalibrated(state)
+        with torch.no_grad():
+            outputs = believed_outputs(learner, plain, x, seed=seed)
+        targets = torch.as_tensor(y, device=outputs.values.device)
+        return cls(outputs, targets, plain.likelihood)
+
+    def log_prob(self, likelihood: Likelihood, calibration: Calibration) -> Tensor:
+        """Of each example, (n,)."""
+        outputs = self.outputs.calibrated(calibration.sharpness, calibration.spread)
+        state = likelihood.widened(self.state, calibration.noise)
+        return outputs.prediction(likelihood, state).log_prob(self.targets)
+
+
+def score(likelihood: Likelihood, held: Sequence[Held], calibration: Calibration) -> float:
+    """The mean log-likelihood of all held-out examples."""
+    with torch.no_grad():
+        return float(torch.cat([one.log_prob(likelihood, calibration) for one in held]).mean())
+
+
+def learned(likelihood: Likelihood, held: Sequence[Held]) -> Calibration:
+    """The numbers at which held-out examples are most probable.
 
     First the deviations of outputs from their mean are multiplied by one, since beliefs that are
-    independent in each weight are too wide in all of them together; then the outputs themselves by
-    another, which changes how sure predictions are and hardly ever of which class (Guo et al. 2017,
-    there one over a temperature).
+    independent in each weight are too wide in all of them together. Then classes have their outputs
+    multiplied by another, which changes how sure predictions are and hardly ever of which class
+    (Guo et al. 2017, there one over a temperature). A noise that was learned from the examples of
+    training, which the network knows, is multiplied, too.
     """
-    x, y = data
-    plain = uncalibrated(state)
-    kept = plain.likelihood
-    with torch.no_grad():
-        outputs = believed_outputs(learner, plain, x, seed=seed)
-        targets = torch.as_tensor(y, device=outputs.values.device)
+    order = ("spread", "sharpness") if likelihood.calibrates else ("noise", "spread", "noise")
+    count, found = sum(len(one.targets) for one in held), Calibration()
+    for name in order:
 
-        def loss(sharpness: float, spread: float) -> float:
-            seen = outputs.calibrated(sharpness, spread).prediction(learner.likelihood, kept)
-            return -float(seen.log_prob(targets).mean())
+        def loss(factor: float, name: str = name, found: Calibration = found) -> float:
+            tried = dataclasses.replace(found, **{name: factor})
+            return tried.cost() / count - score(likelihood, held, tried)
 
-        spread = _smallest(lambda factor: loss(1.0, factor))
-        sharpness = _smallest(lambda factor: loss(factor, spread))
-    like = state.posterior.any_tensor
-    learned = {SHARPNESS: like.new_tensor(sharpness), SPREAD: like.new_tensor(spread)}
-    return dataclasses.replace(state, likelihood={**kept, **learned})
+        found = dataclasses.replace(found, **{name: _smallest(loss)})
+    return found
+
+
+def calibrated(learner: Learner, state: State, data: tuple[Any, Any], seed: int = 0) -> State:
+    """The state with the numbers at which the data are most probable."""
+    held = Held.of(learner, state, *data, seed=seed)
+    return learned(learner.likelihood, [held]).applied(state)
 
 
 def _smallest(loss: Callable[[float], float]) -> float:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.learner import Learner
-from bayesrule.predicting.outputs import SHARPNESS, SPREAD
+from bayesrule.predicting.outputs import CALIBRATION
 from bayesrule.tensors import tree
 from bayesrule.types import State
 
@@ -55,7 +55,7 @@ def payload(state: State, **facts: Any) -> bytes:
 
 
 # Former versions did not keep these.
-_ADDED = ("rule/seen",)
+_ADDED = ("rule/seen", "posterior/bounded")
 
 
 def load(
@@ -101,7 +101,7 @@ def _filled(
     """The template with the tensors and numbers of a file in it."""
     # Calibration is learned at the end of training, so no first state has it.
     like = template.posterior.any_tensor
-    learned = {k: like.new_zeros(()) for k in (SHARPNESS, SPREAD) if f"likelihood/{k}" in tensors}
+    learned = {k: like.new_zeros(()) for k in CALIBRATION if f"likelihood/{k}" in tensors}
     template = replace(template, likelihood={**template.likelihood, **learned})
     names = _names_in_file(template, tensors)
 

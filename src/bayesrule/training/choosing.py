@@ -6,7 +6,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +14,12 @@ from torch import Tensor
 from bayesrule.learner import Learner
 from bayesrule.tensors.network import Inputs, take
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair
+from bayesrule.training.calibrating import Calibration, Held, can_calibrate, learned, score
 from bayesrule.training.many import fit_many
 from bayesrule.training.net import TrainingError
 from bayesrule.training.train import Run, TrainingWarning
+from bayesrule.training.warm_start import started_at
+from bayesrule.types import State
 
 Options = Mapping[str, Any]
 Build = Callable[[int, Options, int | None], Learner]
@@ -34,6 +36,10 @@ class Choice(NamedTuple):
     options: Options
     epochs: int | None
     score: float
+    # What makes predictions of the held-out rows most probable, where that was looked for.
+    calibration: Calibration | None = None
+    # The trainings without the held-out rows, one for each part.
+    runs: Sequence[Run] = ()
 
 
 class Part(NamedTuple):
@@ -80,25 +86,33 @@ def choose(
     *,
     batch_size: int = 32,
     seed: int = 0,
+    calibrate: bool = False,
+    starts: Sequence[Run] = (),
 ) -> Choice:
     """Trains every candidate without the held-out rows, and takes the one that knows them best.
 
     `build(num_data, options, epochs)` makes the learner of a candidate. The first of the `epochs`
     is tried with all options, the later ones, which are larger, with the best of them, for as long
     as more epochs are worth it. All candidates and parts of the data train together where that is
-    possible (`fit_many`). What fails does not stand for choice.
+    possible (`fit_many`). What fails does not stand for choice. With `calibrate` candidates are
+    held against each other as they are after calibration on the held-out rows. `starts` are
+    trainings of other learners without the same rows, at whose weights these begin.
     """
     parts = held_out_parts(len(data[1]), seed)
     best = Choice(options[0], epochs[0], -math.inf)
     tried, before = list(options), -math.inf
     for length in epochs:
-        scores = _scores(build, data, tried, length, parts, batch_size, seed)
-        found = max(range(len(tried)), key=lambda which: scores[which])
-        if scores[found] > max(best.score + _WORTH, -math.inf):
-            best = Choice(tried[found], length, scores[found])
-        if scores[found] < before + _WORTH:
+        runs = _runs(build, data, tried, length, parts, batch_size, seed, starts)
+        choices = [
+            _judged(Choice(one, length, -math.inf), own, data, parts, calibrate)
+            for one, own in zip(tried, runs, strict=True)
+        ]
+        found = max(choices, key=lambda choice: choice.score)
+        if found.score > max(best.score + _WORTH, -math.inf):
+            best = found
+        if found.score < before + _WORTH:
             break
-        tried, before = [tried[found]], scores[found]
+        tried, before = [found.options], found.score
     if best.score == -math.inf:
         raise TrainingError("None of the options to choose from could be trained with.")
     return best
@@ -135,7 +149,7 @@ def chosen_learner(
     return learner.replaced(**found.options)
 
 
-def _scores(
+def _runs(
     build: Build,
     data: tuple[Inputs, Tensor],
     options: Sequence[Options],
@@ -143,49 +157,69 @@ def _scores(
     parts: Sequence[Part],
     batch_size: int,
     seed: int,
-) -> list[float]:
-    """The mean log-likelihood of the held-out rows for each candidate; −∞ for one that fails."""
+    starts: Sequence[Run],
+) -> list[list[Run | None]]:
+    """A training without the held-out rows for each candidate and part; None for one that fails."""
     x, y = data
-    tasks = [(which, part) for which in range(len(options)) for part in parts]
-    sets = [(take(x, part.train), y[part.train]) for _, part in tasks]
-    learners = [build(len(part.train), options[which], epochs) for which, part in tasks]
-    seeds = [seed] * len(tasks)
+    tasks = [(which, k) for which in range(len(options)) for k in range(len(parts))]
+    sets = [(take(x, parts[k].train), y[parts[k].train]) for _, k in tasks]
+    learners = [build(len(parts[k].train), options[which], epochs) for which, k in tasks]
+    states: list[State] | None = None
+    if starts:
+        pairs = zip(learners, tasks, strict=True)
+        states = [started_at(learner, starts[k].state, seed) for learner, (_, k) in pairs]
+    common: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "progress": False}
+    found: list[Run | None]
     with warnings.catch_warnings():
         # A candidate that goes astray on its way is not what the caller trains.
         warnings.simplefilter("ignore", TrainingWarning)
         try:
-            runs: list[Run | None] = [
-                *fit_many(
-                    learners,
-                    sets,
-                    epochs=epochs,
-                    batch_size=batch_size,
-                    seeds=seeds,
-                    progress=False,
-                )
-            ]
+            found = [*fit_many(learners, sets, seeds=[seed] * len(tasks), states=states, **common)]
         except (TrainingError, torch.linalg.LinAlgError):
-            pairs = zip(learners, sets, strict=True)
-            runs = [_alone(*pair, epochs, batch_size, seed) for pair in pairs]
-    found: list[list[float]] = [[] for _ in options]
-    for (which, part), run in zip(tasks, runs, strict=True):
-        found[which].append(_score(run, take(x, part.held), y[part.held]))
-    return [fmean(each) for each in found]
+            found = [
+                _alone(learners[i], sets[i], seed, None if states is None else [states[i]], common)
+                for i in range(len(tasks))
+            ]
+    return [found[i : i + len(parts)] for i in range(0, len(found), len(parts))]
 
 
 def _alone(
-    learner: Learner, data: tuple[Any, Any], epochs: int | None, batch_size: int, seed: int
+    learner: Learner,
+    data: tuple[Any, Any],
+    seed: int,
+    states: list[State] | None,
+    common: dict[str, Any],
 ) -> Run | None:
     try:
-        options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "progress": False}
-        return fit_many([learner], [data], seeds=[seed], **options)[0]
+        return fit_many([learner], [data], seeds=[seed], states=states, **common)[0]
     except (TrainingError, torch.linalg.LinAlgError):
         return None
 
 
-def _score(run: Run | None, x: Inputs, y: Tensor) -> float:
-    if run is None:
-        return -math.inf
-    prediction = run.predict(x)
-    score = float(prediction.log_prob(y.to(prediction.mean.device)).mean())
-    return score if math.isfinite(score) else -math.inf
+def _judged(
+    choice: Choice,
+    runs: Sequence[Run | None],
+    data: tuple[Inputs, Tensor],
+    parts: Sequence[Part],
+    calibrate: bool,
+) -> Choice:
+    """A candidate with the mean log-likelihood of the held-out rows; −∞ for one that fails."""
+    good = [run for run in runs if run is not None]
+    if len(good) < len(runs):
+        return choice
+    (x, y), likelihood = data, good[0].learner.likelihood
+    held = [
+        Held.of(run.learner, run.state, take(x, part.held), y[part.held])
+        for run, part in zip(good, parts, strict=True)
+    ]
+    calibration = Calibration()
+    if calibrate and can_calibrate(likelihood):
+        calibration = learned(likelihood, held)
+    found = score(likelihood, held, calibration)
+    return Choice(
+        choice.options,
+        choice.epochs,
+        found if math.isfinite(found) else -math.inf,
+        calibration if calibrate else None,
+        good,
+    )

@@ -21,6 +21,7 @@ from bayesrule.training.net import Net, fault
 from bayesrule.training.progress import Progress
 from bayesrule.training.settling import Fall, Settling
 from bayesrule.training.train import Run
+from bayesrule.training.warm_start import beginning, started_at
 from bayesrule.types import Batch, State
 
 Build = Callable[[Any, Any], Learner]
@@ -35,6 +36,8 @@ def fit_many(
     seeds: int | Sequence[int] | None = None,
     progress: bool | None = None,
     validation: Sequence[tuple[Any, Any] | None] | None = None,
+    states: Sequence[State] | None = None,
+    warm_start: bool | None = None,
 ) -> list[Run]:
     """Trains a net on each of several data sets, together in one process; one run for each.
 
@@ -51,6 +54,8 @@ def fit_many(
     - `sets`: pairs (x, y), which may differ in length.
     - `seeds`: one for each set, or the first of them.
     - `validation`: a pair (x, y), or None, for each set; its score is noted after each epoch.
+    - `states`: where training begins, one for each set.
+    - `warm_start`: as for `fit`.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn
@@ -66,6 +71,14 @@ def fit_many(
     if epochs is not None:
         whole_number("epochs", epochs)
     nets = _nets(build, sets, batch_size, seeds, validation)
+    if states is not None:
+        _begin_with(nets, states)
+    elif warm_start or (warm_start is None and epochs is None and _warm(nets)):
+        learners, numbers = [beginning(net.learner) for net in nets], [net.seed for net in nets]
+        options: dict[str, Any] = {"batch_size": batch_size, "seeds": numbers}
+        found = fit_many(learners, sets, progress=progress, warm_start=False, **options)
+        pairs = zip(nets, found, strict=True)
+        _begin_with(nets, [started_at(net.learner, run.state, net.seed) for net, run in pairs])
     total = None if epochs is None else epochs * sum(len(net.batches) for net in nets)
     with Progress(total, 0, f"{len(nets)} nets", progress) as bar:
         for group in _groups(nets):
@@ -101,6 +114,20 @@ def _nets(
             raise TypeError(f"Set {k}: build gives a Learner, got {type(learner).__name__}.")
         nets.append(Net(learner, batches, int(seed), check, number=k))
     return nets
+
+
+def _warm(nets: Sequence[Net]) -> bool:
+    """Whether all nets begin at their most probable weights."""
+    return all(net.learner.warm_start for net in nets)
+
+
+def _begin_with(nets: Sequence[Net], states: Sequence[State]) -> None:
+    """Nets at states that were found before."""
+    if len(nets) != len(states):
+        raise ValueError(f"There are {len(nets)} sets, but {len(states)} states.")
+    for net, state in zip(nets, states, strict=True):
+        net.first = state
+        net.restart()
 
 
 def _batches(given: Any, batch_size: int, number: int) -> TensorBatches:

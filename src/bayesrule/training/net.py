@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from bayesrule.expectations import AtMean, Look
-from bayesrule.learner import MODULE, Learner
+from bayesrule.learner import Learner
 from bayesrule.moments import Propagation
 from bayesrule.predicting.outputs import uncalibrated
 from bayesrule.predicting.predict import How, as_inputs, predict
-from bayesrule.tensors import distributed, seeds, tree
-from bayesrule.tensors.network import copies, forked_randomness, num_examples
+from bayesrule.tensors import distributed, tree
+from bayesrule.tensors.network import copies, num_examples
 from bayesrule.training.batches import Batches, is_pair
 from bayesrule.training.checkpoint import Epoch
 from bayesrule.training.fingerprint import digest
@@ -233,9 +233,9 @@ def renew_averages(
         buffers[name].zero_()
     belief = state.posterior.mean, state.posterior.variance()
     activations = learner.expectation.activations
-    key = seeds.key(state.seed, state.step, learner.stream(MODULE))
+    _, _, module_randomness = learner.randomness.streams(state)
     network = learner.network.averaging_equally()
-    with forked_randomness(state.posterior.device, key):
+    with module_randomness():
         for x, _ in itertools.islice(batches, most):
             propagation = Propagation(network, activations, record=False)
             propagation.forward(*belief, buffers, x, training=True)

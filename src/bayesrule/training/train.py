@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -17,13 +18,14 @@ from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.training import checkpoint, fingerprint
 from bayesrule.training.batches import as_batches, whole_number
-from bayesrule.training.calibrating import calibrated, held_out
-from bayesrule.training.checkpoint import Epoch
+from bayesrule.training.calibrating import Calibration, calibrated, can_calibrate, held_out
+from bayesrule.training.checkpoint import CheckpointError, Epoch
 from bayesrule.training.folder import Folder, read_final
 from bayesrule.training.lock import occupied
 from bayesrule.training.loop import Loop, Step, TrainingWarning, plain_step
 from bayesrule.training.net import Net, TrainingError, predictive_on_the_way
 from bayesrule.training.progress import Progress
+from bayesrule.training.warm_start import beginning, started_at
 from bayesrule.types import Info, State
 
 
@@ -60,7 +62,8 @@ def fit(
     state: State | None = None,
     progress: bool | None = None,
     fused: bool = False,
-    calibrate: bool | None = None,
+    calibrate: bool | Calibration | None = None,
+    warm_start: bool | int | None = None,
     choose: Mapping[str, Sequence[float]] | None = None,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
     on_step: Callable[[State, Info], None] | None = None,
@@ -92,7 +95,11 @@ def fit(
     - `calibrate`: how sure the probabilities of classes are is learned from examples that are held
       out, a tenth of all and at most 1,000, or from `validation` where it is given: two numbers,
       by which outputs and their deviations are multiplied in predictions. None does so for
-      `CategoricalLikelihood()` and at least 1,000 examples in tensors; False trains on all.
+      `CategoricalLikelihood()` and at least 1,000 examples in tensors; False trains on all. True
+      does so for a noise that is learned, too; a `Calibration` is what was learned before.
+    - `warm_start`: training begins at the most probable weights, which are looked for until their
+      loss has settled, or for so many epochs (in the folder `start` of `out`). None does so for
+      learners that say so (`vogn`, `ogn`, `ivon`) where neither `epochs` nor `state` are given.
     - `choose`: values of `temperature` and `prior_precision` to choose from, such as
       `{"temperature": (1.0, 0.3, 0.1)}`: each combination trains without a fifth of the rows and is
       scored on them; then all rows are trained on with the best, which `run.learner` has.
@@ -121,19 +128,20 @@ def fit(
         learner = chosen_learner(learner, train, choose, epochs, batch_size=batch_size, seed=seed)
     train, held = _held_out(learner, train, validation, seed, calibrate)
     own = 0 if held is None or held is validation else len(held[1])
-    net = Net(learner, as_batches(train, batch_size), seed, validation, first=state, held=own)
-    stepping = _fused_step if fused else plain_step
-    loop = Loop(net, epochs, patience, callback, on_step, stepping)
+    batches = as_batches(train, batch_size)
+    keeping = _Keeping(out, batch_size, patience, resume, checkpoint_seconds, progress)
     with contextlib.nullcontext() if out is None else occupied(out):
-        if out is not None:
-            folder = Folder(out, _facts(net, batch_size, patience), checkpoint_seconds)
-            folder.tidy(everything=not resume)
-            loop.use(folder, resume)
-        title = f"{learner.parts()['posterior']} × {learner.parts()['curvature']}"
-        total = None if epochs is None else epochs * len(net.batches)
-        with Progress(total, loop.done, title, progress) as bar:
-            loop.run(bar)
-        if held is not None:
+        if (length := _warm_epochs(learner, warm_start, epochs, state)) is not False:
+            start = Loop(Net(beginning(learner), batches, seed, None, held=own), length)
+            keeping.inside("start").train(start)
+            state = started_at(learner, start.net.state, seed)
+        net = Net(learner, batches, seed, validation, first=state, held=own)
+        stepping = _fused_step if fused else plain_step
+        loop = Loop(net, epochs, patience, callback, on_step, stepping)
+        keeping.train(loop)
+        if isinstance(calibrate, Calibration):
+            net.state = calibrate.applied(net.state)
+        elif held is not None:
             net.state = calibrated(learner, net.state, held, seed)
         best_epoch = None if loop.best is None else loop.best.epoch
         if loop.folder is not None:
@@ -141,15 +149,76 @@ def fit(
     return Run(learner, net.state, net.history, best_epoch)
 
 
+def _warm_epochs(
+    learner: Learner, asked: bool | int | None, epochs: int | None, state: State | None
+) -> int | Literal[False] | None:
+    """For how many epochs the most probable weights are looked for; None until they are found."""
+    if asked is None:
+        return None if learner.warm_start and epochs is None and state is None else False
+    if asked is False:
+        return False
+    if state is not None:
+        raise ValueError("warm_start looks for the weights to begin with; leave state out.")
+    return None if asked is True else whole_number("warm_start", asked)
+
+
+@dataclass(frozen=True)
+class _Keeping:
+    """How a training is shown, and kept in a folder, if there is one."""
+
+    out: str | os.PathLike[str] | None
+    batch_size: int
+    patience: int | None
+    resume: bool
+    seconds: float
+    progress: bool | None
+    # Whether what is there of another training is no reason to stop: it can be made again.
+    derived: bool = False
+
+    def inside(self, name: str) -> _Keeping:
+        """The same for a part of the training, in a folder inside of this one."""
+        out = None if self.out is None else Path(self.out) / name
+        return replace(self, out=out, patience=None, derived=True)
+
+    def train(self, loop: Loop) -> None:
+        """All epochs of a training that are left."""
+        if self.out is not None:
+            self._use_folder(loop, self.out)
+        parts, epochs = loop.net.learner.parts(), loop.epochs
+        total = None if epochs is None else epochs * len(loop.net.batches)
+        title = f"{parts['posterior']} × {parts['curvature']}"
+        with Progress(total, loop.done, title, self.progress) as bar:
+            loop.run(bar)
+
+    def _use_folder(self, loop: Loop, out: str | os.PathLike[str]) -> None:
+        facts = _facts(loop.net, self.batch_size, self.patience)
+        folder = Folder(out, facts, self.seconds)
+        folder.tidy(everything=not self.resume)
+        try:
+            loop.use(folder, self.resume)
+        except CheckpointError:
+            if not self.derived:
+                raise
+            folder.tidy(everything=True)
+
+
 def _held_out(
-    learner: Learner, train: Any, validation: Any, seed: int, calibrate: bool | None
+    learner: Learner,
+    train: Any,
+    validation: Any,
+    seed: int,
+    calibrate: bool | Calibration | None,
 ) -> tuple[Any, Any]:
     """The data to train on, and those to calibrate with, if any."""
-    if calibrate is False or (calibrate is None and not learner.likelihood.calibrates):
+    known = calibrate is False or isinstance(calibrate, Calibration)
+    if known or (calibrate is None and not learner.likelihood.calibrates):
         return train, None
-    if calibrate and not learner.likelihood.calibrates:
+    if calibrate and not can_calibrate(learner.likelihood):
         name = type(learner.likelihood).__name__
-        raise ValueError(f"calibrate=True is for CategoricalLikelihood(), got {name}.")
+        raise ValueError(
+            "calibrate=True is for CategoricalLikelihood(), and for GaussianLikelihood() with a "
+            f"noise that is learned, got {name}."
+        )
     if validation is not None:
         return train, validation
     found = held_out(learner, train, seed)
@@ -191,6 +260,7 @@ def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
 
 
 __all__ = [
+    "Calibration",
     "Epoch",
     "Run",
     "TrainingError",

@@ -12,17 +12,20 @@ from torch import nn
 from bayesrule.app.commands import faults, options, text
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import METHODS, Record, find, record
+from bayesrule.methods.table_one import TABLE_ONE
 
 _WORDS = ("belief", "expectation", "curvature", "rule")
 _SUMMARY = "the methods and the parts they are made of"
 _DESCRIPTION = """
 Every method is one choice of four parts: the shape of the belief, where the loss is looked at,
 which curvature is used, and the rule by which the belief moves. With names, all that is known of
-these methods: sources, needs, limits and options.
+these methods: sources, needs, limits and options. Below them stands every algorithm of Table 1 of
+Khan & Rue (2023) with its name in the library; --paper prints that table alone.
 """
 _EXAMPLES = """
 bayesrule methods
 bayesrule methods vogn noisy_kfac
+bayesrule methods --paper
 bayesrule methods --json
 """
 
@@ -31,6 +34,7 @@ def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "methods", _SUMMARY, _DESCRIPTION, _EXAMPLES)
     parser.add_argument("names", nargs="*", metavar="METHOD", help="methods to say all about")
+    parser.add_argument("--paper", action="store_true", help="Table 1 of the paper alone")
     options.add_seed(parser, "taken as everywhere; nothing here is random")
     options.add_json(parser)
     parser.set_defaults(run=run)
@@ -40,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
     """Prints the table, or all about the methods that are named."""
     with faults.of_the_call():
         names = [find(name).__name__ for name in args.names]
+    if args.paper:
+        print(text.as_json([asdict(row) for row in TABLE_ONE]) if args.json else _paper())
+        return 0
     rows = [describe(name) for name in names or METHODS]
     if args.json:
         print(text.as_json(rows))
@@ -48,7 +55,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         columns = ("method", "posterior", "expectation", "curvature", "rule", "what it is")
         print(text.table(columns, [[row[c] for c in columns] for row in rows], str.ljust))
+        print(f"\nTable 1 of Khan & Rue (2023), The Bayesian learning rule\n{_paper()}")
     return 0
+
+
+def _paper() -> str:
+    """Every row of the paper's table, with its name here, its page and its test."""
+    head = ["algorithm", "belief", "where", "here", "page", "test"]
+    rows = [
+        [one.algorithm, one.belief, one.where, ", ".join(one.names), one.page, one.proof]
+        for one in TABLE_ONE
+    ]
+    return text.table(head, rows, str.ljust)
 
 
 def describe(name: str) -> dict[str, Any]:

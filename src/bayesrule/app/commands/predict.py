@@ -102,7 +102,7 @@ def _how(args: argparse.Namespace) -> How | None:
 
 def _refuse_no_spread(model: SavedModel, how: How | None) -> None:
     """Refuses draws from a belief that is flat in some weight, as that of adam may be."""
-    variances = model.run.state.posterior.variance() if isinstance(how, Draws) else {}
+    variances = model.run.state.posterior.variance() if getattr(how, "random", False) else {}
     if not all(bool(variance.isfinite().all()) for variance in variances.values()):
         raise faults.CallError(
             "There is nothing to draw from: the belief of this model says nothing about some of "

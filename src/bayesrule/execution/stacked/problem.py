@@ -20,7 +20,8 @@ from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.draws import drawn_at_once, several_points
 from bayesrule.execution.stacked.rows import StackedRows, StackedTable
 from bayesrule.expectations import Expectation
-from bayesrule.moments import Activations
+from bayesrule.likelihoods._uncertain import TARGET_VARIANCE, as_uncertain_as, observed
+from bayesrule.moments import Activations, GaussianTensor
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors.network import Inputs
 from bayesrule.tensors.vectors import over, scale
@@ -103,12 +104,12 @@ class StackedProblem(Problem):
 
     def sample(self, outputs: Tensor) -> Tensor:
         flat = outputs.flatten(0, 1)
-        found = self.likelihood.sample(flat, self._noise(outputs), self.targets)
-        return found.unflatten(0, outputs.shape[:2])
+        found = self.likelihood.sample(flat, self._with_targets(outputs), self.targets)
+        return as_uncertain_as(self.y, found.unflatten(0, outputs.shape[:2]))
 
     def fisher_vectors(self, outputs: Tensor) -> Tensor:
         flat = outputs.flatten(0, 1)
-        found = self.likelihood.fisher_vectors(flat, self._noise(outputs))
+        found = self.likelihood.fisher_vectors(flat, self._with_targets(outputs))
         found = found.unflatten(1, outputs.shape[:2])
         return found if self.own is None else found * _beside(self.own, outputs)
 
@@ -120,13 +121,14 @@ class StackedProblem(Problem):
             return {}
         outputs = outputs.detach()
         flat = self.likelihood.check(outputs.flatten(0, 1), self.y.flatten(0, 1))
-        targets = flat.view(outputs.shape)
+        targets = flat.reshape(outputs.shape)
         if self.own is not None:
             # What only fills up is without error.
             targets = torch.where(_beside(self.own, outputs), targets, outputs)
         # With the examples first, the nets are as many further outputs.
-        found = self.likelihood.statistics(outputs.transpose(0, 1), targets.transpose(0, 1))
-        return scale(found, self.scale)
+        given = outputs.transpose(0, 1), targets.transpose(0, 1)
+        state = _widened(self.likelihood_state, outputs.ndim - 1)
+        return scale(self.likelihood.expected_statistics(*given, state), self.scale)
 
     def learned(self, statistics: Params) -> Params:
         """The likelihoods' states of all nets, from statistics (num, *outputs)."""
@@ -144,10 +146,7 @@ class StackedProblem(Problem):
             # The first step: a single net tells what its outputs share from what each has alone.
             each = 0 if isinstance(self.num_data, Tensor) else None
             return vmap(self.likelihood.update, (0, 0, each))(state, statistics, self.num_data)
-        wide = {
-            name: value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))
-            for name, value in state.items()
-        }
+        wide = _widened(state, like.ndim)
         found = self.likelihood.update(wide, statistics, over(self.num_data, like))  # type: ignore[arg-type]
         return {name: value.reshape(state[name].shape) for name, value in found.items()}
 
@@ -157,11 +156,15 @@ class StackedProblem(Problem):
         return Problem(*parts, temperature=self.temperature, training=self.training)
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
+        y, own = observed(self.y, {})
+
         def one(mean: Params, variance: Params, *net: Any) -> tuple[Innovation, Params]:
-            single = self._single(*net)
+            state, buffers, x, targets, spread = net
+            y = GaussianTensor(targets, spread[TARGET_VARIANCE]) if spread else targets
+            single = self._single(state, buffers, x, y)
             return single.innovations(mean, variance, activations), single.buffers
 
-        nets = mean, variance, self.likelihood_state, dict(self.buffers), self.x, self.y
+        nets = mean, variance, self.likelihood_state, dict(self.buffers), self.x, y, own
         found, after = torch.vmap(one)(*nets)
         self.buffers.update(after)
         return found
@@ -182,6 +185,11 @@ class StackedProblem(Problem):
         except (ValueError, FloatingPointError) as problem:
             raise type(problem)(f"Net {which}: {problem}") from problem
 
+    def _with_targets(self, outputs: Tensor) -> Params:
+        """The noise of every example, and the variance of its targets where they have one."""
+        _, own = observed(self.y, {})
+        return self._noise(outputs) | {name: value.flatten(0, 1) for name, value in own.items()}
+
     def _noise(self, outputs: Tensor) -> Params:
         """The noise of every example, the nets' examples one after another."""
         if not self.likelihood.learns:
@@ -192,6 +200,11 @@ class StackedProblem(Problem):
             wide = value.reshape(num, 1, *[1] * (outputs.ndim - 1 - value.ndim), *value.shape[1:])
             each[name] = wide.expand(num, n, *wide.shape[2:]).flatten(0, 1)
         return each
+
+
+def _widened(state: Params, ndim: int) -> Params:
+    """What each net has, (num, ...), with as many axes as (num, *outputs)."""
+    return {k: v.reshape(*v.shape, *[1] * (ndim - v.ndim)) for k, v in state.items()}
 
 
 def _beside(own: Tensor, outputs: Tensor) -> Tensor:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bayesrule.curvature import Streams
 from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
-from bayesrule.learner import DRAWS, MODULE, TARGETS, Learner
+from bayesrule.execution.stacked.ragged import examples_with_targets, filled_up, first_examples
+from bayesrule.execution.stacked.states import initialised, seeds_of, single, together
+from bayesrule.learner import Learner
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.tensors import seeds, tree
-from bayesrule.tensors.network import Inputs, Network, copies, forked_randomness
+from bayesrule.tensors import seeds
+from bayesrule.tensors.network import Inputs, copies, forked_randomness
 from bayesrule.tensors.randomness import Generators
+from bayesrule.tensors.step_randomness import DRAWS, MODULE, TARGETS, Streams
 from bayesrule.tensors.unfit import with_gradients
 from bayesrule.types import Info, State
-
-# The memory of torch's optimisers: what is one number there counts the steps, as for all nets.
-_COUNTS = "rule/optimiser/"
 
 
 class Stacked:
@@ -110,7 +107,7 @@ class Stacked:
             raise ValueError(f"There are {self.num} nets but {len(numbers)} seeds.")
         states = []
         for seed, weight in zip(numbers, self.weights, strict=True):
-            network = _initialised(self.learner.model, seed)
+            network = initialised(self.learner.model, seed)
             states.append(self.learner.first_state(network, weight, seed))
         return self.stack(states)
 
@@ -122,17 +119,11 @@ class Stacked:
                 f"A stack of {self.num} takes as many states of one step, got {len(states)} of the "
                 f"steps {steps}."
             )
-        return _together(states)
+        return together(states)
 
     def unstack(self, state: State) -> list[State]:
         """Ordinary states, one for each net, for `br.predict` and `learner.step`."""
-
-        def single(which: int) -> State:
-            # Single numbers are counts that all nets share.
-            found = tree.map_tensors(state, lambda v: v[which].clone() if v.ndim else v.clone())
-            return replace(found, seed=int(found.seed))
-
-        return [single(which) for which in range(self.num)]
+        return [single(state, which) for which in range(self.num)]
 
     def predict(self, state: State, x: Any, **options: Any) -> list[Prediction]:
         """What each net says of its own inputs x (num, n, *); `options` are those of `br.predict`.
@@ -165,11 +156,13 @@ class Stacked:
         again = partial(self.problem, batch=batch, sizes=sizes)
         return new, self.info(info.loss, new, again)
 
-    def info(self, loss: Tensor, state: State, again: Any, **more: Any) -> Info:
+    def info(
+        self, loss: Tensor, state: State, again: Any, is_current: Callable[[], bool] | None = None
+    ) -> Info:
         """As `Learner.info`, with the divergence and the temperature of each net."""
         temperature = self._number("temperature", self.temperatures, state.posterior.any_tensor)
-        more |= {"divergence": self.kl, "temperature": temperature}
-        return self.learner.info(loss, state, again, **more)
+        after = partial(self.learner.loss_after, again)
+        return Info.of(loss, state, self.kl, after, temperature, is_current)
 
     def begun(self, state: State, batch: Any, sizes: Sequence[int] | None = None) -> State:
         """As `Learner.begun`, for each net by its own examples."""
@@ -198,7 +191,7 @@ class Stacked:
         self.size(x, y)
         own = self.own(y, sizes)
         if own is not None:
-            x, y = _filled_up(x, own), _filled_up(y, own)
+            x, y = filled_up(x, own), filled_up(y, own)
         like = next(iter(state.posterior.mean.values()))
         seen = chain if chain is not None and chain.takes(x) else None
         if seen is None and layered(learner):
@@ -240,7 +233,7 @@ class Stacked:
             if sizes is not None and set(sizes) != {y.shape[1]}:
                 raise ValueError("Batches of tagi are filled up with NaN targets, not by sizes.")
             return None
-        found = _examples_with_targets(y) if sizes is None else _first_examples(sizes, *y.shape[:2])
+        found = examples_with_targets(y) if sizes is None else first_examples(sizes, *y.shape[:2])
         problem = None if found is None else ragged_obstacle(self.learner)
         if problem is not None:
             raise ValueError(f"Batches that differ in size cannot be stacked, since {problem}.")
@@ -267,8 +260,9 @@ class Stacked:
 
     def size(self, x: Inputs, y: Tensor) -> int:
         """How many examples each net gets; nets first, examples second."""
-        for part in (*(x if isinstance(x, tuple) else (x,)), y):
-            if isinstance(part, GaussianTensor):
+        inputs = x if isinstance(x, tuple) else (x,)
+        for part in (*inputs, y):
+            if part is not y and isinstance(part, GaussianTensor):
                 raise TypeError("Stacked nets take plain inputs; uncertain ones go one by one.")
             if part.ndim < 2 or part.shape[0] != self.num or part.shape[1] != y.shape[1]:
                 raise ValueError(
@@ -278,75 +272,3 @@ class Stacked:
         if y.shape[1] == 0:
             raise ValueError("The batch is empty.")
         return y.shape[1]
-
-
-def _first_examples(sizes: Sequence[int], num: int, most: int) -> Tensor | None:
-    """The first examples of each net, as many as it says."""
-    given = [int(size) for size in sizes]
-    if len(given) != num or min(given) < 1 or max(given) > most:
-        raise ValueError(f"{num} nets have as many sizes from 1 to {most}, got {given}.")
-    if min(given) == most:
-        return None
-    return torch.arange(most) < torch.tensor(given).unsqueeze(1)
-
-
-def _examples_with_targets(y: Tensor) -> Tensor | None:
-    """The examples that have a target; None where all have, and where asking takes long."""
-    if not y.is_floating_point() or y.device.type != "cpu" or not y.isnan().any():
-        return None
-    found = ~y.isnan().reshape(*y.shape[:2], -1).all(2)
-    empty = (~found.any(1)).nonzero().flatten().tolist()
-    if empty:
-        raise ValueError(
-            f"Net {empty[0]} has no target in this batch: all of them are NaN. Batches of a stack "
-            "hold at least one example of each net."
-        )
-    return found
-
-
-def _filled_up(part: Any, own: Tensor) -> Any:
-    """Examples that are not a net's own become copies of its first, whatever they were."""
-    if isinstance(part, tuple):
-        return tuple(_filled_up(one, own) for one in part)
-    first = own.int().argmax(1)
-    rows = part[torch.arange(len(part), device=part.device), first].unsqueeze(1)
-    return torch.where(own.reshape(*own.shape, *[1] * (part.ndim - 2)), part, rows)
-
-
-def _together(states: Sequence[State]) -> State:
-    """One state whose tensors, and seeds, have the nets along their first axis."""
-    known = [dict(tree.leaves(state)) for state in states]
-
-    def stacked(name: str, old: Any) -> Any:
-        if name == "seed":
-            return torch.tensor([state.seed for state in states])
-        if not isinstance(old, Tensor):
-            return old
-        if name.startswith(_COUNTS) and old.ndim == 0:
-            return old.clone()
-        return torch.stack([one[name] for one in known])  # type: ignore[misc]
-
-    return tree.rebuild(states[0], stacked)
-
-
-def seeds_of(state: State) -> list[int]:
-    """The seeds of the nets."""
-    assert isinstance(state.seed, Tensor)
-    return state.seed.tolist()
-
-
-def _initialised(model: nn.Module, seed: int) -> Network:
-    """A copy of a module, initialised as its layers do it."""
-    fresh = copy.deepcopy(model)
-    device = next(fresh.parameters()).device
-    with forked_randomness(device, seed), torch.no_grad():
-        for name, module in fresh.named_modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
-            elif any(True for _ in module.parameters(recurse=False)):
-                raise TypeError(
-                    f"Layer {name!r} ({type(module).__name__}) has weights but no "
-                    "reset_parameters, so it cannot be started anew. Make the nets yourself and "
-                    "stack their states: stack.stack([learner.init() for learner in learners])."
-                )
-    return Network(fresh)

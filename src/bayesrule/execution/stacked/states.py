@@ -1,0 +1,64 @@
+"""States of many nets: one of each, put together along the first axis and taken apart again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.tensors import tree
+from bayesrule.tensors.network import Network, forked_randomness
+from bayesrule.types import State
+
+# The memory of torch's optimisers: what is one number there counts the steps, as for all nets.
+_COUNTS = "rule/optimiser/"
+
+
+def together(states: Sequence[State]) -> State:
+    """One state whose tensors, and seeds, have the nets along their first axis."""
+    known = [dict(tree.leaves(state)) for state in states]
+
+    def stacked(name: str, old: Any) -> Any:
+        if name == "seed":
+            return torch.tensor([state.seed for state in states])
+        if not isinstance(old, Tensor):
+            return old
+        if name.startswith(_COUNTS) and old.ndim == 0:
+            return old.clone()
+        return torch.stack([one[name] for one in known])  # type: ignore[misc]
+
+    return tree.rebuild(states[0], stacked)
+
+
+def single(state: State, which: int) -> State:
+    """The ordinary state of one of the nets."""
+    # Single numbers are counts that all nets share.
+    found = tree.map_tensors(state, lambda v: v[which].clone() if v.ndim else v.clone())
+    return replace(found, seed=int(found.seed))
+
+
+def seeds_of(state: State) -> list[int]:
+    """The seeds of the nets."""
+    assert isinstance(state.seed, Tensor)
+    return state.seed.tolist()
+
+
+def initialised(model: nn.Module, seed: int) -> Network:
+    """A copy of a module, initialised as its layers do it."""
+    fresh = copy.deepcopy(model)
+    device = next(fresh.parameters()).device
+    with forked_randomness(device, seed), torch.no_grad():
+        for name, module in fresh.named_modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise TypeError(
+                    f"Layer {name!r} ({type(module).__name__}) has weights but no "
+                    "reset_parameters, so it cannot be started anew. Make the nets yourself and "
+                    "stack their states: stack.stack([learner.init() for learner in learners])."
+                )
+    return Network(fresh)
