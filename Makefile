@@ -4,7 +4,7 @@ BIN := .venv/bin
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types bench clean
+.PHONY: help venv demo test docs lint types bench clean
 
 help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ types: .venv/.ready
 
 test: lint types  ## ruff, the type checker, pytest and doctests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
+
+docs: .venv/.ready  ## the site, in build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/.ready  ## speed as multiples of an Adam step, on a quiet machine
 	$(BIN)/python -m benchmarks speed

@@ -13,6 +13,7 @@ from benchmarks.commands import (
     coverage,
     defaults,
     devices,
+    dropout,
     folders,
     heteroscedastic,
     hmc,
@@ -20,6 +21,7 @@ from benchmarks.commands import (
     images,
     linearised,
     many,
+    minima,
     resnet,
     speed,
     table,
@@ -43,7 +45,7 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
-    *(uci.add, active.add, hmc.add, heteroscedastic.add),
+    *(uci.add, active.add, hmc.add, heteroscedastic.add, minima.add, dropout.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
     *(images.add, images.add_text, adversarial.add, resnet.add),
     *(devices.add, folders.add, hostile.add, table.add, tables.add),

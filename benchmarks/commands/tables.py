@@ -15,8 +15,8 @@ def add(kinds: Any) -> None:
         kinds,
         "tables",
         help="write the kept results and the records of methods into the README and the docs",
-        description="Makes the tables of the README, docs/methods.md, docs/natural-gradient.md and "
-        "docs/defaults.md anew from benchmarks/results/*.json and from the records of methods. "
+        description="Makes the tables of the README and of the pages in docs/ anew from "
+        " benchmarks/results/*.json and from the records of methods. "
         "Nothing is run.",
         examples="""
             python -m benchmarks tables

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import defaults, methods, natural_gradient, readme
+from benchmarks.tables import defaults, figures, methods, natural_gradient
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,22 +22,20 @@ def replace_between(text: str, marker: str, content: str) -> str:
     return f"{head}{begin}\n{content}\n{end}{rest.split(end, 1)[1]}"
 
 
-def with_readme_tables(text: str) -> str:
-    """The README with its tables made anew from the results and the methods' records."""
-    text = replace_between(text, "methods", methods.parts())
-    for marker, files, table in (
-        ("speed", ["speed.json", "speed_gpu.json"], readme.speed),
-        ("tagi-speed", ["tagi_speed.json", "tagi_speed_gpu.json"], readme.tagi_speed),
-        ("uci", ["uci_tagi.json"], readme.uci),
-    ):
-        text = replace_between(text, marker, table(*_results(files)))
-    text = replace_between(text, "images", readme.images(readme.image_results()))
+def with_readme_table(text: str) -> str:
+    """The README with its table of methods made anew from their records."""
+    return replace_between(text, "methods", methods.summaries())
+
+
+def with_image_tables(text: str) -> str:
+    """The page of images and text with its tables made anew from those results that there are."""
+    text = replace_between(text, "images", figures.images(figures.image_results()))
     for marker, names, rows in (
-        ("variational", readme.VARIATIONAL, readme.variational),
-        ("tied", readme.TIED, readme.tied),
+        ("variational", figures.VARIATIONAL, figures.variational),
+        ("tied", figures.TIED, figures.tied),
     ):
         # These run for hours on a GPU; their tables are there once their results are.
-        if found := readme.kept(marker, names):
+        if found := figures.kept(marker, names):
             text = replace_between(text, marker, rows(found))
     return text
 
@@ -48,7 +46,7 @@ Page = Mapping[str, tuple[list[str], Callable[..., str]]]
 def with_page_tables(text: str, page: Page = natural_gradient.PAGE) -> str:
     """A page with its tables made anew from those results that there are."""
     for marker, (names, table) in page.items():
-        if found := _results([name for name in names if (readme.RESULTS / name).is_file()]):
+        if found := _results([name for name in names if (figures.RESULTS / name).is_file()]):
             text = replace_between(text, marker, table(*found))
     return text
 
@@ -61,11 +59,14 @@ def with_method_tables(text: str) -> str:
 
 
 def _results(names: list[str]) -> list[dict[str, Any]]:
-    return [json.loads((readme.RESULTS / name).read_text()) for name in names]
+    return [json.loads((figures.RESULTS / name).read_text()) for name in names]
 
 
 DOCUMENTS: dict[str, Callable[[str], str]] = {
-    "README.md": with_readme_tables,
+    "README.md": with_readme_table,
+    "docs/images.md": with_image_tables,
+    "docs/speed.md": partial(with_page_tables, page=figures.SPEED_PAGE),
+    "docs/uci.md": partial(with_page_tables, page=figures.UCI_PAGE),
     "docs/methods.md": with_method_tables,
     "docs/natural-gradient.md": with_page_tables,
     "docs/defaults.md": partial(with_page_tables, page=defaults.PAGE),

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 
 from bayesrule.methods import METHODS, Course, Record, record
+from bayesrule.methods.table_one import TABLE_ONE
 
 
 def parts() -> str:
@@ -15,6 +16,12 @@ def parts() -> str:
         for one in _records()
     )
     return _table(["method", "belief", "expectation", "curvature", "rule"], rows)
+
+
+def summaries() -> str:
+    """Each method in a sentence, and the shape of its belief."""
+    rows = ([f"`{one.name}`", one.summary, one.belief] for one in _records())
+    return _table(["method", "what it is", "belief"], rows)
 
 
 def sources() -> str:
@@ -45,11 +52,28 @@ def options() -> str:
     return _table(["option", "what it does", "default"], rows)
 
 
+def paper() -> str:
+    """Every row of the table of the learning rule's paper, and what it is called here."""
+    rows = (
+        [
+            one.algorithm,
+            one.belief,
+            one.approximations,
+            one.where,
+            ", ".join(f"`{name}`" for name in one.names),
+            f"`{one.proof}`" if not one.graphical else "",
+        ]
+        for one in TABLE_ONE
+    )
+    return _table(["algorithm", "belief", "approximations", "where", "here", "test"], rows)
+
+
 METHOD_PAGE: dict[str, Callable[[], str]] = {
     "parts": parts,
     "sources": sources,
     "training": training,
     "options": options,
+    "paper": paper,
 }
 """The tables of docs/methods.md by their markers."""
 

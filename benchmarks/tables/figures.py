@@ -1,4 +1,4 @@
-"""The tables of the README, from `benchmarks/results/*.json`."""
+"""The tables of speed, images, text and UCI sets, from `benchmarks/results/*.json`."""
 
 from __future__ import annotations
 
@@ -269,3 +269,13 @@ def _beside(result: dict[str, Any], name: str, sign: float) -> str:
     decimals = 3 if abs(mean) >= 0.01 else 5
     shown = f"{mean:.{decimals}f} ± {error:.{decimals}f}"
     return f"**{shown}**" if sign * mean <= sign * result["published"][name] else shown
+
+
+SPEED_PAGE = {
+    "speed": (["speed.json", "speed_gpu.json"], speed),
+    "tagi-speed": (["tagi_speed.json", "tagi_speed_gpu.json"], tagi_speed),
+}
+"""The tables of docs/speed.md: the results they are made from, and what makes them."""
+
+UCI_PAGE = {"uci": (["uci_tagi.json"], uci)}
+"""The table of docs/uci.md."""
