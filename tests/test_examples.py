@@ -110,3 +110,34 @@ def test_the_plane_is_drawn_in_two_panels() -> None:
     assert kinds[0] <= {"upper", "lower"}
     assert kinds[1] == {"unknown"}
     assert all({"of-upper", "of-lower"} <= set(one["points"]) for one in found)
+
+
+def test_binary_weights_know_less_away_from_the_curve() -> None:
+    module = example("binary_weights")
+    batch, grid = module.data(), torch.linspace(-5.0, 5.0, 41).unsqueeze(1)
+    binary, straight = module.learners(500).values()
+    run = br.fit(binary, batch, epochs=500, batch_size=100, progress=False)
+    away = (grid - batch[0].T).abs().amin(1)
+    doubt = run.predict(grid).epistemic.sqrt()[:, 0]
+    assert float(doubt[away > 1.0].mean()) > 2.0 * float(doubt[away < 0.2].mean())
+    # The straight-through estimator is one net, and has no doubt anywhere.
+    state, _ = straight.step(straight.init(seed=0), batch)
+    assert float(br.predict(straight, state, grid).epistemic.max()) == 0.0
+
+
+def test_both_ways_to_learn_signs_are_drawn() -> None:
+    found = list(panels(example("binary_weights").picture(steps=2)))
+    assert [one["titles"][0].split(":")[0] for one in found] == ["bayesbinn", "ste"]
+    assert all(one["paths"].count("mean") == 1 for one in found)
+
+
+def test_minima_are_drawn_in_two_panels() -> None:
+    found = list(panels(example("minima").picture(steps=100)))
+    assert [one["titles"][0].split(":")[0] for one in found] == ["Himmelblau", "star"]
+    assert all({"component", "minimum"} <= set(one["points"]) for one in found)
+
+
+def test_dropout_is_drawn_beside_the_same_net_without_it() -> None:
+    found = list(panels(example("dropout").picture(epochs=2)))
+    assert [one["titles"][0].split(":")[0] for one in found] == ["adam", "dropout"]
+    assert all(one["paths"].count("inner") == 1 for one in found)

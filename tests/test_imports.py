@@ -20,7 +20,7 @@ ROOT = Path(bayesrule.__file__).parent
 FOLDERS: list[set[str]] = [
     {"_starting", "schedules", "types"},
     {"tensors"},
-    {"matrices", "moments"},
+    {"families", "matrices", "moments"},
     {"posteriors"},
     {"likelihoods", "expectations"},
     {"curvature"},

@@ -12,7 +12,7 @@ from benchmarks.__main__ import COMMANDS
 from benchmarks.tables import documents
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = sorted(f"docs/{file.name}" for file in (ROOT / "docs").glob("*.md"))
+DOCS = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").rglob("*.md"))
 KINDS = re.findall(r"^    (\w+)", bench("--help").out, flags=re.MULTILINE)
 
 
@@ -51,8 +51,8 @@ def test_tables_are_up_to_date_and_are_written_where_they_are_not(tmp_path: Path
     for name in documents.DOCUMENTS:
         (tmp_path / name).write_text((ROOT / name).read_text())
     assert documents.write(tmp_path) == []
-    readme = tmp_path / "README.md"
+    page = tmp_path / "docs" / "uci.md"
     begin = "<!-- uci:begin -->"
-    readme.write_text(readme.read_text().replace(begin, f"{begin}\nsomething old"))
-    assert documents.write(tmp_path) == ["README.md"]
-    assert readme.read_text() == (ROOT / "README.md").read_text()
+    page.write_text(page.read_text().replace(begin, f"{begin}\nsomething old"))
+    assert documents.write(tmp_path) == ["docs/uci.md"]
+    assert page.read_text() == (ROOT / "docs" / "uci.md").read_text()

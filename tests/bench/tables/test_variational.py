@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.tables import readme as tables
+from benchmarks.tables import figures as tables
 from benchmarks.tables.calls import calls
 
 
