@@ -113,7 +113,8 @@ class Learner:
         looks = (self.expectation, self.predictive)
         if not any(getattr(look, "sees_spread", True) for look in looks):
             return 1.0
-        return self.family.usual_temperature(num_data, self.network.params())
+        borne = self.likelihood.spread_share * num_data
+        return self.family.usual_temperature(borne, self.network.params())
 
     @property
     def prior_precision(self) -> Any:

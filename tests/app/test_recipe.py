@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,8 @@ CASES = [
         (400, {"epochs": 7}, 7, 32),
         (400, {"method": "ridge"}, 30, 400),  # all data at once
         (400, {"method": "newton", "batch_size": 50, "epochs": 3}, 3, 50),
-        (100, {"method": "tagi"}, 100, 10),
-        (10, {"method": "tagi"}, record("tagi").course.most, 10),
+        (100, {"method": "tagi"}, 10, 10),
+        (10, {"method": "tagi"}, 100, 10),
         (64_000, {"method": "TAGI"}, record("tagi").course.least, 40),
         (400, {"method": "tagi", "epochs": 99}, 99, 10),
     ],
@@ -188,3 +189,12 @@ def test_a_finished_recipe_is_not_trained_again(tmp_path: Path) -> None:
     again = recipe.fit(X, X[:, :1], 1, out=tmp_path, callback=refuse)
     assert checkpoint.same(first.state, again.state)
     assert checkpoint.same(first.state, recipe.fit(X, X[:, :1], 1).state)
+
+
+def test_recipes_of_former_versions_have_the_activations_that_they_had() -> None:
+    recipe = Recipe("variational_laplace", hidden=(3,))
+    sharp = recipe.network(2, 1)[1]
+    assert sharp.beta == 10.0
+    assert Recipe.from_json(recipe.to_json()).network(2, 1)[1].beta == 10.0
+    former = {k: v for k, v in json.loads(recipe.to_json()).items() if k != "bend"}
+    assert Recipe.from_json(json.dumps(former)).network(2, 1)[1].beta == 1.0

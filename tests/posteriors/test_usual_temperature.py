@@ -80,3 +80,12 @@ def test_what_never_sees_the_spread_has_none() -> None:
     assert br.adam(model, likelihood, num_data=6).temperature == 1.0
     assert br.vogn(model, likelihood, num_data=6).temperature == 6 / P
     assert br.tagi(model, likelihood, num_data=6).temperature == 1.0
+
+
+def test_functions_of_classes_are_surer() -> None:
+    """Draws of the weights may cost an example a fortieth of a nat, not half a nat."""
+    model, likelihood = nn.Linear(FEATURES, 2), br.CategoricalLikelihood()
+    size = 2 * P
+    assert br.vogn(model, likelihood, num_data=6).temperature == pytest.approx(0.05 * 6 / size)
+    assert br.vogn(model, likelihood, num_data=100 * size).temperature == 1.0
+    assert br.laplace(model, likelihood, num_data=6).temperature == 1.0

@@ -320,9 +320,9 @@ def test_parts_that_do_not_fit_are_refused(name: str, parts: dict[str, Any], mes
     [
         ({"learning_rate": -1.0}, "learning_rate must be a number that is not negative, got -1"),
         ({"rate": math.nan}, "rate must be a number that is not negative, got nan"),
-        ({"damping": -0.1}, "damping and epsilon must not be negative"),
-        ({"epsilon": -1e-8}, "damping and epsilon must not be negative"),
-        ({"clip": 0.0}, "clip and kl_clip must be positive, got 0.0, 1e-08, 0.0 and inf"),
+        ({"damping": -0.1}, "(damping|epsilon) must not be negative"),
+        ({"epsilon": -1e-8}, "(damping|epsilon) must not be negative"),
+        ({"clip": 0.0}, "clip must be positive, got 0.0"),
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, float], message: str) -> None:

@@ -149,7 +149,7 @@ def test_parts_that_do_not_fit_are_refused(name: str, parts: dict[str, Any], mes
         ({"rate": math.nan}, "rate must be a number that is not negative, got nan"),
         ({"stats_every": 0}, "stats_every is a number of steps, at least 1, got 0"),
         ({"inverse_every": 2.5}, "inverse_every is a number of steps, at least 1, got 2.5"),
-        ({"damping": -0.1}, "damping and epsilon must not be negative"),
+        ({"damping": -0.1}, "(damping|epsilon) must not be negative"),
         ({"kl_clip": 0.0}, "kl_clip must be positive"),
         ({"damped_root": True}, "add square_root=True"),
     ],

@@ -50,7 +50,7 @@ def test_the_sharpness_that_was_lost_is_found(sharpness: float) -> None:
 
 
 def test_a_belief_that_is_too_wide_is_made_narrower() -> None:
-    made = learner(method="vogn", size=10)
+    made = learner(method="vogn", size=10).replaced(temperature=1.0)
     x, y = data(5000)
     state = calibrated(made, made.init(), (x, y))
     assert float(state.likelihood[SPREAD]) < 0.7

@@ -61,7 +61,8 @@ class Recipe:
     of training and of the temperature is chosen by rows that are held out (`chosen`); then all
     rows are trained on. The learning rate, where there is one, falls to zero along a cosine.
     Methods that begin at the most probable weights look for these in `warm_start` epochs before.
-    `calibration` is what held-out rows say of how sure predictions are (`Calibration`).
+    `calibration` is what held-out rows say of how sure predictions are (`Calibration`). Where a
+    method needs smooth activations, `bend` is how sharply they bend (β of `smooth`).
 
     >>> Recipe("vogn", steps=2000).for_data(400).epochs
     154
@@ -78,6 +79,7 @@ class Recipe:
     options: dict[str, Any] = field(default_factory=dict)
     warm_start: int | None = None
     calibration: dict[str, float] | None = None
+    bend: float = 10.0
 
     def __post_init__(self) -> None:
         find(self.method)
@@ -165,7 +167,7 @@ class Recipe:
         if not self.linear:
             model = mlp(inputs, outputs, self.hidden, seed=self.seed)
             differentiated_twice = Need.SMOOTH_ACTIVATIONS in record(self.method).needs
-            return smooth(model) if differentiated_twice else model
+            return smooth(model, self.bend) if differentiated_twice else model
         model = mlp(inputs, outputs, ())
         # Where the loss is convex, zero is the safe start: Newton's steps can overshoot elsewhere.
         for parameter in model.parameters():
@@ -222,5 +224,6 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> Recipe:
         """The recipe back from text."""
-        values = json.loads(text)
+        # Former recipes had activations of this kind without saying so.
+        values = {"bend": 1.0} | json.loads(text)
         return cls(**{**values, "hidden": tuple(values["hidden"])})

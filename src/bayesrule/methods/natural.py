@@ -52,13 +52,19 @@ def ridge(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     return Parts(GaussianFamily(Dense()), AtMean(), GGN(), rule, Linearised())
 
 
+# The averaged curvature forgets its beginning fast, and what came later slowly.
+FORGETTING = averaging(0.02, 1e-3)
+# The relative variance of a curvature that is averaged from noisy estimates.
+CURVATURE_NOISE = 0.2
+
+
 @dataclass(frozen=True, kw_only=True)
 class OnlineOptions:
     """Options of the methods that average a diagonal curvature over steps."""
 
     learning_rate: Rate = falling(0.2)
     momentum: float = 0.9
-    rate: Rate = averaging(0.02, 1e-3)
+    rate: Rate | None = FORGETTING
     initial_curvature: float | None = None
     kl_clip: float = 0.005
 
@@ -68,8 +74,8 @@ class OnlineOptions:
 
     def rule(self, **more: Any) -> Natural:
         """Natural gradients with momentum; `more` are further options of the rule."""
-        momentum = Average(self.momentum)
-        return Natural(self.learning_rate, self.rate, momentum, kl_clip=self.kl_clip, **more)
+        rate, momentum = self.rate or FORGETTING, Average(self.momentum)
+        return Natural(self.learning_rate, rate, momentum, kl_clip=self.kl_clip, **more)
 
 
 @method(
@@ -109,9 +115,15 @@ def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
     "Khan (2020), eq. 17 (retraction)",
     course=WARM,
     needs=(Need.DRAWS,),
-    explained={"clip": "largest entry of the preconditioned gradient"},
+    defaults={"rate": None},
+    explained={
+        "clip": "largest entry of the preconditioned gradient",
+        "rate": "weight of the newest estimate in the averaged curvature, a number or a schedule; "
+        "None: as large as the noise of single estimates allows",
+    },
 )
 def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> Parts:
     """Improved variational online Newton: Price's curvature, kept positive by retraction."""
-    rule = options.rule(retract=True, clip=clip)
+    noise = CURVATURE_NOISE if options.rate is None else math.inf
+    rule = options.rule(retract=True, clip=clip, curvature_noise=noise)
     return Parts.at_draws(options.belief(), Draws(draws), Price(), rule, warm_start=True)

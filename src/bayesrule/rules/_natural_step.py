@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from bayesrule.matrices import DiagonalMatrix, Matrix
 from bayesrule.posteriors import Posterior
 from bayesrule.rules._base import Memory, Now
@@ -58,9 +60,21 @@ class NaturalStep:
 
     def _towards(self, old: Matrix, target: Matrix) -> Matrix:
         """A step from the average of the curvature towards a new estimate; uses up both."""
+        rate = self._rate()
         if not self.rule.retract:
-            return old.lerp_(target, self.rates.rate)
-        return old.retract_(target, self.rates.rate, self.posterior.whole_precision())
+            return old.lerp_(target, rate)
+        return old.retract_(target, rate, self.posterior.whole_precision())
+
+    def _rate(self) -> Number:
+        """The weight of a new estimate of the curvature, as large as its noise allows."""
+        rate, noise = self.rates.rate, self.rule.curvature_noise
+        if not math.isfinite(noise):
+            return rate
+        most = 2.0 * noise * self.derivatives.count / self.derivatives.weight
+        if isinstance(rate, Tensor):
+            return rate.clamp(max=most)
+        # In a stack there is one number for each net.
+        return most.clamp(max=rate) if isinstance(most, Tensor) else min(rate, most)
 
     def _follow_curvature(self) -> None:
         """The precision follows the average curvature; gradient and momentum turn with it."""

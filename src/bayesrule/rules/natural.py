@@ -61,6 +61,8 @@ class Natural(Rule):
     - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, by which a step is multiplied: it then
       moves the predictions by about c nats for each datum at the most. Where the loss of a datum is
       above one nat there is far to go, and c is as many times larger, at most a thousand times.
+    - `curvature_noise`: v in `ρ ≤ 2 v B T / N`. From a batch of B data, Price's estimate has N/(BT)
+      times the variance of the curvature itself; that of the average is then about v at the most.
     - `stats_every`: the curvature is looked at in each n-th step only, from the first one on.
     - `inverse_every`: S follows F in each n-th step only, so that its roots are kept in between,
       and the eigenbases of corrected factors, too (George et al. 2018).
@@ -81,6 +83,7 @@ class Natural(Rule):
     prior_at_draws: bool = False
     damped_root: bool = False
     kl_clip: float = math.inf
+    curvature_noise: float = math.inf
     stats_every: int = 1
     inverse_every: int = 1
 
@@ -90,14 +93,18 @@ class Natural(Rule):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{name} is a number of steps, at least 1, got {value!r}.")
-        if not (self.damping >= 0 and self.epsilon >= 0 and self.clip > 0 and self.kl_clip > 0):
-            raise ValueError(
-                "damping and epsilon must not be negative, clip and kl_clip must be positive, got "
-                f"{self.damping}, {self.epsilon}, {self.clip} and {self.kl_clip}."
-            )
+        self._refuse_out_of_range()
         if self.damped_root and not self.square_root:
             raise ValueError("damped_root says which root is taken: add square_root=True.")
         self._refuse_unused()
+
+    def _refuse_out_of_range(self) -> None:
+        for name in ("damping", "epsilon"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        for name in ("clip", "kl_clip", "curvature_noise"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
 
     def _refuse_unused(self) -> None:
         """Options that would have no effect beside a precision that stays as it is are refused."""

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from bayesrule.app.data import DataError, Encoder, Table
+from bayesrule.app.data.columns import NumberColumn
 from bayesrule.app.data.spread import median_of, moments_of
 
 
@@ -56,3 +57,44 @@ def test_a_later_number_at_the_other_end_is_refused_without_a_warning() -> None:
     later = Table.from_frame(pd.DataFrame({"x": [-1.7e308]}))
     with pytest.raises(DataError, match="too large to scale in row 0"):
         Encoder.fit(table, "y").transform(later)
+
+
+def test_numbers_far_from_the_others_are_drawn_in() -> None:
+    """`asinh` of the distance from the median, in deviations of the middle half."""
+    rng = np.random.default_rng(0)
+    values = np.append(rng.normal(size=999), 1e6)
+    table = Table.from_frame(pd.DataFrame({"x": values, "y": np.arange(1000.0)}))
+    encoder = Encoder.fit(table, "y")
+    (column,) = encoder.columns
+    assert isinstance(column, NumberColumn)
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    assert column.heavy == pytest.approx((high - low) / 1.349)
+    expected = np.arcsinh((values - middle) / column.heavy)
+    expected = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(encoder.transform(table).squeeze(1), expected, rtol=1e-5)
+    # Without that it would be 31 standard deviations away, and all others equal.
+    assert encoder.transform(table).max() < 16.0
+    assert Encoder.from_json(encoder.to_json()) == encoder
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0] * 10, [0.0] * 19 + [1.0], list(range(20))])
+def test_ordinary_columns_and_those_of_two_values_are_only_standardised(values: list) -> None:
+    table = Table.from_frame(pd.DataFrame({"x": values, "y": np.arange(20.0)}))
+    x = Encoder.fit(table, "y").transform(table).squeeze(1).double().numpy()
+    plain = (np.array(values) - np.mean(values)) / np.std(values)
+    np.testing.assert_allclose(x, plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1.0, 1e307])
+def test_columns_with_heavy_tails_may_have_any_size(scale: float) -> None:
+    values = scale * np.array([0.0, 0.001, 0.002, 0.003, 0.004, 10.0])
+    table = Table.from_frame(pd.DataFrame({"x": values, "y": np.arange(6.0)}))
+    x = Encoder.fit(table, "y").transform(table)
+    assert x.isfinite().all()
+    assert (x.diff(dim=0) > 0).all()
+
+
+def test_encoders_of_former_versions_standardise_as_they_did() -> None:
+    table = Table.from_frame(pd.DataFrame({"x": [0.0, 1.0, 2.0, 900.0], "y": np.arange(4.0)}))
+    former = NumberColumn("x", 1.0, 2.0, 1.5)
+    assert former.encode(table, False, False).squeeze(1).tolist() == [-0.5, 0.0, 0.5, 449.5]

@@ -11,7 +11,7 @@ import numpy as np
 
 from bayesrule.app.data import cells
 from bayesrule.app.data.errors import DataError, listing
-from bayesrule.app.data.spread import median_of, moments_of
+from bayesrule.app.data.spread import heavy_spread, median_of, moments_of
 from bayesrule.app.data.table import Floats, Mask, Table, Texts, plain
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Kind = Literal["number", "level", "date", "other"]
 
 MOST_LEVELS = 100
 MOST_MIXED = 20
+_FARTHEST = 1e300
 NOT_ENCODED = {"date": "dates or times", "other": "neither numbers nor text"}
 _DATE = re.compile(
     r"-?\d{4,}[-/]\d{1,2}([-/]\d{1,2}([ T]\d{1,2}:\d{2}.*)?)?"
@@ -102,7 +103,10 @@ def _holes_of(name: str, holes: Mask, table: Table, impute: bool) -> Mask:
 class NumberColumn:
     """A column of numbers, standardised: (x − mean) / std, with the training moments.
 
-    With `truth` the words true and false are read as 1 and 0.
+    Where some numbers lie far from the others, `heavy` is the spread of most of them, and x is
+    `asinh((x − median) / heavy)`: nearly a line for most, the logarithm of the distance far out, so
+    that no row weighs a hundred times as much as others. With `truth` the words true and false are
+    read as 1 and 0.
     """
 
     name: str
@@ -111,6 +115,7 @@ class NumberColumn:
     median: float
     indicator: bool = False
     truth: bool = True
+    heavy: float = 0.0
 
     @property
     def fill(self) -> str:
@@ -133,7 +138,8 @@ class NumberColumn:
             )
         holes = _holes_of(self.name, ~np.isfinite(values), table, impute)
         with np.errstate(over="ignore"):  # what becomes infinite is refused afterwards
-            scaled = (np.where(holes, self.median, values) - self.mean) / self.std
+            drawn_in = _drawn_in(np.where(holes, self.median, values), self.median, self.heavy)
+            scaled = (drawn_in - self.mean) / self.std
         return np.column_stack([scaled, holes] if self.indicator else [scaled])
 
 
@@ -213,13 +219,21 @@ def fit_column(
 
 def _fit_number(name: str, table: Table, values: Floats, holes: Mask) -> NumberColumn:
     present = values[~holes]
-    median = median_of(present)
-    mean, std = moments_of(np.where(holes, median, values))
+    median, heavy = median_of(present), heavy_spread(present)
+    mean, std = moments_of(_drawn_in(np.where(holes, median, values), median, heavy))
     # The mean of equal numbers may be rounded, and so their spread not 0: compare the extremes.
     if present.min() == present.max():
         mean, std = median, 1.0
     truth = are_truth_values(table.column(name))
-    return NumberColumn(name, mean, std, median, bool(holes.any()), truth)
+    return NumberColumn(name, mean, std, median, bool(holes.any()), truth, heavy)
+
+
+def _drawn_in(values: Floats, median: float, heavy: float) -> Floats:
+    """Numbers on the scale on which a column is standardised."""
+    if not heavy:
+        return values
+    with np.errstate(over="ignore"):
+        return np.arcsinh(np.clip(values / heavy - median / heavy, -_FARTHEST, _FARTHEST))
 
 
 def _fit_level(name: str, table: Table, texts: Texts, holes: Mask) -> LevelColumn:

@@ -1,10 +1,14 @@
-"""Mean, spread and median of numbers of any size, the largest and the smallest too."""
+"""Mean, spread and median of numbers of any size, and whether some lie far from the others."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from bayesrule.app.data.table import Floats
+
+# The middle half of a standard normal distribution is so wide.
+_MIDDLE_HALF = 1.349
+_FAR = 10.0
 
 
 def moments_of(values: Floats) -> tuple[float, float]:
@@ -25,6 +29,24 @@ def median_of(values: Floats) -> float:
     """Return the median, also where the sum of the middle two would be infinite."""
     near_one, exponent = _near_one(values)
     return float(np.ldexp(np.median(near_one), exponent))
+
+
+def heavy_spread(values: Floats) -> float:
+    """The spread of the middle half, as a standard deviation, if some values lie far out; else 0.
+
+    Far is more than ten such deviations from the median, which no numbers from a normal
+    distribution are. Where the middle half is all equal, the mean distance from the median counts.
+
+    >>> heavy_spread(np.array([0.0, 1.0, 2.0, 3.0, 1000.0]))
+    1.4825796886582654
+    >>> heavy_spread(np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    0.0
+    """
+    near_one, exponent = _near_one(values)
+    low, middle, high = np.quantile(near_one, (0.25, 0.5, 0.75))
+    distances = np.abs(near_one - middle)
+    spread = float(high - low) / _MIDDLE_HALF or float(distances.mean())
+    return float(np.ldexp(spread, exponent)) if distances.max() > _FAR * spread else 0.0
 
 
 def _near_one(values: Floats) -> tuple[Floats, int]:
