@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from bayesrule.moments.activations import elementwise
 from bayesrule.moments.closed_forms import matched_square
 from bayesrule.moments.product import Bilinear, product
-from bayesrule.moments.shape import both, moved
+from bayesrule.moments.shape import both, moved, moving
 from bayesrule.moments.tensor import (
     GaussianTensor,
     Innovation,
@@ -172,14 +172,8 @@ def average(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
     return scaled(result, max(result.centre.numel(), 1) / input.centre.numel(), "mean")
 
 
-@rule(*both("cumsum"))
-def cumsum(input: GaussianTensor, dim: int) -> GaussianTensor:
-    """Running sums; they are taken as independent of each other."""
-
-    def back(t: Tensor) -> Tensor:
-        return t.flip(dim).cumsum(dim).flip(dim)
-
-    return moved("cumsum", input, lambda t: t.cumsum(dim), back)
+# Running sums; they are taken as independent of each other.
+rule(*both("cumsum"))(moving("cumsum"))
 
 
 def _ones(x: Tensor, axes: int | None) -> Tensor:
