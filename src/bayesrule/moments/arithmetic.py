@@ -139,10 +139,10 @@ def matmul(input: Any, other: Any) -> GaussianTensor:
     """Products of matrices and vectors; the two are taken as independent."""
     left = input.unsqueeze(0) if input.ndim == 1 else input
     right = other.unsqueeze(1) if other.ndim == 1 else other
-    result = product(_MATRICES, left, right)
+    result: Any = product(_MATRICES, left, right)
     if input.ndim == 1:
-        result = result.squeeze(-1 if other.ndim == 1 else -2)  # type: ignore[assignment]
-    return result.squeeze(-1) if other.ndim == 1 else result  # type: ignore[return-value]
+        result = result.squeeze(-1 if other.ndim == 1 else -2)
+    return result.squeeze(-1) if other.ndim == 1 else result
 
 
 @rule(*both("addmm"), *both("baddbmm"), *both("addmv"))
