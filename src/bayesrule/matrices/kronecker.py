@@ -195,7 +195,7 @@ class Kronecker(Structure):
 
     def _layer(self, place: Place, rows: LayerRows) -> LayerMatrix:
         if self.bases is not None:
-            return self.bases.layers[place.weight].of_more(rows)
+            return self.bases.bases[place.weight].of_more(rows)
         if self.corrected:
             return CorrectedLayer.of(place, rows)
         return self._plain(place, Factors.of(rows.moments()))
