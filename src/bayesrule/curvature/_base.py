@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Expectation, Look
@@ -50,7 +50,7 @@ class Problem:
     buffers: Params
     x: Inputs
     y: Tensor
-    targets: Generator
+    targets: Any
     draws: Any = None
     weight: Any = 1.0
     count: Any = 1
