@@ -13,7 +13,7 @@ from bayesrule.curvature import ExampleRows, Recording
 from bayesrule.curvature.recurrent import unrolled
 from bayesrule.curvature.rows import SingleExamples
 from bayesrule.matrices import Kronecker
-from bayesrule.matrices.kronecker import KroneckerMatrix, Rotation
+from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.posteriors import Point
 from bayesrule.posteriors.rotated import RotatedPoint
 from bayesrule.types import Params
@@ -242,12 +242,12 @@ def test_one_example_and_one_step_are_exact(kind: Callable[..., nn.RNNBase]) -> 
 def test_weights_given_in_other_bases(kind: Callable[..., nn.RNNBase]) -> None:
     model = Reader(kind, batch_first=True)
     rows, _, _ = _rows(model, torch.randn(5, 6, 3))
-    rotation = Rotation.of(_factors(rows, model).damped(1.0).spectral())
+    rotation = _factors(rows, model).damped(1.0).spectral()
     problem = problem_of(model, torch.randn(5, 6, 3))
     params, vectors = problem.network.params(), torch.randn(2, 5, 2)
     plain = Recording(problem, Point(params))
-    turned = Recording(problem, RotatedPoint(rotation.into(params), rotation))
-    want = rotation.into(plain.gradient(vectors[0]))
+    turned = Recording(problem, RotatedPoint(rotation.into_bases(params), rotation))
+    want = rotation.into_bases(plain.gradient(vectors[0]))
     _assert_close(turned.gradient(vectors[0]), {k: want[k] for k in turned.gradient(vectors[0])})
     found, wanted = (r.backward(vectors, gradient=False)[0] for r in (turned, plain))
     _assert_close(found.per_example(), wanted.per_example())

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.matrices import Diagonal, Kronecker
-from bayesrule.matrices.kronecker import Rotation
 from bayesrule.posteriors import (
     EarlierPosterior,
     Gaussian,
@@ -58,15 +57,15 @@ class RotatedContract(FamilyContract):
 
     def test_draws_have_the_covariance(self) -> None:
         q = self.posterior()
-        inner = q.inner.precision
-        root = columns(lambda v: q.rotation.back(inner.inv_sqrt(q.rotation.into(v))), PARAMS)
+        inner, bases = q.inner.precision, q.precision
+        root = columns(lambda v: bases.from_bases(inner.inv_sqrt(bases.into_bases(v))), PARAMS)
         close(root @ root.mT, torch.linalg.inv(dense(self.twin().precision, PARAMS)))
 
     def test_its_bases_keep_lengths(self) -> None:
-        rotation = self.posterior().rotation
-        seen = rotation.into(PARAMS)
+        precision = self.posterior().precision
+        seen = precision.into_bases(PARAMS)
         close(vectors.dot(seen, seen), vectors.dot(PARAMS, PARAMS))
-        close(flat(rotation.back(seen)), flat(PARAMS))
+        close(flat(precision.from_bases(seen)), flat(PARAMS))
 
     def test_an_earlier_belief_pulls_in_other_bases_as_in_the_usual_ones(self) -> None:
         q, p, zeros = self.posterior(), self.twin(1), vectors.zeros_like(PARAMS)
@@ -75,7 +74,7 @@ class RotatedContract(FamilyContract):
             prior = q.seen(self.family.prior(earlier, PARAMS))
             at = q.coordinates().mean
             found = prior.pull_(vectors.zeros_like(at), at, 0.3)
-            close(flat(q.rotation.back(found)), flat(pulled))
+            close(flat(q.precision.from_bases(found)), flat(pulled))
 
     def num_parameters(self, q: Posterior) -> int:
         """The bases and eigenvalues follow from the factors; they are kept, not learned."""
@@ -101,7 +100,7 @@ def test_other_parameters_stay_as_they_are() -> None:
     assert set(q.rotated) == {"w", "scale"}
     close(q.rotated["scale"], params["scale"])
     close(q.variance()["scale"], params["scale"] * 0.0 + 1.0 / 4.5)
-    assert set(Rotation.of(q.precision).values()) == {"w", "scale"}
+    assert set(q.precision.eigenvalues()) == {"w", "scale"}
 
 
 def test_only_kronecker_has_such_bases() -> None:

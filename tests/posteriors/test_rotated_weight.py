@@ -15,7 +15,7 @@ from bayesrule.curvature._base import plain_gradient
 from bayesrule.curvature.rows import Recording
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.matrices import Kronecker
-from bayesrule.matrices.kronecker import Rotation
+from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.posteriors import Point
 from bayesrule.posteriors.rotated import RotatedPoint, RotatedWeight, turned
 from bayesrule.tensors.network import Network
@@ -91,12 +91,12 @@ def _problem(module: nn.Module, x: Tensor) -> Problem:
     return Problem(network, likelihood, noise, {}, x, y, source, weight=2.0)
 
 
-def _rotation(problem: Problem) -> Rotation:
+def _rotation(problem: Problem) -> KroneckerMatrix:
     """Bases of some curvature."""
     params = problem.network.params()
     structure = Kronecker().for_model(problem.network.model)
     found = structure.contract(TableRows.random(params, 1, 3, seed=9)).damped(1.0)
-    return Rotation.of(found.spectral())
+    return found.spectral()
 
 
 @pytest.fixture(params=NETS)
@@ -109,21 +109,23 @@ def problem(request: pytest.FixtureRequest) -> Problem:
 
 def test_gradients_are_those_of_the_weights_themselves(problem: Problem) -> None:
     params, rotation = problem.network.params(), _rotation(problem)
-    loss, gradient, outputs = plain_gradient(problem, RotatedPoint(rotation.into(params), rotation))
+    loss, gradient, outputs = plain_gradient(
+        problem, RotatedPoint(rotation.into_bases(params), rotation)
+    )
     wanted = plain_gradient(problem, Point(params))
     close(loss, wanted[0])
     close(outputs, wanted[2])
-    for name, value in rotation.into(wanted[1]).items():
+    for name, value in rotation.into_bases(wanted[1]).items():
         close(gradient[name], value)
 
 
 def test_rows_are_those_of_the_weights_themselves(problem: Problem) -> None:
     params, rotation = problem.network.params(), _rotation(problem)
-    recording = Recording(problem, RotatedPoint(rotation.into(params), rotation))
+    recording = Recording(problem, RotatedPoint(rotation.into_bases(params), rotation))
     plain = Recording(problem, Point(params))
     vectors = randn(2, *plain.outputs.shape, seed=5)
     close(recording.outputs, plain.outputs)
-    for name, value in rotation.into(plain.gradient(vectors[0])).items():
+    for name, value in rotation.into_bases(plain.gradient(vectors[0])).items():
         close(recording.gradient(vectors[0])[name], value)
     rows, _ = recording.backward(vectors, gradient=False)
     wanted, _ = plain.backward(vectors, gradient=False)
@@ -134,7 +136,7 @@ def test_rows_are_those_of_the_weights_themselves(problem: Problem) -> None:
 def _weights(inputs: int, bias: bool = True) -> tuple[nn.Linear, dict[str, Tensor], Tensor]:
     module, x = nn.Linear(9, 8, bias=bias), randn(inputs, 9)
     rotation = _rotation(_problem(module, x))
-    leaves = rotation.into({k: v.detach() for k, v in module.named_parameters()})
+    leaves = rotation.into_bases({k: v.detach() for k, v in module.named_parameters()})
     return module, turned(rotation, {k: v.requires_grad_() for k, v in leaves.items()}), x
 
 
@@ -196,7 +198,7 @@ class _Own(nn.Module):
 def test_a_gradient_that_would_be_lost_is_refused() -> None:
     problem = _problem(_Own(), randn(4, 3))
     rotation = _rotation(problem)
-    point = RotatedPoint(rotation.into(problem.network.params()), rotation)
+    point = RotatedPoint(rotation.into_bases(problem.network.params()), rotation)
     message = r"'layer\.weight' is only used where .* torch\.autograd\.Function that"
     with pytest.raises(ValueError, match=message):
         plain_gradient(problem, point)

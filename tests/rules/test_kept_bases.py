@@ -105,7 +105,7 @@ def test_scales_are_averages_of_squares_in_the_kept_bases(monkeypatch: pytest.Mo
     for _ in range(2):
         batch, start = _batch(), state
         state, _ = learner.step(start, batch)
-        rows = _rows_at(learner, _belief(start).rotation.back(drawn[-1]), batch)
+        rows = _rows_at(learner, _belief(start).precision.from_bases(drawn[-1]), batch)
         for name, before in _layers(start).items():
             after = _layers(state)[name]
             table = before.place.join(rows).flatten(end_dim=1)
@@ -132,7 +132,7 @@ def test_the_belief_has_the_bases_of_the_averages_when_it_follows(stats_every: i
         fresh.append(all(_is_diagonal(x.left, x.factors.output) for x in layers))
     first_departure = 1 if stats_every == 1 else 3
     assert fresh == [step < first_departure or step == 4 for step in range(5)]
-    kept = _belief(state).rotation.layers
+    kept = _belief(state).precision.bases
     for name, layer in _layers(state).items():
         torch.testing.assert_close(kept[name].left, layer.left)
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Expectation, Look
@@ -50,8 +50,8 @@ class Problem:
     buffers: Params
     x: Inputs
     y: Tensor
-    targets: Generator
-    draws: Generator | None = None
+    targets: Any
+    draws: Any = None
     weight: Any = 1.0
     count: Any = 1
     num_points: int = 1
@@ -83,7 +83,7 @@ class Problem:
     ) -> Iterator[tuple[Problem, Point]]:
         """The points of an expectation, each with the problem as it is seen from there."""
         tracked = wanted.curvature.needs_draws or posterior.must_track
-        points = expectation.points(posterior, self.draws, tracked=tracked)  # type: ignore[arg-type]
+        points = expectation.points(posterior, self.draws, tracked=tracked)
         return ((self, point) for point in points)
 
     def forward(self, params: Params) -> Tensor:
@@ -111,7 +111,7 @@ class Problem:
     def nll_at(self, expectation: Expectation, posterior: Posterior) -> Tensor:
         """`−Σ log p(y | f)`, summed over the points of an expectation as well."""
         tracked = posterior.must_track
-        points = expectation.points(posterior, self.draws, tracked=tracked)  # type: ignore[arg-type]
+        points = expectation.points(posterior, self.draws, tracked=tracked)
         each = [self.nll(self.forward(point.params), self.y) for point in points]
         return torch.stack(each).sum(0)
 

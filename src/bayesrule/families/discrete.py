@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Self
 
 import torch
@@ -11,7 +12,31 @@ from torch.nn import functional
 from bayesrule.families._base import ExponentialFamily, ImproperError, Natural, to_double
 
 
-class Bernoulli(ExponentialFamily):
+class _Chances(ExponentialFamily):
+    """Of x with `T(x) = x`, one part of λ: expectations are probabilities."""
+
+    @classmethod
+    def make(cls, probs: object) -> Self:
+        """From the probabilities."""
+        return cls.from_expectation(to_double(probs))
+
+    def _check(self) -> None:
+        """Every finite λ is proper."""
+
+    @property
+    @abstractmethod
+    def probs(self) -> Tensor:
+        """The probability of 1, or of each class."""
+
+    @property
+    def expectation(self) -> Natural:
+        return (self.probs,)
+
+    def statistics(self, x: Tensor) -> Natural:
+        return (x,)
+
+
+class Bernoulli(_Chances):
     """`P(x = 1) = sigmoid(λ)`, x of 0 or 1: `T(x) = x`, `A = log(1 + e^λ)`.
 
     Weights of ±1 have half this λ (Khan & Rue 2023, Sec. 4.4).
@@ -23,14 +48,6 @@ class Bernoulli(ExponentialFamily):
     parts = ("logit",)
     axes = (0,)
 
-    @classmethod
-    def make(cls, probs: object) -> Self:
-        """From the probabilities of 1."""
-        return cls.from_expectation(to_double(probs))
-
-    def _check(self) -> None:
-        """Every finite λ is proper."""
-
     @property
     def probs(self) -> Tensor:
         return self.natural[0].sigmoid()
@@ -39,10 +56,6 @@ class Bernoulli(ExponentialFamily):
     def log_partition(self) -> Tensor:
         return functional.softplus(self.natural[0])
 
-    @property
-    def expectation(self) -> Natural:
-        return (self.probs,)
-
     @classmethod
     def from_expectation(cls, expectation: Natural) -> Self:
         (p,) = expectation
@@ -50,15 +63,12 @@ class Bernoulli(ExponentialFamily):
             raise ImproperError("Bernoulli: probabilities lie strictly between 0 and 1.")
         return cls((p.logit(),))
 
-    def statistics(self, x: Tensor) -> Natural:
-        return (x,)
-
     def sample(self, num: int, generator: Generator) -> Tensor:
         p = self.probs
         return torch.bernoulli(p.expand(num, *p.shape), generator=generator)
 
 
-class Categorical(ExponentialFamily):
+class Categorical(_Chances):
     """`P(x = k) = softmax(λ)_k`; x is one-hot, `T(x) = x`, λ (*, K).
 
     A constant added to λ changes nothing; `normalised` is the λ with A = 0.
@@ -69,14 +79,6 @@ class Categorical(ExponentialFamily):
 
     parts = ("logits",)
     axes = (1,)
-
-    @classmethod
-    def make(cls, probs: object) -> Self:
-        """From probabilities, which sum to one."""
-        return cls.from_expectation(to_double(probs))
-
-    def _check(self) -> None:
-        """Every finite λ is proper."""
 
     @property
     def probs(self) -> Tensor:
@@ -90,19 +92,12 @@ class Categorical(ExponentialFamily):
     def log_partition(self) -> Tensor:
         return self.natural[0].logsumexp(-1)
 
-    @property
-    def expectation(self) -> Natural:
-        return (self.probs,)
-
     @classmethod
     def from_expectation(cls, expectation: Natural) -> Self:
         (p,) = expectation
         if not ((p > 0).all() and ((p.sum(-1) - 1.0).abs() < 1e-5).all()):
             raise ImproperError("Categorical: probabilities are positive and sum to one.")
         return cls((p.log(),))
-
-    def statistics(self, x: Tensor) -> Natural:
-        return (x,)
 
     def sample(self, num: int, generator: Generator) -> Tensor:
         p = self.probs

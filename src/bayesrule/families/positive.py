@@ -65,7 +65,7 @@ class Gamma(ExponentialFamily):
         return x.log(), x
 
     def sample(self, num: int, generator: Generator) -> Tensor:
-        return _gammas(self.shape, num, generator) / self.rate
+        return gammas(self.shape, num, generator) / self.rate
 
 
 class Dirichlet(ExponentialFamily):
@@ -127,7 +127,7 @@ class Dirichlet(ExponentialFamily):
         return (x.log(),)
 
     def sample(self, num: int, generator: Generator) -> Tensor:
-        drawn = _gammas(self.concentration, num, generator)
+        drawn = gammas(self.concentration, num, generator)
         return drawn / drawn.sum(-1, keepdim=True)
 
 
@@ -201,6 +201,6 @@ def inverse_digamma(y: Tensor) -> Tensor:
     return x
 
 
-def _gammas(shape: Tensor, num: int, generator: Generator) -> Tensor:
+def gammas(shape: Tensor, num: int, generator: Generator) -> Tensor:
     """Draws of Gamma(shape, 1), (num, *shape)."""
     return torch._standard_gamma(shape.expand(num, *shape.shape).contiguous(), generator=generator)

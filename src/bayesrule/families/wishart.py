@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrule.families._base import ExponentialFamily, ImproperError, Natural, to_double
-from bayesrule.families.positive import rising_root
+from bayesrule.families.positive import gammas, rising_root
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -120,10 +120,7 @@ class NormalWishart(ExponentialFamily):
         """By Bartlett's decomposition, (num, *batch, d, d + 1)."""
         d, nu = self.dim, self.degrees
         noise = nu.new_empty(num, *nu.shape, d, d + 1).normal_(generator=generator)
-        halves = 0.5 * (nu.unsqueeze(-1) - torch.arange(d, dtype=nu.dtype, device=nu.device))
-        squares = torch._standard_gamma(
-            halves.expand(num, *halves.shape).contiguous(), generator=generator
-        )
+        squares = gammas(_halves(nu, d), num, generator)
         root = noise[..., :d].tril(-1) + torch.diag_embed((2.0 * squares).sqrt())
         scale = torch.linalg.cholesky(torch.linalg.inv(self.scatter))
         factor = scale @ root
@@ -138,5 +135,9 @@ def _log_det(matrix: Tensor) -> Tensor:
 
 def _psi(nu: Tensor, d: int, order: int = 0) -> Tensor:
     """`Σ_i ψ((ν − i)/2)` over i < d, or that of its derivative."""
-    halves = 0.5 * (nu.unsqueeze(-1) - torch.arange(d, dtype=nu.dtype, device=nu.device))
-    return torch.polygamma(order, halves).sum(-1)
+    return torch.polygamma(order, _halves(nu, d)).sum(-1)
+
+
+def _halves(nu: Tensor, d: int) -> Tensor:
+    """`(ν − i)/2` for i < d, (*, d)."""
+    return 0.5 * (nu.unsqueeze(-1) - torch.arange(d, dtype=nu.dtype, device=nu.device))

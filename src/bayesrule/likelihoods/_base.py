@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from bayesrule.likelihoods import _abilities
 from bayesrule.likelihoods._targets import TargetDistribution, match
-from bayesrule.types import Params
+from bayesrule.types import Number, Params
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Likelihood(ABC):
         """The same where targets may be uncertain: expected, given what the state believes."""
         return self.statistics(outputs, targets)
 
-    def update(self, state: Params, statistics: Params, weight: float) -> Params:
+    def update(self, state: Params, statistics: Params, weight: Number) -> Params:
         """The likelihood's own state after a batch.
 
         `statistics` are scaled to the whole data, of which there are `weight`, whatever the

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from bayesrule.likelihoods._base import Likelihood, Marginal
-from bayesrule.likelihoods._spread import (
-    Weighted,
-    independent_draws,
-    joint_draws,
-    root,
-    spread,
-)
+from bayesrule.likelihoods._spread import Weighted, draws, root, spread
 from bayesrule.likelihoods._targets import ClassTargets, TargetDistribution
 from bayesrule.types import Params
 
@@ -36,15 +31,15 @@ class ClassLikelihood(Likelihood):
         """`log E[p(f)]` of each class where the outputs are independent, f ~ N(mean, variance)."""
 
     def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
-        return self._marginal(mean, variance, independent_draws(mean, variance))
+        return self._marginal(mean, variance, draws(mean, partial(torch.mul, variance.sqrt())))
 
     def joint_marginal(self, mean: Tensor, covariance: Tensor, state: Params) -> Marginal:
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        return self._marginal(mean, variance, joint_draws(mean, root(covariance)))
+        return self._marginal(mean, variance, draws(mean, partial(torch.matmul, root(covariance))))
 
-    def _marginal(self, mean: Tensor, variance: Tensor, draws: Weighted) -> Marginal:
+    def _marginal(self, mean: Tensor, variance: Tensor, outputs: Weighted) -> Marginal:
         distribution = ClassTargets(self.averaged(mean, variance))
-        found = spread(self.log_probs, mean, draws)
+        found = spread(self.log_probs, mean, outputs)
         return choice_marginal(distribution, *found.within(distribution.mean))
 
     def _classes(self, outputs: Tensor) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.schedules import Schedule
-from bayesrule.types import Params
+from bayesrule.types import Number, Params
 
 Noise = float | Schedule
 """A standard deviation, or a callable from the step (0, 1, 2, ...) to one."""
@@ -38,7 +38,7 @@ class Noisy:
     def init(self, like: Tensor) -> Params:
         return _at(self.noise, 0, like) if callable(self.noise) else {}
 
-    def update(self, state: Params, statistics: Params, weight: float) -> Params:
+    def update(self, state: Params, statistics: Params, weight: Number) -> Params:
         if not callable(self.noise):
             return state
         return _at(self.noise, int(state["step"]) + 1, state["std"])

@@ -62,20 +62,12 @@ def entropy(p: Tensor) -> Tensor:
     return torch.special.entr(p.clamp_min(0.0)).sum(-1)
 
 
-def joint_draws(mean: Tensor, root: Tensor) -> Weighted:
-    """Draws of outputs (n, D) with the covariance `root rootᵀ`, (n, D, D)."""
+def draws(mean: Tensor, spread: Callable[[Tensor], Tensor]) -> Weighted:
+    """Draws of outputs (..., D): `spread` gives white noise (D,) their covariance."""
     for white in _white(mean.shape[-1]).to(mean):
-        step = root @ white
+        step = spread(white)
         yield mean + step, 0.5 / _PAIRS
         yield mean - step, 0.5 / _PAIRS
-
-
-def independent_draws(mean: Tensor, variance: Tensor) -> Weighted:
-    """Draws of independent outputs (..., D)."""
-    std = variance.sqrt()
-    for white in _white(mean.shape[-1]).to(mean):
-        yield mean + std * white, 0.5 / _PAIRS
-        yield mean - std * white, 0.5 / _PAIRS
 
 
 def single_outputs(mean: Tensor, variance: Tensor) -> Weighted:

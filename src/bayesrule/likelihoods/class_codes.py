@@ -159,8 +159,10 @@ def _tables(num_classes: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
     np.put_along_axis(code, nodes, turns.astype(np.int8), axis=1)
     # Tensors born in inference mode could not be used outside of it.
     with torch.inference_mode(False):
-        made = (torch.from_numpy(t).to(device) for t in (nodes, turns.astype(np.int8), code))
-        return tuple(made)  # type: ignore[return-value]
+        first, second, third = (
+            torch.from_numpy(t).to(device) for t in (nodes, turns.astype(np.int8), code)
+        )
+        return first, second, third
 
 
 @dataclass(frozen=True)

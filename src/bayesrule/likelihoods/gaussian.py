@@ -20,7 +20,7 @@ from bayesrule.likelihoods._noise import Noise, Noisy
 from bayesrule.likelihoods._targets import NormalTargets, match
 from bayesrule.likelihoods._uncertain import TARGET_VARIANCE, observed
 from bayesrule.moments import GaussianTensor
-from bayesrule.types import Params
+from bayesrule.types import Number, Params
 
 
 def log_normal(error: Tensor, precision: Tensor, log_precision: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class GaussianLikelihood(Noisy, Likelihood):
         share, left = _shares(self.noise_variance(state), seen[TARGET_VARIANCE])
         return {"squares": ((share * (targets - outputs)).square() + left).sum(0)}
 
-    def update(self, state: Params, statistics: Params, weight: float) -> Params:
+    def update(self, state: Params, statistics: Params, weight: Number) -> Params:
         if self.noise is not None:
             return super().update(state, statistics, weight)
         if "again" in statistics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -79,41 +80,31 @@ class KroneckerMatrix(BlockMatrix):
         layers = {k: layer.factored() for k, layer in self.layers.items()}
         return replace(self, blocks=self.blocks | layers)
 
+    # Of a matrix that `spectral` made. A vector that is seen in its bases has a matrix (out, in)
+    # for each layer, by the name of its weight and with the bias as the last column; all other
+    # parameters stay as they are.
 
-@dataclass(frozen=True)
-class Rotation:
-    """The eigenbases of the factors of each layer: `Vᵀ x U` is a vector x seen in them.
+    @cached_property
+    def bases(self) -> dict[str, CorrectedLayer]:
+        """The layers by the eigenbases of their factors: `Vᵀ x U` is a vector x seen in them."""
+        return {k: v for k, v in self.layers.items() if isinstance(v, CorrectedLayer)}
 
-    A vector that is seen so has a matrix (out, in) for each layer, by the name of its weight and
-    with the bias as the last column of x; all other parameters stay as they are.
-    """
+    def eigenvalues(self) -> Params:
+        """The diagonal of the matrix in these bases."""
+        return {k: layer.values for k, layer in self.bases.items()} | self.rest
 
-    layers: dict[str, CorrectedLayer]
-    rest: Params
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, matrix: KroneckerMatrix) -> Rotation:
-        """The bases of a matrix that `spectral` made."""
-        layers = {k: v for k, v in matrix.layers.items() if isinstance(v, CorrectedLayer)}
-        return cls(layers, matrix.rest, matrix.names)
-
-    def values(self) -> Params:
-        """The diagonal of the matrix in these bases: its eigenvalues."""
-        return {k: layer.values for k, layer in self.layers.items()} | self.rest
-
-    def into(self, vector: Params) -> Params:
+    def into_bases(self, vector: Params) -> Params:
         """A vector, seen in these bases."""
         seen = {
             k: layer.left.mT @ layer.place.join(vector) @ layer.right
-            for k, layer in self.layers.items()
+            for k, layer in self.bases.items()
         }
         return seen | {name: vector[name] for name in self.rest}
 
-    def back(self, seen: Params) -> Params:
+    def from_bases(self, seen: Params) -> Params:
         """The vector that is seen so."""
         found = {name: seen[name] for name in self.rest}
-        for k, layer in self.layers.items():
+        for k, layer in self.bases.items():
             found |= layer.place.split(layer.left @ seen[k] @ layer.right.mT)
         return {name: found[name] for name in self.names}
 
@@ -204,7 +195,7 @@ class Kronecker(Structure):
 
     def _layer(self, place: Place, rows: LayerRows) -> LayerMatrix:
         if self.bases is not None:
-            return self.bases.layers[place.weight].of_more(rows)
+            return self.bases.bases[place.weight].of_more(rows)
         if self.corrected:
             return CorrectedLayer.of(place, rows)
         return self._plain(place, Factors.of(rows.moments()))

@@ -56,10 +56,6 @@ class LayerMatrix(Matrix):
     def spectral(self) -> CorrectedLayer:
         """The same matrix, as one that is diagonal in the eigenbases of the factors."""
 
-    def of_more(self, rows: LayerRows) -> Self:
-        """A matrix from other rows of the layer, in the bases of this one where it has some."""
-        return replace(self, factors=Factors.of(rows.moments()))
-
     def factored(self) -> FactoredLayer:
         """The matrix of the factors as they are, whatever is known of them in other bases."""
         return FactoredLayer(self.place, self.factors)
@@ -242,6 +238,7 @@ class CorrectedLayer(ExactLayer):
         return cls(place, bare.factors, left, right, rows.squares(left, right))
 
     def of_more(self, rows: LayerRows) -> CorrectedLayer:
+        """A matrix from other rows of the layer, in the bases of this one."""
         scales = rows.squares(self.left, self.right)
         return replace(self, factors=Factors.of(rows.moments()), scales=scales)
 
@@ -268,14 +265,10 @@ class CorrectedLayer(ExactLayer):
         return self.left, self.right, self.scales
 
     def combined(self, factors: Factors, parts: list[tuple[Self, Number]]) -> Self:
-        if len(parts) == 1:
-            share = parts[0][1]
-            return replace(self, factors=factors, scales=self.scales * over(share, self.scales))
         left, right = self.left, self.right
-        if all(
-            torch.equal(part.left, left) and torch.equal(part.right, right) for part, _ in parts
-        ):
-            seen = [part.scales * share for part, share in parts]
+        others = [part for part, _ in parts if part is not self]
+        if all(torch.equal(one.left, left) and torch.equal(one.right, right) for one in others):
+            seen = [part.scales * over(share, part.scales) for part, share in parts]
         else:
             _, left, _, right = FactoredLayer(self.place, factors).eigen
             seen = [part._scales_from(left, right) * share for part, share in parts]

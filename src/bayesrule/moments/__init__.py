@@ -23,6 +23,7 @@ from bayesrule.moments.tensor import (
     MomentMatched,
     NoRule,
     Tape,
+    innovation,
     rule,
     uncertain,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Propagation",
     "Tape",
     "elementwise",
+    "innovation",
     "over_inputs",
     "rule",
     "through",

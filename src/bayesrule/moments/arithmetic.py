@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from bayesrule.moments.activations import elementwise
 from bayesrule.moments.closed_forms import matched_square
 from bayesrule.moments.product import Bilinear, product
-from bayesrule.moments.shape import both, moved
+from bayesrule.moments.shape import both, moved, moving
 from bayesrule.moments.tensor import (
     GaussianTensor,
     Innovation,
@@ -139,10 +139,10 @@ def matmul(input: Any, other: Any) -> GaussianTensor:
     """Products of matrices and vectors; the two are taken as independent."""
     left = input.unsqueeze(0) if input.ndim == 1 else input
     right = other.unsqueeze(1) if other.ndim == 1 else other
-    result = product(_MATRICES, left, right)
+    result: Any = product(_MATRICES, left, right)
     if input.ndim == 1:
-        result = result.squeeze(-1 if other.ndim == 1 else -2)  # type: ignore[assignment]
-    return result.squeeze(-1) if other.ndim == 1 else result  # type: ignore[return-value]
+        result = result.squeeze(-1 if other.ndim == 1 else -2)
+    return result.squeeze(-1) if other.ndim == 1 else result
 
 
 @rule(*both("addmm"), *both("baddbmm"), *both("addmv"))
@@ -172,14 +172,8 @@ def average(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
     return scaled(result, max(result.centre.numel(), 1) / input.centre.numel(), "mean")
 
 
-@rule(*both("cumsum"))
-def cumsum(input: GaussianTensor, dim: int) -> GaussianTensor:
-    """Running sums; they are taken as independent of each other."""
-
-    def back(t: Tensor) -> Tensor:
-        return t.flip(dim).cumsum(dim).flip(dim)
-
-    return moved("cumsum", input, lambda t: t.cumsum(dim), back)
+# Running sums; they are taken as independent of each other.
+rule(*both("cumsum"))(moving("cumsum"))
 
 
 def _ones(x: Tensor, axes: int | None) -> Tensor:

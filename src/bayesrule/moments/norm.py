@@ -206,8 +206,8 @@ def group_norm(
     grouped = input.reshape(before[0], num_groups, before[1] // num_groups, -1)
     mean, variance, slopes = _statistics(*parts(grouped)[:2], [2, 3])
     scale, shape = (variance + eps).rsqrt(), [1, *grouped.shape[1:3], 1]
-    result = normalised("group_norm", grouped, mean, scale, weight, bias, shape, slopes)
-    return result.reshape(before)  # type: ignore[return-value]
+    result: Any = normalised("group_norm", grouped, mean, scale, weight, bias, shape, slopes)
+    return result.reshape(before)
 
 
 @rule(F.layer_norm)

@@ -96,19 +96,12 @@ def each(value: Any, num: int) -> list[int]:
     return values * num if len(values) == 1 else values
 
 
-def _padding(padding: Any, weight: Tensor, dilation: list[int], num: int) -> list[int]:
-    """The padding as numbers; torch also takes it as a word."""
-    if padding == "valid":
-        return [0] * num
+def padded(padding: Any, weight: Tensor, dilation: list[int]) -> list[int] | None:
+    """The padding as numbers, None where one side has more of it; torch also takes it as a word."""
     if padding != "same":
-        return each(padding, num)
+        return each(0 if padding == "valid" else padding, len(dilation))
     reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-    if any(r % 2 for r in reach):
-        raise ValueError(
-            f"padding='same' with kernels of even size {tuple(weight.shape[2:])} pads one side "
-            "more than the other, which has no moment rule; give the padding as numbers."
-        )
-    return [r // 2 for r in reach]
+    return None if any(r % 2 for r in reach) else [r // 2 for r in reach]
 
 
 def convolution(*options: Any) -> Bilinear:
@@ -142,7 +135,12 @@ def _convolution(
     stride, dilation, extra = (
         each(options[name], num) for name in ("stride", "dilation", "output_padding")
     )
-    padding = _padding(options["padding"], weight, dilation, num)
+    padding = padded(options["padding"], weight, dilation)
+    if padding is None:
+        raise ValueError(
+            f"padding='same' with kernels of even size {tuple(weight.shape[2:])} pads one side "
+            "more than the other, which has no moment rule; give the padding as numbers."
+        )
     op = convolution(stride, padding, dilation, transposed, extra, options["groups"])
     return product(op, input, weight, bias)
 

@@ -1,6 +1,6 @@
 """Recurrent modules on Gaussians: `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, unmodified.
 
-All layers of a module are one node on the tape. After `Tape.back`, the nodes of the last states
+Each direction of a layer is one node on the tape. After `Tape.back`, the nodes of the last states
 that a module returns hold all that was learned of them, through its outputs too; smoothing needs
 that.
 
@@ -10,9 +10,8 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
-from operator import methodcaller
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -20,14 +19,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments.cells import CELLS, Back, Cell, Drive, States
+from bayesrule.moments.shape import cat, stack
 from bayesrule.moments.tensor import (
     GaussianTensor,
     Innovation,
-    Map,
     Moments,
     NoRule,
     Tape,
     full_parts,
+    innovation,
     parts,
     rule,
     tape_of,
@@ -48,11 +48,6 @@ def _combined(
     """`function` of the first tensors of all pairs, and of the second ones."""
     first, second = zip(*pairs, strict=True)
     return function(first), function(second)
-
-
-def _stacked(layers: Iterable[States]) -> list[Moments]:
-    """For each kind of state, those of all layers as one pair of tensors (L·D, B, H)."""
-    return [_combined(torch.stack, states) for states in zip(*layers, strict=True)]
 
 
 def _plus(a: Innovation, b: Innovation) -> Innovation:
@@ -155,105 +150,47 @@ class _Direction:
         return inputs, on_state, weights, steps[-1].state
 
 
-class _Stack:
-    """All layers and directions of a module, on plain means and variances, without a tape."""
+def _layer(
+    name: str, tape: Tape, x: Any, states: Sequence[Any], weights: Sequence[Any], *, backwards: bool
+) -> list[GaussianTensor]:
+    """One direction of one layer: the hidden states (T, B, H) of a sequence, and the last states.
 
-    def __init__(
-        self,
-        cell: Cell,
-        weights: Sequence[Part],
-        *,
-        biased: bool,
-        bidirectional: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        size, self.directions, self.dropout = 4 if biased else 2, 1 + bidirectional, dropout
-        groups = [weights[i : i + size] for i in range(0, len(weights), size)]
-        self.layers = [
-            _Direction(cell, group, backwards=number % self.directions == 1)
-            for number, group in enumerate(groups)
-        ]
-        self.starts = range(0, len(groups), self.directions)
-        self.masks: list[Tensor] = []
-
-    def forward(
-        self, x: Part, states: Sequence[Moments], tape: Tape
-    ) -> tuple[Moments, list[Moments]]:
-        """The last layer's hidden states (T, B, D·H) and all last states (L·D, B, H)."""
-        ends: list[States] = []
-        for start in self.starts:
-            if start and self.dropout:
-                mask = F.dropout(torch.ones_like(x[0]), self.dropout)
-                self.masks.append(mask)
-                x = x[0] * mask, x[1] * mask.square()  # type: ignore[operator]
-            hidden = []
-            for number in range(start, start + self.directions):
-                first = tuple((mean[number], variance[number]) for mean, variance in states)
-                out, last = self.layers[number].forward(x, first, tape)
-                hidden.append(out)
-                ends.append(last)
-            x = _combined(partial(torch.cat, dim=-1), hidden) if len(hidden) > 1 else hidden[0]
-        return x, _stacked(ends)  # type: ignore[return-value]
-
-    def back(
-        self, on_hidden: Innovation, on_last: Sequence[Innovation]
-    ) -> tuple[Innovation, list[Innovation], list[Innovation], list[Innovation]]:
-        """Innovations of inputs, first states, weights and last states."""
-        learned: list[_Learned] = []
-        for start in reversed(self.starts):
-            halves = zip(*(part.chunk(self.directions, -1) for part in on_hidden), strict=True)
-            here = []
-            for number, half in enumerate(halves, start):
-                ends = tuple((delta[number], eta[number]) for delta, eta in on_last)
-                here.append(self.layers[number].back(half, ends))
-            learned = here + learned
-            on_hidden = reduce(_plus, (inputs for inputs, *_ in here))
-            if start and self.masks:
-                mask = self.masks.pop()
-                on_hidden = on_hidden[0] * mask, on_hidden[1] * mask.square()
-        _, first, weights, last = zip(*learned, strict=True)
-        return on_hidden, _stacked(first), [one for each in weights for one in each], _stacked(last)
-
-
-def _run(
-    name: str, x: Any, hx: Any, weights: Sequence[Any], inwards: Map, outwards: Map, **options: Any
-) -> tuple[GaussianTensor, ...]:
-    """The outputs for a sequence and the last states; `options` are those of `_Stack`.
-
-    `inwards` brings sequences to the shape (T, B, ·), `outwards` back. States have the shape
-    (L·D, B, H), or (B, H) if there is one layer.
+    After `Tape.back` the nodes of the last states hold all that was learned of them.
     """
-    states = list(hx) if isinstance(hx, tuple | list) else [hx]
-    _check_states(name, states)
-    tape = tape_of(x, *states, *weights)
     mean, variance, node = parts(x)
-    state_parts, weight_parts = [full_parts(one) for one in states], [parts(w) for w in weights]
-    stack = _Stack(CELLS[name], [one[:2] for one in weight_parts], **options)
-    outside = states[0].shape
-    inside = len(stack.layers), *outside[-2:]
-
-    def shaped(pairs: Iterable[Sequence[Any]], shape: Sequence[int]) -> list[Moments]:
-        return [(first.reshape(shape), second.reshape(shape)) for first, second, *_ in pairs]
+    first, known = [full_parts(one) for one in states], [parts(one) for one in weights]
+    direction = _Direction(CELLS[name], [one[:2] for one in known], backwards=backwards)
+    start = tuple((mean, variance) for mean, variance, _ in first)
+    hidden, last = direction.forward((mean, variance), start, tape)
 
     def to_sources(learned: list[Innovation]) -> list[Innovation]:
-        (delta, eta), *on_last = learned
-        on_hidden = inwards(delta), inwards(eta)
-        (delta, eta), first, on_weights, last = stack.back(on_hidden, shaped(on_last, inside))
-        on_x = outwards(delta), outwards(eta)
-        for state, (delta, eta) in zip(ends, shaped(last, outside), strict=True):
-            assert state.node is not None
-            state.node.delta, state.node.eta = delta, eta
+        on_hidden, *on_last = learned
+        on_x, on_first, on_weights, on_ends = direction.back(on_hidden, tuple(on_last))
+        for end, (delta, eta) in zip(ends, on_ends, strict=True):
+            assert end.node is not None
+            end.node.delta, end.node.eta = delta, eta
         # The states hold the tape and the tape this function: a circle that would stay in memory.
         ends.clear()
-        return [on_x, *shaped(first, outside), *on_weights]
+        return [on_x, *on_first, *on_weights]
 
-    begun = shaped(state_parts, inside)
-    inputs = inwards(mean), None if variance is None else inwards(variance)
-    (mean, variance), last = stack.forward(inputs, begun, tape)
-    hidden = outwards(mean), outwards(variance)
-    sources = [node, *(one[2] for one in state_parts), *(one[2] for one in weight_parts)]
-    outputs, *ends = tape.results(name, [hidden, *shaped(last, outside)], sources, to_sources)
-    return outputs, *ends
+    sources = [node, *(one[2] for one in first), *(one[2] for one in known)]
+    hidden_states, *ends = tape.results(name, [hidden, *last], sources, to_sources)
+    return [hidden_states, *ends]
+
+
+def _together(tape: Tape, ends: Sequence[list[GaussianTensor]]) -> list[GaussianTensor]:
+    """For each kind of state, the last ones of all layers as one, (L·D, B, H)."""
+    kinds = list(zip(*ends, strict=True))
+    whole = [stack(kind) for kind in kinds]
+
+    def settle() -> None:
+        for state, kind in zip(whole, kinds, strict=True):
+            assert state.node is not None
+            state.node.delta, state.node.eta = _combined(torch.stack, [innovation(x) for x in kind])
+
+    if tape.nodes is not None:
+        tape.afterwards.append(settle)
+    return whole
 
 
 def _sequence(
@@ -268,13 +205,28 @@ def _sequence(
     bidirectional: bool,
     batch_first: bool = False,
 ) -> tuple[Any, ...]:
-    """A module on whole sequences: its outputs and its last states."""
-    turn: Map = methodcaller("transpose", 0, 1) if batch_first else lambda t: t
-    options = {"biased": has_biases, "bidirectional": bidirectional, "dropout": dropout * train}
-    return _run(name, input, hx, params, turn, turn, **options)
+    """A module on whole sequences: its outputs (T, B, D·H) and its last states (L·D, B, H)."""
+    states = _states(name, hx)
+    tape = tape_of(input, *states, *params)
+    each, directions = 4 if has_biases else 2, 1 + bidirectional
+    x, ends = input.transpose(0, 1) if batch_first else input, []
+    for layer in range(num_layers):
+        if layer and train and dropout:
+            x = F.dropout(x, dropout)
+        hidden = []
+        for number in range(layer * directions, (layer + 1) * directions):
+            weights = params[number * each : (number + 1) * each]
+            first, backwards = [state[number] for state in states], number % directions == 1
+            out, *last = _layer(name, tape, x, first, weights, backwards=backwards)
+            hidden.append(out)
+            ends.append(last)
+        x = cat(hidden, -1) if bidirectional else hidden[0]
+    return x.transpose(0, 1) if batch_first else x, *_together(tape, ends)
 
 
-def _check_states(name: str, states: Sequence[Any]) -> None:
+def _states(name: str, hx: Any) -> list[Any]:
+    """The hidden state and, of an LSTM, the cell state, or the reason why there is no rule."""
+    states = list(hx) if isinstance(hx, tuple | list) else [hx]
     # With packed sequences the lengths of batches, whole numbers, come where states come otherwise.
     if not states[0].is_floating_point():
         raise NoRule(
@@ -286,17 +238,18 @@ def _check_states(name: str, states: Sequence[Any]) -> None:
             f"No moment rule for an LSTM with proj_size={states[0].shape[-1]}. Build it with "
             "proj_size=0 and put a Linear layer behind it."
         )
+    return states
 
 
 def _one_step(
     name: str, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
     """`nn.LSTMCell` and its like: the new states from one step."""
-    biased = b_ih is not None
-    weights = [w_ih, w_hh, b_ih, b_hh] if biased else [w_ih, w_hh]
-    shapes = methodcaller("unsqueeze", 0), methodcaller("squeeze", 0)
-    h, _, *last = _run(name, input, hx, weights, *shapes, biased=biased)
-    return (h, *last) if last else h
+    weights = [w_ih, w_hh] if b_ih is None else [w_ih, w_hh, b_ih, b_hh]
+    states = _states(name, hx)
+    tape, x = tape_of(input, *states, *weights), input.unsqueeze(0)
+    _, *last = _layer(name, tape, x, states, weights, backwards=False)
+    return tuple(last) if len(last) > 1 else last[0]
 
 
 for _name in CELLS:

@@ -84,12 +84,14 @@ class Node:
 class Tape:
     """The operations of one forward pass on Gaussian tensors, in order, if they are recorded.
 
-    `activations` says how Gaussians pass functions that are not linear.
+    `activations` says how Gaussians pass functions that are not linear; `afterwards` is called once
+    all innovations have come back.
     """
 
     def __init__(self, activations: Activations, *, record: bool) -> None:
         self.activations = activations
         self.nodes: list[Node] | None = [] if record else None
+        self.afterwards: list[Callable[[], None]] = []
 
     def leaf(self, mean: Tensor, variance: Tensor) -> GaussianTensor:
         """A Gaussian that is not computed from others: a weight or an input."""
@@ -154,6 +156,8 @@ class Tape:
             for source, innovation in zip(node.sources, innovations, strict=True):
                 if source is not None and innovation is not None:
                     source.learn(*innovation)
+        while self.afterwards:
+            self.afterwards.pop()()
 
 
 class NoRule(TypeError):
@@ -241,6 +245,13 @@ def full_parts(x: Any) -> tuple[Tensor, Tensor, Node | None]:
     """Mean, variance and node; a plain tensor is a Gaussian whose variance is zero."""
     mean, variance, node = parts(x)
     return mean, torch.zeros_like(mean) if variance is None else variance, node
+
+
+def innovation(x: GaussianTensor) -> Innovation:
+    """The innovation (δ, η) of a quantity after a pass back; zero where none arrived."""
+    if x.node is None or x.node.delta is None or x.node.eta is None:
+        return torch.zeros_like(x.variance), torch.zeros_like(x.variance)
+    return x.node.delta, x.node.eta
 
 
 def tape_of(*tensors: Any) -> Tape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,6 +14,7 @@ from bayesrule.matrices import Matrix, Structure
 from bayesrule.posteriors.points import Point
 from bayesrule.posteriors.prior import Prior
 from bayesrule.tensors import tree, vectors
+from bayesrule.tensors.abilities import derived
 from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Number, Params, Part
 
@@ -193,6 +194,9 @@ class Family(Part, ABC):
 
     # That of the curvature which the natural-gradient rule averages; None where it moves nothing.
     structure: Structure | None = None
+    # What is believed of the loss of one datum before any is seen; None is what the first batch
+    # says (and until then it counts as 1).
+    curvature: float | None = 1.0
     has_scales: bool = False  # Gradient descent learns its spread.
     has_mean: bool = False  # Gradient descent learns its mean at least.
     spreads: bool = True  # Its weights have a variance; False for point estimates.
@@ -204,7 +208,6 @@ class Family(Part, ABC):
     own_coordinates: bool = False  # Gradients are taken in tensors that the weights are made from.
     needs_additive: bool = False  # A gradient is divided among its parts, point by point.
     drops: bool = False  # Its beliefs drop units at random.
-    looks_first: bool = False  # The first batch says how large the first curvature is.
     group_obstacle: str | None = None  # Why it cannot be that of one group of weights among others.
 
     @abstractmethod
@@ -215,7 +218,13 @@ class Family(Part, ABC):
         """The curvature of the whole data set before any is seen."""
         if self.structure is None:
             raise TypeError(f"{type(self).__name__} is not moved by natural gradients.")
-        return self.structure.identity(coordinates, weight)
+        curvature = 1.0 if self.curvature is None else self.curvature
+        return self.structure.identity(coordinates, weight * curvature)
+
+    @derived
+    def looks_first(self) -> bool:
+        """Whether the first batch says how large the first curvature is."""
+        return self.curvature is None
 
     def usual_temperature(self, num_data: float, params: Params) -> float:
         """The temperature where nobody says.
@@ -236,7 +245,7 @@ class Family(Part, ABC):
 
     def looked(self, curvature: float) -> Family:
         """The family with a first curvature of each datum, where it has none of its own."""
-        return self
+        return replace(cast(Any, self), curvature=curvature) if self.looks_first else self
 
     @abstractmethod
     def prior(self, given: object, params: Params) -> Prior:

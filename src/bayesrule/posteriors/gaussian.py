@@ -253,10 +253,6 @@ class GaussianFamily(Family):
         precision = self.structure.own_form(prior.earlier.precision)
         return EarlierPosterior(Gaussian(prior.earlier.mean, precision))
 
-    def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
-        curvature = 1.0 if self.curvature is None else self.curvature
-        return self.structure.identity(coordinates, weight * curvature)
-
     def counted(self, params: Params) -> int:
         # A belief that is conditioned on data starts as its prior, and counts them as they come.
         return super().counted(params) if self.spread is None else 0
@@ -264,9 +260,6 @@ class GaussianFamily(Family):
     @derived
     def looks_first(self) -> bool:
         return self.curvature is None and self.spread is None
-
-    def looked(self, curvature: float) -> GaussianFamily:
-        return replace(self, curvature=curvature) if self.looks_first else self
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Gaussian:
         mean = {name: value.detach().clone() for name, value in params.items()}

@@ -310,26 +310,16 @@ class MixtureFamily(Family):
     group_obstacle = "it divides gradients among its parts; use it for all weights"
 
     def __post_init__(self) -> None:
-        if not (self.components >= 1 and self.spread >= 0 and self._curvature >= 0):
+        fits = self.curvature is None or self.curvature >= 0
+        if not (self.components >= 1 and self.spread >= 0 and fits):
             raise ValueError(
                 "MixtureFamily takes at least one component, and a spread and a curvature that are "
                 f"not negative, got {self.components}, {self.spread} and {self.curvature}."
             )
 
-    @property
-    def _curvature(self) -> float:
-        return 1.0 if self.curvature is None else self.curvature
-
-    @derived
-    def looks_first(self) -> bool:
-        return self.curvature is None
-
-    def looked(self, curvature: float) -> MixtureFamily:
-        return replace(self, curvature=curvature) if self.looks_first else self
-
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
         wide = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
-        return _in_blocks(Diagonal().identity(wide, weight * self._curvature))
+        return _in_blocks(super().first_curvature(wide, weight))
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Mixture:
         means = {name: self._scattered(name, value.detach()) for name, value in params.items()}

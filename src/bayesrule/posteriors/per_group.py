@@ -87,10 +87,9 @@ class PerGroup(Family):
 
     @derived
     def structure(self) -> Structure | None:
-        parts = {pattern: family.structure for pattern, family in self.families.items()}
-        if any(part is None for part in parts.values()):
-            return None
-        return Blocks(parts)  # type: ignore[arg-type]
+        structures = {pattern: family.structure for pattern, family in self.families.items()}
+        parts = {pattern: part for pattern, part in structures.items() if part is not None}
+        return Blocks(parts) if len(parts) == len(structures) else None
 
     def for_model(self, model: nn.Module) -> PerGroup:
         parts = {_names(k, model): family.for_model(model) for k, family in self.families.items()}

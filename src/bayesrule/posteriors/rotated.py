@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from bayesrule.matrices import DiagonalMatrix, Kronecker, Matrix
-from bayesrule.matrices.kronecker import KroneckerMatrix, Rotation
+from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.matrices.kronecker_layer import CorrectedLayer
 from bayesrule.posteriors._base import Posterior, Turn
 from bayesrule.posteriors.gaussian import Gaussian, GaussianFamily, Normal
@@ -80,15 +80,15 @@ class RotatedWeight(WeightStandIn):
         return f"RotatedWeight({self.label!r}, shape={tuple(self.shape)})"
 
 
-def turned(rotation: Rotation, seen: Params) -> Params:
-    """The weights to run a network with, from their matrices `seen` in the bases of a rotation."""
-    weights = {name: seen[name] for name in rotation.rest}
-    for name, matrix in rotation.layers.items():
+def turned(precision: KroneckerMatrix, seen: Params) -> Params:
+    """The weights to run a network with, from their matrices `seen` in the bases of a precision."""
+    weights = {name: seen[name] for name in precision.rest}
+    for name, matrix in precision.bases.items():
         layer, (out, *_) = _RotatedLayer(matrix, seen[name]), matrix.place.shape
         weights[name] = RotatedWeight(name, matrix.place.shape, layer)
         if matrix.place.bias is not None:
             weights[matrix.place.bias] = RotatedWeight(matrix.place.bias, (out,), layer)
-    return {name: weights[name] for name in rotation.names}
+    return {name: weights[name] for name in precision.names}
 
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
@@ -111,23 +111,23 @@ RotatedWeight.handlers = {F.linear: _linear}
 
 @dataclass(frozen=True)
 class RotatedPoint(Point):
-    """Weights given as seen in other bases, in which their gradient is wanted, too.
+    """Weights given as seen in the bases of a precision, where their gradient is wanted, too.
 
     A draw knows the mean there.
     """
 
-    rotation: Rotation
+    precision: KroneckerMatrix
     mean: Params = field(default_factory=dict)
 
     def weights(self, coordinates: Params) -> Params:
-        return turned(self.rotation, coordinates)
+        return turned(self.precision, coordinates)
 
     @property
     def plain(self) -> Params:
-        return self.rotation.back(self.coordinates)
+        return self.precision.from_bases(self.coordinates)
 
     def seen(self, gradient: Params) -> Params:
-        return self.rotation.into(gradient)
+        return self.precision.into_bases(gradient)
 
     def mirrored(self) -> RotatedPoint:
         twice = vectors.scale(self.mean, 2.0)
@@ -138,12 +138,12 @@ class RotatedPoint(Point):
 class _EarlierSeen(EarlierPosterior):
     """A posterior of earlier data as the prior of weights that are given in other bases."""
 
-    rotation: Rotation
+    precision: KroneckerMatrix
 
     def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
-        weights = self.rotation.back(at)
+        weights = self.precision.from_bases(at)
         slope = super().pull_(vectors.zeros_like(weights), weights, factor)
-        return vectors.add_(gradient, self.rotation.into(slope))
+        return vectors.add_(gradient, self.precision.into_bases(slope))
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,21 +161,16 @@ class Rotated(Normal):
     @classmethod
     def of(cls, mean: Params, precision: KroneckerMatrix) -> Rotated:
         """The belief with this mean; the precision is one that `spectral` made."""
-        return cls(Rotation.of(precision).into(mean), precision)
-
-    @cached_property
-    def rotation(self) -> Rotation:
-        """The bases."""
-        return Rotation.of(self.precision)
+        return cls(precision.into_bases(mean), precision)
 
     @cached_property
     def inner(self) -> Gaussian:
         """The belief over the weights as seen in these bases."""
-        return Gaussian(self.rotated, DiagonalMatrix(self.rotation.values()))
+        return Gaussian(self.rotated, DiagonalMatrix(self.precision.eigenvalues()))
 
     @cached_property
     def mean(self) -> Params:  # type: ignore[override]
-        return self.rotation.back(self.rotated)
+        return self.precision.from_bases(self.rotated)
 
     @property
     def num_parameters(self) -> int:
@@ -185,13 +180,13 @@ class Rotated(Normal):
         return vectors.numel(self.rotated) + vectors.numel(free)
 
     def offset(self, generator: Generator) -> Params:
-        return self.rotation.back(self.inner.offset(generator))
+        return self.precision.from_bases(self.inner.offset(generator))
 
     def at_mean(self) -> Point:
-        return RotatedPoint(self.rotated, self.rotation, self.rotated)
+        return RotatedPoint(self.rotated, self.precision, self.rotated)
 
     def draw(self, generator: Generator) -> Point:
-        return RotatedPoint(self.inner.sample(generator), self.rotation, self.rotated)
+        return RotatedPoint(self.inner.sample(generator), self.precision, self.rotated)
 
     untracked = draw
 
@@ -205,7 +200,7 @@ class Rotated(Normal):
         return Rotated(self.rotated, self.precision.anew())
 
     def seen(self, prior: Prior) -> Prior:
-        return prior if prior.earlier is None else _EarlierSeen(prior.earlier, self.rotation)
+        return prior if prior.earlier is None else _EarlierSeen(prior.earlier, self.precision)
 
     def coordinates(self) -> Gaussian:
         return self.inner
@@ -218,11 +213,11 @@ class Rotated(Normal):
 
     def with_precision(self, precision: Matrix) -> tuple[Rotated, Turn]:
         new = Rotated.of(self.mean, _in_eigenbases(precision))
-        return new, lambda vector: new.rotation.into(self.rotation.back(vector))
+        return new, lambda vector: new.precision.into_bases(self.precision.from_bases(vector))
 
     def divisor(self, precision: Matrix) -> Matrix:
         """A damped precision in the bases of this belief, which damping leaves as they are."""
-        return DiagonalMatrix(Rotation.of(_in_eigenbases(precision)).values())
+        return DiagonalMatrix(_in_eigenbases(precision).eigenvalues())
 
 
 @dataclass(frozen=True)
@@ -234,7 +229,9 @@ class FactoredFamily(GaussianFamily):
 
     def adopted(self, posterior: Posterior) -> tuple[Posterior, Callable[[Params], Params]]:
         assert isinstance(posterior, Rotated)
-        return Gaussian(posterior.mean, posterior.precision.factored()), posterior.rotation.back
+        return Gaussian(
+            posterior.mean, posterior.precision.factored()
+        ), posterior.precision.from_bases
 
 
 @dataclass(frozen=True)
@@ -263,7 +260,7 @@ class RotatedFamily(GaussianFamily):
     def adopted(self, posterior: Posterior) -> tuple[Posterior, Callable[[Params], Params]]:
         precision = cast(KroneckerMatrix, posterior.whole_precision())
         new = Rotated.of(posterior.mean, precision.spectral())
-        return new, new.rotation.into
+        return new, new.precision.into_bases
 
     def init(  # type: ignore[override]
         self, params: Params, *, weight: float, prior: Prior | float

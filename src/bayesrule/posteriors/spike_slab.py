@@ -216,9 +216,6 @@ class SpikeSlabFamily(Family):
         slab = {name: value.detach() / blank.kept(name) for name, value in params.items()}
         return replace(blank, slab=slab)
 
-    def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
-        return self.structure.identity(coordinates, weight * self.curvature)
-
     def prior(self, given: object, params: Params) -> Prior:
         if not isinstance(given, SpikeSlab):
             return gaussian_prior(given)

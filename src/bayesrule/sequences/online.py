@@ -25,7 +25,7 @@ from bayesrule.expectations import Look
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import Conditioned
 from bayesrule.matrices import DiagonalMatrix
-from bayesrule.moments import GaussianTensor, Innovation, Propagation
+from bayesrule.moments import GaussianTensor, Innovation, Propagation, innovation
 from bayesrule.predicting.predict import as_inputs
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import distributed, vectors
@@ -236,13 +236,6 @@ def mapped(state: Any, function: Callable[[GaussianTensor], GaussianTensor]) -> 
     if isinstance(state, tuple | list):
         return type(state)(mapped(part, function) for part in state)
     return function(state) if isinstance(state, GaussianTensor) else state
-
-
-def innovation(x: GaussianTensor) -> Innovation:
-    """The innovation (δ, η) of a quantity after a pass back; zero where none arrived."""
-    if x.node is None or x.node.delta is None or x.node.eta is None:
-        return torch.zeros_like(x.variance), torch.zeros_like(x.variance)
-    return x.node.delta, x.node.eta
 
 
 def variance_share(variance: Tensor, eta: Tensor) -> Tensor:

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from bayesrule.likelihoods import Marginal, NormalTargets
-from bayesrule.moments import GaussianTensor, Innovation
+from bayesrule.moments import GaussianTensor, Innovation, innovation
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.sequences.online import (
     Online,
     SeriesStep,
-    innovation,
     leaves,
     mapped,
     moved,

@@ -25,10 +25,9 @@ _WANTED: ContextVar[Wanted | None] = ContextVar("autocast", default=None)
 
 
 @contextmanager
-def only_in_modules(device_type: str) -> Iterator[None]:
-    """Switches the caller's autocast off but for the module: a belief would be rounded by it."""
-    dtype, cached = torch.get_autocast_dtype(device_type), torch.is_autocast_cache_enabled()
-    token = _WANTED.set(Wanted(device_type, dtype, cached))
+def full_precision(device_type: str, in_modules: Wanted | None = None) -> Iterator[None]:
+    """Without autocast, but for what is wanted in modules."""
+    token = _WANTED.set(in_modules)
     try:
         with torch.autocast(device_type, enabled=False):
             yield
@@ -37,28 +36,21 @@ def only_in_modules(device_type: str) -> Iterator[None]:
 
 
 def for_modules_only(method: Method) -> Method:
-    """A function of a learner and a state, in which autocast is for the module alone."""
+    """A function of a learner and a state, in which autocast is for the module alone.
+
+    A belief would be rounded by it.
+    """
 
     @functools.wraps(method)
     def called(learner: Any, state: Any, *args: Any, **options: Any) -> Any:
         device = state.posterior.device.type
         if not torch.is_autocast_enabled(device):
             return method(learner, state, *args, **options)
-        with only_in_modules(device):
+        dtype, cached = torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()
+        with full_precision(device, in_modules=Wanted(device, dtype, cached)):
             return method(learner, state, *args, **options)
 
     return cast(Method, called)
-
-
-@contextmanager
-def full_precision(device_type: str) -> Iterator[None]:
-    """Without autocast, in modules too."""
-    token = _WANTED.set(None)
-    try:
-        with torch.autocast(device_type, enabled=False):
-            yield
-    finally:
-        _WANTED.reset(token)
 
 
 def called(module: Any, args: tuple[Any, ...]) -> Any:

@@ -12,6 +12,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from bayesrule.curvature.layers._base import Layer
+from bayesrule.moments.product import each, padded
 from bayesrule.tensors.abilities import derived
 
 # Working memory, in numbers: patches and rows of a few examples at a time stay in the cache.
@@ -61,12 +62,9 @@ class ConvLayer(Layer):
         return len(self.input) * self.weight.numel() <= _BUDGET
 
     def weight_squares(self, g: Tensor) -> Tensor:
-        return self._sums(g, gradient=False)[0]
+        return self.weight_sums(g, gradient=False)[0]
 
-    def weight_sums(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        return self._sums(g, gradient=True)
-
-    def _sums(self, g: Tensor, *, gradient: bool) -> tuple[Tensor, Tensor]:
+    def weight_sums(self, g: Tensor, *, gradient: bool = True) -> tuple[Tensor, Tensor]:
         """Squares and, where asked for, the rows themselves, summed over the examples."""
         if self._few_channels_many_positions(g):
             rows = self._backward_rows(g)
@@ -121,18 +119,8 @@ def convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Layer | None:
-    dims = weight.ndim - 2
-
-    def per_axis(value: Any) -> tuple[int, ...]:
-        return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
-
-    if isinstance(padding, str):
-        wide = zip(per_axis(dilation), weight.shape[2:], strict=True)
-        total = [d * (k - 1) if padding == "same" else 0 for d, k in wide]
-        if any(t % 2 for t in total):
-            return None
-        padding = tuple(t // 2 for t in total)
-    if input.ndim != weight.ndim:
+    steps, gaps = each(stride, weight.ndim - 2), each(dilation, weight.ndim - 2)
+    pads = padded(padding, weight, gaps)
+    if pads is None or input.ndim != weight.ndim:
         return None
-    geometry = per_axis(stride), per_axis(padding), per_axis(dilation)
-    return ConvLayer(input.detach(), weight, bias, *geometry, groups)
+    return ConvLayer(input.detach(), weight, bias, tuple(steps), tuple(pads), tuple(gaps), groups)

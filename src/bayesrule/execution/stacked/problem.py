@@ -65,7 +65,7 @@ class StackedProblem(Problem):
             return self
         own = None if self.own is None else self.own.repeat(1, draws)
         y = self.y.repeat(1, draws, *[1] * (self.y.ndim - 2))
-        targets: Any = self.targets.again(len(self.y), draws)  # type: ignore[attr-defined]
+        targets = self.targets.again(len(self.y), draws)
         # The scale is that of the batch as it was: its examples are looked at again and again.
         return replace(self, y=y, own=own, at_once=draws, targets=targets)
 
@@ -147,7 +147,7 @@ class StackedProblem(Problem):
             each = 0 if isinstance(self.num_data, Tensor) else None
             return vmap(self.likelihood.update, (0, 0, each))(state, statistics, self.num_data)
         wide = _widened(state, like.ndim)
-        found = self.likelihood.update(wide, statistics, over(self.num_data, like))  # type: ignore[arg-type]
+        found = self.likelihood.update(wide, statistics, over(self.num_data, like))
         return {name: value.reshape(state[name].shape) for name, value in found.items()}
 
     def _single(self, state: Params, buffers: Params, x: Any, y: Tensor) -> Problem:

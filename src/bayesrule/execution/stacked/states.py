@@ -20,7 +20,7 @@ _COUNTS = "rule/optimiser/"
 
 def together(states: Sequence[State]) -> State:
     """One state whose tensors, and seeds, have the nets along their first axis."""
-    known = [dict(tree.leaves(state)) for state in states]
+    known = [tree.tensors(state) for state in states]
 
     def stacked(name: str, old: Any) -> Any:
         if name == "seed":
@@ -29,7 +29,7 @@ def together(states: Sequence[State]) -> State:
             return old
         if name.startswith(_COUNTS) and old.ndim == 0:
             return old.clone()
-        return torch.stack([one[name] for one in known])  # type: ignore[misc]
+        return torch.stack([one[name] for one in known])
 
     return tree.rebuild(states[0], stacked)
 
