@@ -19,7 +19,6 @@ from bayesrule.app.report import (
     recommend,
     write_report,
 )
-from bayesrule.app.report.columns import order, primary
 from bayesrule.training.progress import Progress
 
 _KEYS = {
@@ -129,7 +128,7 @@ def _conclude(args: argparse.Namespace, comparison: Comparison, report: Path) ->
 
 def _show(comparison: Comparison) -> None:
     keys = _KEYS[comparison.task]
-    rows = [[_name(m), *(_cell(m.statistic(k), k) for k in keys)] for m in _ranked(comparison)]
+    rows = [[_name(m), *(_cell(m.statistic(k), k) for k in keys)] for m in comparison.methods]
     size = comparison.rows, comparison.features
     print(text.data_summary(comparison.dataset, *size, comparison.summary, comparison.notes))
     print()
@@ -141,11 +140,6 @@ def _show(comparison: Comparison) -> None:
 
 def _name(method: MethodResult) -> str:
     return f"{method.name} (baseline)" if method.baseline else method.name
-
-
-def _ranked(comparison: Comparison) -> list[MethodResult]:
-    """The methods, best likelihood of the held-out rows first."""
-    return [comparison.methods[i] for i in order(comparison, primary(comparison))]
 
 
 def _cell(statistic: Statistic, key: str) -> str:
@@ -163,7 +157,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
             "error": method.error,
             "metrics": {k: {"mean": v.mean, "sem": v.sem} for k, v in method.metrics.items()},
         }
-        for method in _ranked(comparison)
+        for method in comparison.methods
     ]
     advice = recommend(comparison)
     return {

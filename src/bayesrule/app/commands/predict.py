@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     predicted.refuse_not_finite(figures, table, encoder)
     columns = predicted.with_ids(figures, table, args.id)
     carried = [] if args.id is None else [args.id]
-    for note in encoder.notes_for(replace(table, frame=table.frame.drop(columns=carried))):
+    for note in encoder.notes_for(table.without(carried)):
         faults.say(note)
     measured = _score(prediction, table, encoder)
     if out is not None or not args.json:
