@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from bayesrule.app.commands import faults, options, text
 from bayesrule.app.compare import Noise, compare, train_rows
-from bayesrule.app.data import Encoder, Table, open_table
+from bayesrule.app.data import Encoder, Table
 from bayesrule.app.lineup import lineup
 from bayesrule.app.report import (
     METRICS,
@@ -68,8 +68,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares the methods, prints the table and writes the report."""
-    with faults.of_the_table(args.data):
-        table = open_table(args.data)
+    table = options.table(args.data)
     recipe, chosen = options.recipe(args), options.encoder_options(args, table)
     runs = _runs(args, table, Encoder.fit(table, args.target, **chosen))
     folder = options.writable(Path(args.out))

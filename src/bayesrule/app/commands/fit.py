@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, options, text
-from bayesrule.app.data import DataError, Encoder, Table, open_table, split_rows, train_and_test
+from bayesrule.app.data import DataError, Encoder, Table, split_rows, train_and_test
 from bayesrule.app.lineup import applicable
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
@@ -83,8 +83,7 @@ class _Plan:
 def run(args: argparse.Namespace) -> int:
     """Trains, scores and saves a model."""
     begun = time.perf_counter()
-    with faults.of_the_table(args.data):
-        table = open_table(args.data)
+    table = options.table(args.data)
     plan = _plan(args, table)
     folder = options.writable(Path(args.out))
     x, y = plan.encoder.tensors(plan.train)
