@@ -12,8 +12,8 @@ import torch
 from calling import call, only_line, table
 
 from bayesrule.app import cli
-from bayesrule.app.commands import compare as compare_command
 from bayesrule.app.commands import fit as fit_command
+from bayesrule.app.commands import options
 from bayesrule.training.train import TrainingError
 
 pandas = pytest.importorskip("pandas")
@@ -180,7 +180,7 @@ def test_known_faults_are_one_line(
     def fail(_: object) -> NoReturn:
         raise problem
 
-    monkeypatch.setattr(fit_command, "open_table", fail)
+    monkeypatch.setattr(options, "open_table", fail)
     assert words in only_line(call("fit"), code=code)
 
 
@@ -188,7 +188,6 @@ def test_an_interruption_says_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupt(_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    for command in (fit_command, compare_command):
-        monkeypatch.setattr(command, "open_table", interrupt)
+    monkeypatch.setattr(options, "open_table", interrupt)
     assert "Nothing was changed" in only_line(call("fit"), code=130)
     assert "No report was written" in only_line(call("compare"), code=130)

@@ -176,7 +176,9 @@ def test_an_input_is_never_replaced(
     assert link.is_symlink()
 
 
-@pytest.mark.parametrize("name", ["model.json", "run.json", "final.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["model.json", "run.json", "final.safetensors", "begin-2.safetensors"]
+)
 def test_a_file_of_a_trained_model_is_never_replaced(name: str, run: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(run / name)

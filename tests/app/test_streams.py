@@ -19,6 +19,7 @@ import bayesrule
 from bayesrule.app import cli
 from bayesrule.app.commands import compare as compare_command
 from bayesrule.app.commands import fit as fit_command
+from bayesrule.app.commands import options
 from bayesrule.app.commands import predict as predict_command
 from bayesrule.app.commands.output import Lasting
 
@@ -200,7 +201,7 @@ def test_interruptions_and_bugs_are_documents_too(
     def fail(_: object) -> NoReturn:
         raise problem
 
-    monkeypatch.setattr(fit_command, "open_table", fail)
+    monkeypatch.setattr(options, "open_table", fail)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         if code is None:
@@ -215,19 +216,19 @@ def test_interruptions_and_bugs_are_documents_too(
 
 
 @pytest.mark.parametrize(
-    ("module", "words", "expected"),
+    ("words", "expected"),
     [
-        (fit_command, ["fit", "big.csv"], "read 'big.csv'. Fewer rows or columns"),
-        (compare_command, ["compare", "big.csv"], "read 'big.csv'. Fewer rows or columns"),
+        (["fit", "big.csv"], "read 'big.csv'. Fewer rows or columns"),
+        (["compare", "big.csv"], "read 'big.csv'. Fewer rows or columns"),
     ],
 )
 def test_a_table_that_is_too_large_is_named(
-    module: Any, words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> NoReturn:
         raise MemoryError
 
-    monkeypatch.setattr(module, "open_table", fail)
+    monkeypatch.setattr(options, "open_table", fail)
     line = only_line(call(*words), code=1)
     assert expected in line
     assert "--hidden" not in line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,52 +66,46 @@ class Baseline:
         with _quietly_on_one_core():
             model.fit(rows, wanted)
             if self.task == "classification":
-                return FittedClassifier(model)
-            return FittedRegressor(model, max(_noise(model, rows, wanted), _LEAST_NOISE))
+                return FittedBaseline(model)
+            return FittedBaseline(model, max(_noise(model, rows, wanted), _LEAST_NOISE))
 
 
 @dataclass(frozen=True)
-class FittedBaseline(ABC):
-    """A trained model of scikit-learn."""
+class FittedBaseline:
+    """A trained model of scikit-learn; `noise` is that of real-valued targets, None for classes."""
 
     model: Any
+    noise: float | None = None
 
     def parts(self) -> dict[str, str]:
         """What it is, in the place of a method's parts."""
         return {"model": f"scikit-learn's {type(self.model).__name__}"}
 
-    @abstractmethod
     def predict(self, x: Tensor) -> Prediction:
         """What it says of new inputs."""
+        with _quietly_on_one_core():
+            if self.noise is None:
+                return _classes(self.model, x)
+            return _numbers(self.model, x, self.noise)
 
 
-@dataclass(frozen=True)
-class FittedRegressor(FittedBaseline):
+def _numbers(model: Any, x: Tensor, noise: float) -> Prediction:
     """Gaussian predictions: what the model knows of its own error, and the noise beside it."""
-
-    noise: float
-
-    def predict(self, x: Tensor) -> Prediction:
-        with _quietly_on_one_core():
-            mean, epistemic = _mean_and_variance(self.model, _array(x), self.noise)
-        column = torch.from_numpy(np.stack([mean, epistemic])).to(x.dtype).unsqueeze(-1)
-        marginal = GaussianLikelihood(noise=self.noise).marginal(column[0], column[1], {})
-        return Prediction.closed_form(marginal)
+    mean, epistemic = _mean_and_variance(model, _array(x), noise)
+    column = torch.from_numpy(np.stack([mean, epistemic])).to(x.dtype).unsqueeze(-1)
+    marginal = GaussianLikelihood(noise=noise).marginal(column[0], column[1], {})
+    return Prediction.closed_form(marginal)
 
 
-@dataclass(frozen=True)
-class FittedClassifier(FittedBaseline):
+def _classes(model: Any, x: Tensor) -> Prediction:
     """The classifier's own probabilities."""
-
-    def predict(self, x: Tensor) -> Prediction:
-        with _quietly_on_one_core():
-            probs = self.model.predict_proba(_array(x))
-        # A forest counts one vote more for each class: without a vote a class is not impossible.
-        trees = getattr(self.model, "n_estimators", None)
-        if trees is not None:
-            probs = (trees * probs + 1) / (trees + probs.shape[1])
-        logits = torch.from_numpy(np.log(np.maximum(probs, 1e-12))).to(x.dtype)
-        return Prediction.mixture(CategoricalLikelihood().distribution(logits, {})[None])
+    probs = model.predict_proba(_array(x))
+    # A forest counts one vote more for each class: without a vote a class is not impossible.
+    trees = getattr(model, "n_estimators", None)
+    if trees is not None:
+        probs = (trees * probs + 1) / (trees + probs.shape[1])
+    logits = torch.from_numpy(np.log(np.maximum(probs, 1e-12))).to(x.dtype)
+    return Prediction.mixture(CategoricalLikelihood().distribution(logits, {})[None])
 
 
 def _models(task: str, features: int, seed: int) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def run(grammar: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> 
             return code
         except KeyboardInterrupt:
             kept = getattr(args, "interrupted", "")
-            return faults.end(f"Interrupted. {kept}", 130, args)
+            said = kept() if callable(kept) else kept
+            return faults.end(f"Interrupted. {said}", 130, args)
         except Exception as problem:
             return faults.report(problem, args)
 

@@ -24,8 +24,7 @@ from bayesrule.training.folder import CHECKPOINT, FINAL
 from bayesrule.training.train import Run, load_run
 
 FORMAT = 1
-_WEIGHTS = ("checkpoint.safetensors", "best-*.safetensors", "final.safetensors")
-_DESCRIPTIONS = ("model.json", "run.json", LIST)
+_FILES = ("model.json", "run.json", LIST, "*.safetensors", ".*")
 
 # What held-out rows say of a recipe follows from the data and the rest of it.
 _FOLLOWING = ("warm_start", "calibration")
@@ -108,8 +107,7 @@ def epochs_done(folder: Path) -> int:
 def belongs_to_a_run(file: Path) -> bool:
     """Whether a path is that of a file which a run writes, in a folder that holds a run."""
     real = file.resolve()
-    own = (*_DESCRIPTIONS, *_WEIGHTS, ".*")
-    return (real.parent / "model.json").is_file() and any(real.match(name) for name in own)
+    return (real.parent / "model.json").is_file() and any(map(real.match, _FILES))
 
 
 def _refuse_name(folder: Path) -> None:

@@ -9,14 +9,16 @@ from bayesrule.explore.bandit import (
     InformationDirected,
     Thompson,
     UpperBound,
+    Value,
     beside,
     by_action,
+    doubly_robust,
+    inverse_propensity,
 )
 from bayesrule.explore.chain import step_chain
 from bayesrule.explore.derivatives import DerivativeMoments, derivative_moments
 from bayesrule.explore.inference import Inferred, InferredInputs, infer_hidden, infer_inputs
 from bayesrule.explore.information import information_gain
-from bayesrule.explore.logged import Value, doubly_robust, inverse_propensity
 from bayesrule.explore.minima import Minima, find_minima
 from bayesrule.explore.mixture_descent import FullMixture
 from bayesrule.explore.optimise import Optimised, Search, minimise, optimise_inputs

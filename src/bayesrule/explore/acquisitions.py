@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -128,8 +128,7 @@ def class_information(p: Tensor, q: Tensor) -> Tensor:
     means = q.mean(0)
     joint_rows = q.flatten(1) / len(q)
     parts = []
-    for rows in _pieces(p.shape[1], means.numel() * p.shape[2]):
-        some = p[:, rows]
+    for some in p.split(_rows_at_once(means.numel() * p.shape[2]), dim=1):
         joint = (some.flatten(1).mT @ joint_rows).reshape(*some.shape[1:], *means.shape)
         independent = some.mean(0)[..., None, None] * means
         gain = torch.xlogy(joint, joint) - torch.xlogy(joint, independent)
@@ -146,9 +145,10 @@ def gaussian_information(f: Tensor, noise: Tensor, g: Tensor, target_noise: Tens
     f, g = f - f.mean(0), g - g.mean(0)
     variance, target_variance = f.square().mean(0) + noise, g.square().mean(0) + target_noise
     parts = []
-    for rows in _pieces(f.shape[1], target_variance.numel()):
-        covariance = torch.einsum("knd,kmd->nmd", f[:, rows], g) / len(f)
-        squared_correlation = covariance.square() / (variance[rows, None] * target_variance)
+    size = _rows_at_once(target_variance.numel())
+    for some, total in zip(f.split(size, dim=1), variance.split(size), strict=True):
+        covariance = torch.einsum("knd,kmd->nmd", some, g) / len(f)
+        squared_correlation = covariance.square() / (total[:, None] * target_variance)
         most = 1.0 - torch.finfo(covariance.dtype).eps
         parts.append(-0.5 * torch.log1p(-squared_correlation.clamp_max(most)).sum(-1).mean(-1))
     return torch.cat(parts)
@@ -200,11 +200,9 @@ def _conditional(learner: Learner, state: State, outputs: Tensor) -> tuple[Tenso
     return torch.cat([1.0 - means, means], dim=-1), variance
 
 
-def _pieces(num: int, each: int) -> Iterator[slice]:
-    """Slices of rows for which there is room for `each` numbers per row."""
-    step = max(1, _ROOM // each)
-    for start in range(0, num, step):
-        yield slice(start, start + step)
+def _rows_at_once(each: int) -> int:
+    """For how many rows there is room for `each` numbers per row."""
+    return max(1, _ROOM // each)
 
 
 def _prediction(

@@ -13,6 +13,7 @@ from bayesrule.expectations import Look
 from bayesrule.learner import Learner
 from bayesrule.matrices.diagonal import DiagonalMatrix
 from bayesrule.moments import GaussianTensor, Propagation
+from bayesrule.tensors import vectors
 from bayesrule.types import Info, Local, State
 
 
@@ -55,8 +56,7 @@ def step_chain(
     loss, info = -found.log_prob.sum(), None
     for k in reversed(range(len(learners))):
         first, second = passes[k].back(outputs[k], delta, eta)
-        last = k == len(learners) - 1
-        statistics = found.statistics if last else {}
+        statistics = found.statistics if k == len(learners) - 1 else {}
         if moving[k]:
             local = _local(problems[k], loss, first, second, statistics)
             after[k], seen = learners[k].absorb(states[k], local, problems[k])
@@ -89,10 +89,9 @@ def _forward(
 def _local(problem: Problem, loss: Tensor, delta: Any, eta: Any, statistics: Any) -> Local:
     """Innovations as the sums over a batch that a learner absorbs."""
     weight = -1.0 / problem.temperature
-    gradient = {name: value * weight for name, value in delta.items()}
-    curvature = DiagonalMatrix({name: value * weight for name, value in eta.items()})
-    scaled = {name: value * problem.scale for name, value in statistics.items()}
-    return Local(loss, gradient, curvature, scaled)
+    gradient, second = (vectors.scale(part, weight) for part in (delta, eta))
+    scaled = vectors.scale(statistics, problem.scale)
+    return Local(loss, gradient, DiagonalMatrix(second), scaled)
 
 
 def _check(learners: Sequence[Learner]) -> None:

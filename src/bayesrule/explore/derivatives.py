@@ -65,7 +65,7 @@ def derivative_moments(learner: Learner, state: State, x: Any) -> DerivativeMome
     pair = _Pair(inputs[:, None], zero, eye, torch.zeros_like(eye), torch.zeros_like(eye))
     for name, module in _chain(learner.model):
         if isinstance(module, nn.Linear):
-            pair = _through_linear(pair, name, state.posterior.mean, variance, dict(state.buffers))
+            pair = _through_linear(pair, name, {**state.buffers, **state.posterior.mean}, variance)
         else:
             pair = _through_activation(pair, module)
     moved = pair.slope.mT, pair.slope_variance.mT
@@ -93,16 +93,13 @@ def _chain(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]
 _ACTIVATIONS = {nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.ELU}
 
 
-def _through_linear(pair: _Pair, name: str, mean: Params, variance: Params, kept: Params) -> _Pair:
+def _through_linear(pair: _Pair, name: str, mean: Params, variance: Params) -> _Pair:
     """`z = W a + b` and `ż = W ȧ`."""
-    weight = mean[f"{name}weight"] if f"{name}weight" in mean else kept[f"{name}weight"]
+    weight = mean[f"{name}weight"]
     spread = variance.get(f"{name}weight", torch.zeros_like(weight))
     squares = weight.square()
     m, s = pair.mean @ weight.mT, _carried(pair.mean, pair.mean, pair.variance, squares, spread)
-    for kind, values in (("mean", {**kept, **mean}), ("variance", variance)):
-        bias = values.get(f"{name}bias")
-        if bias is not None:
-            m, s = (m + bias, s) if kind == "mean" else (m, s + bias)
+    m, s = m + mean.get(f"{name}bias", 0.0), s + variance.get(f"{name}bias", 0.0)
     slope = pair.slope @ weight.mT
     spread_of_slope = _carried(pair.slope, pair.slope, pair.slope_variance, squares, spread)
     together = _carried(pair.mean, pair.slope, pair.covariance, squares, spread)

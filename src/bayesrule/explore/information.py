@@ -56,7 +56,8 @@ def information_gain(
     likelihood = learner.likelihood
     if likelihood.distribution_class.gaussian and likelihood.num_outputs(1) == 1:
         return _of_numbers(learner, state, outputs, targets)
-    draws = _draws(outputs, seed)
+    known = outputs.variance is None
+    draws = outputs.values if known else gaussian_outputs(outputs, _DRAWS, seed)
     if targets is None:
         return _expected(learner, state, draws, seed)
     each = torch.stack([likelihood.log_prob(f, targets, state.likelihood) for f in draws])
@@ -118,20 +119,15 @@ def _moments(outputs: Outputs) -> tuple[Tensor, Tensor]:
     return mean, torch.einsum("kni,knj->nij", around, around) / len(around)
 
 
-def _draws(outputs: Outputs, seed: int) -> Tensor:
-    """Draws of the outputs, (K, n, *)."""
-    if outputs.variance is None:
-        return outputs.values
+def gaussian_outputs(outputs: Outputs, num: int, seed: int, step: int = 0) -> Tensor:
+    """Draws (num, n, *) of outputs whose variance is known."""
+    values, spread = outputs.values, outputs.variance
+    assert spread is not None
     if outputs.joint:
-        return gaussian_draws(outputs.values, outputs.variance, _DRAWS, seed)
-    white = torch.randn(
-        _DRAWS,
-        *outputs.values.shape,
-        dtype=outputs.values.dtype,
-        device=outputs.values.device,
-        generator=seeds.generator(outputs.values.device, seed, 0),
-    )
-    return outputs.values + outputs.variance.sqrt() * white
+        return gaussian_draws(values, spread, num, seed)
+    white = values.new_empty(num, *values.shape)
+    white.normal_(generator=seeds.generator(values.device, seed, step))
+    return values + spread.sqrt() * white
 
 
 def _expected(learner: Learner, state: State, draws: Tensor, seed: int) -> Tensor:

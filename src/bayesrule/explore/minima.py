@@ -194,26 +194,19 @@ def _merged(
 ) -> Minima:
     """Each minimum once, the lowest first."""
     if not bool(arrived.any()):
+        within = _numbers([float(places.min()), float(places.max())])
         raise RuntimeError(
-            f"No component came to a minimum; their means are within {_numbers(_range(places))} "
+            f"No component came to a minimum; their means are within {within} "
             "(least and largest coordinate). Is the function bounded below? Say where to look with "
             "centre= and spread=, or take more steps."
         )
     values, _, bends = derivatives(function, places)
+    near = torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist") < same
     kept: list[int] = []
     owner = torch.full((len(places),), -1)
-    for k in values.argsort().tolist():
-        if not bool(arrived[k]):
-            continue
-        near = [i for i, one in enumerate(kept) if _distance(places, k, one) < same]
-        owner[k] = near[0] if near else len(kept)
-        kept = kept if near else [*kept, k]
+    order = values.argsort()
+    for k in order[arrived[order]].tolist():
+        found = [i for i, one in enumerate(kept) if near[k, one]]
+        owner[k] = found[0] if found else len(kept)
+        kept = kept if found else [*kept, k]
     return Minima(places[kept], values[kept], bends[kept], owner, belief, temperature)
-
-
-def _distance(places: Tensor, one: int, other: int) -> float:
-    return float(torch.linalg.vector_norm(places[one] - places[other]))
-
-
-def _range(places: Tensor) -> list[float]:
-    return [float(places.min()), float(places.max())]

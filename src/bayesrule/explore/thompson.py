@@ -8,18 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.explore.information import refuse_mean_only
+from bayesrule.explore.information import gaussian_outputs, refuse_mean_only
 from bayesrule.learner import Learner
-from bayesrule.predicting.predict import How, believed_outputs, gaussian_draws
+from bayesrule.predicting.predict import How, believed_outputs
 from bayesrule.tensors import seeds
 from bayesrule.types import State
 
 
 class DrawnFunction:
-    """The network at weights that were drawn once: the same function at every call.
+    """A function drawn from the belief, to be acted by for an episode; for every posterior.
 
-    A call is one forward pass of a module of its own, in evaluation mode, without gradients.
-    `redraw` draws other weights, of this or of a later state, into the same module.
+    It is the network at weights that were drawn once: the same function at every call. A call is
+    one forward pass of a module of its own, in evaluation mode, without gradients. The functions of
+    one seed and state are the same; `redraw` draws other weights, of this or of a later state, into
+    the same module. Thompson (1933); for whole episodes Osband et al. (2013).
+
+    >>> from bayesrule import GaussianLikelihood, vogn
+    >>> learner = vogn(nn.Linear(2, 3), GaussianLikelihood(noise=0.1), num_data=10)
+    >>> act = draw_function(learner, learner.init(), seed=1)
+    >>> x = torch.ones(1, 2)
+    >>> torch.equal(act(x), act(x)), act(x).shape
+    (True, torch.Size([1, 3]))
     """
 
     def __init__(self, learner: Learner, state: State, *, seed: int = 0) -> None:
@@ -43,20 +52,7 @@ class DrawnFunction:
         return self._module(*x)
 
 
-def draw_function(learner: Learner, state: State, *, seed: int = 0) -> DrawnFunction:
-    """A function drawn from the belief, to be acted by for an episode; for every posterior.
-
-    Thompson (1933); for whole episodes Osband et al. (2013). The functions of one seed and state
-    are the same.
-
-    >>> from bayesrule import GaussianLikelihood, vogn
-    >>> learner = vogn(nn.Linear(2, 3), GaussianLikelihood(noise=0.1), num_data=10)
-    >>> act = draw_function(learner, learner.init(), seed=1)
-    >>> x = torch.ones(1, 2)
-    >>> torch.equal(act(x), act(x)), act(x).shape
-    (True, torch.Size([1, 3]))
-    """
-    return DrawnFunction(learner, state, seed=seed)
+draw_function = DrawnFunction
 
 
 @torch.no_grad()
@@ -70,13 +66,10 @@ def draw_marginals(
     """
     refuse_mean_only(how or learner.predictive, "how=Draws(32)")
     outputs = believed_outputs(learner, state, x, how, seed=seed).seen(state.likelihood)
-    values, spread = outputs.values, outputs.variance
+    if outputs.variance is not None:
+        return gaussian_outputs(outputs, 1, seed, state.step)[0]
+    values = outputs.values
     generator = seeds.generator(values.device, seed, state.step)
-    if spread is None:
-        num, n = values.shape[:2]
-        chosen = torch.randint(num, (n,), generator=generator, device=values.device)
-        return values[chosen, torch.arange(n, device=values.device)]
-    if outputs.joint:
-        return gaussian_draws(values, spread, 1, seed)[0]
-    white = torch.empty_like(values).normal_(generator=generator)
-    return values + spread.sqrt() * white
+    num, n = values.shape[:2]
+    chosen = torch.randint(num, (n,), generator=generator, device=values.device)
+    return values[chosen, torch.arange(n, device=values.device)]

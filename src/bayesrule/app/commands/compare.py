@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from bayesrule.app.commands import faults, options, text
 from bayesrule.app.compare import Noise, compare, train_rows
-from bayesrule.app.data import Encoder, Table, open_table
+from bayesrule.app.data import Encoder, Table
 from bayesrule.app.lineup import lineup
 from bayesrule.app.report import (
     METRICS,
@@ -19,7 +19,6 @@ from bayesrule.app.report import (
     recommend,
     write_report,
 )
-from bayesrule.app.report.columns import order, primary
 from bayesrule.training.progress import Progress
 
 _KEYS = {
@@ -69,8 +68,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares the methods, prints the table and writes the report."""
-    with faults.of_the_table(args.data):
-        table = open_table(args.data)
+    table = options.table(args.data)
     recipe, chosen = options.recipe(args), options.encoder_options(args, table)
     runs = _runs(args, table, Encoder.fit(table, args.target, **chosen))
     folder = options.writable(Path(args.out))
@@ -129,7 +127,7 @@ def _conclude(args: argparse.Namespace, comparison: Comparison, report: Path) ->
 
 def _show(comparison: Comparison) -> None:
     keys = _KEYS[comparison.task]
-    rows = [[_name(m), *(_cell(m.statistic(k), k) for k in keys)] for m in _ranked(comparison)]
+    rows = [[_name(m), *(_cell(m.statistic(k), k) for k in keys)] for m in comparison.methods]
     size = comparison.rows, comparison.features
     print(text.data_summary(comparison.dataset, *size, comparison.summary, comparison.notes))
     print()
@@ -141,11 +139,6 @@ def _show(comparison: Comparison) -> None:
 
 def _name(method: MethodResult) -> str:
     return f"{method.name} (baseline)" if method.baseline else method.name
-
-
-def _ranked(comparison: Comparison) -> list[MethodResult]:
-    """The methods, best likelihood of the held-out rows first."""
-    return [comparison.methods[i] for i in order(comparison, primary(comparison))]
 
 
 def _cell(statistic: Statistic, key: str) -> str:
@@ -163,7 +156,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
             "error": method.error,
             "metrics": {k: {"mean": v.mean, "sem": v.sem} for k, v in method.metrics.items()},
         }
-        for method in _ranked(comparison)
+        for method in comparison.methods
     ]
     advice = recommend(comparison)
     return {

@@ -43,17 +43,6 @@ class TableTooLarge(MemoryError):
     """A table that does not fit into memory."""
 
 
-@contextmanager
-def of_the_table(source: str | None) -> Iterator[None]:
-    """Around the reading of a table: where memory runs out, the table is what is too large."""
-    try:
-        yield
-    except MemoryError as problem:
-        raise TableTooLarge(
-            f"There is not enough memory to read '{source}'. Fewer rows or columns take less."
-        ) from problem
-
-
 def of_the_training() -> AbstractContextManager[None]:
     """Around training: numerical errors there become `TrainingError`, a failed run, not a bug."""
     kinds = (ValueError, ArithmeticError, torch.linalg.LinAlgError)

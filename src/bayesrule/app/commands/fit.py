@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bayesrule.app.commands import faults, options, text
-from bayesrule.app.data import DataError, Encoder, Table, open_table, split_rows, train_and_test
+from bayesrule.app.data import DataError, Encoder, Table, split_rows, train_and_test
 from bayesrule.app.lineup import applicable
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
@@ -85,8 +83,7 @@ class _Plan:
 def run(args: argparse.Namespace) -> int:
     """Trains, scores and saves a model."""
     begun = time.perf_counter()
-    with faults.of_the_table(args.data):
-        table = open_table(args.data)
+    table = options.table(args.data)
     plan = _plan(args, table)
     folder = options.writable(Path(args.out))
     x, y = plan.encoder.tensors(plan.train)
@@ -101,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             _announce(table, plan, folder, done)
         held = None if plan.held is None else plan.encoder.tensors(plan.held)
-        saying = _saying_what_is_kept(args, plan, folder)
-        with faults.of_the_training(), faults.telling_warnings(), saying:
+        args.interrupted = partial(_what_is_kept, folder, plan.recipe.epochs)
+        with faults.of_the_training(), faults.telling_warnings():
             trained = plan.recipe.fit(x, y, outputs, validation=held, out=folder, progress=show)
             measured = {} if plan.test is None else _scores(plan.encoder, trained, plan.test)
         document = _document(args, table, plan, trained, measured)
@@ -115,19 +112,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _saying_what_is_kept(args: argparse.Namespace, plan: _Plan, folder: Path) -> Iterator[None]:
-    """Around training: an interruption says how many epochs are on the disk."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        done, all_of_them = epochs_done(folder), plan.recipe.epochs
-        args.interrupted = (
-            f"{folder} holds {done} of {all_of_them} epochs; the same command continues from there."
-            if done
-            else "No checkpoint was written yet; the same command begins anew."
-        )
-        raise
+def _what_is_kept(folder: Path, epochs: int | None) -> str:
+    """How many epochs are on the disk when training is interrupted."""
+    if done := epochs_done(folder):
+        return f"{folder} holds {done} of {epochs} epochs; the same command continues from there."
+    return "No checkpoint was written yet; the same command begins anew."
 
 
 def _plan(args: argparse.Namespace, table: Table) -> _Plan:

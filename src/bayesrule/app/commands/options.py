@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bayesrule.app.commands import faults
-from bayesrule.app.data import EMBEDDED, Table
+from bayesrule.app.data import EMBEDDED, Table, open_table
 from bayesrule.app.recipe import Recipe
 from bayesrule.methods import METHODS, TEMPERED, Course, Need, find, option_names, record
 
@@ -208,6 +208,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one json document instead of text for people"
     )
+
+
+def table(source: str | None) -> Table:
+    """The table to work on; where memory runs out, it is what is too large."""
+    try:
+        return open_table(source)
+    except MemoryError as problem:
+        raise faults.TableTooLarge(
+            f"There is not enough memory to read '{source}'. Fewer rows or columns take less."
+        ) from problem
 
 
 def encoder_options(args: argparse.Namespace, table: Table) -> dict[str, Any]:

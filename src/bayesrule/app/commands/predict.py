@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from bayesrule.app.commands import faults, options, predicted, text
 from bayesrule.app.commands.output import Lasting, write_file
-from bayesrule.app.data import DataError, Encoder, Table, open_table
+from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.report.columns import label
 from bayesrule.app.saved import SavedModel, belongs_to_a_run, read_model
 from bayesrule.expectations import AtMean, Draws, Moments
@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     model = read_model(Path(args.folder))
     _refuse_no_spread(model, how)
     encoder = replace(model.encoder, unseen=args.unseen)
-    with faults.of_the_table(args.data):
-        table = open_table(args.data)
+    table = options.table(args.data)
     # A --how that does not fit the method is the caller's choice, not a bug.
     with faults.of_the_call():
         prediction = SavedModel(encoder, model.run).predict(table, how, seed=args.seed)
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     predicted.refuse_not_finite(figures, table, encoder)
     columns = predicted.with_ids(figures, table, args.id)
     carried = [] if args.id is None else [args.id]
-    for note in encoder.notes_for(replace(table, frame=table.frame.drop(columns=carried))):
+    for note in encoder.notes_for(table.without(carried)):
         faults.say(note)
     measured = _score(prediction, table, encoder)
     if out is not None or not args.json:

@@ -131,11 +131,10 @@ class Table:
         every, missing = self.exact(name, truth)
         out = np.full(len(self), np.nan)
         for i in np.flatnonzero(~missing):
-            bad[i] = isinstance(every[i], str | bytes)
-            with suppress(TypeError, ValueError, OverflowError):
-                out[i] = np.nan if bad[i] else float(every[i])
-                continue
             bad[i] = True
+            with suppress(TypeError, ValueError, OverflowError):
+                if not isinstance(every[i], str | bytes):
+                    out[i], bad[i] = float(every[i]), False
         return out, bad
 
     def where(self, positions: Sequence[int], most: int = 3) -> str:
