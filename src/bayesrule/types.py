@@ -104,7 +104,8 @@ class Derivatives:
     `loss` is the negative log-likelihood summed over the data; `gradient` and `curvature` are those
     of `loss / temperature`, in the belief's own coordinates; `weight = num_data / temperature` is
     the number of data they stand for, `count` the number of examples that they were computed from.
-    `average` is what the rule wanted averaged over the points, such as the weights themselves.
+    `average` is what the rule wanted averaged over the points, such as the weights themselves;
+    `least_loss` are the nats that a datum counts as at stake, however small its loss is.
     In a stack, `weight`, `count` and `temperature` may be one number for each net.
     """
 
@@ -115,6 +116,7 @@ class Derivatives:
     count: int = 1
     average: Params | None = None
     temperature: float = 1.0
+    least_loss: float = 1.0
 
     @property
     def num_data(self) -> float:

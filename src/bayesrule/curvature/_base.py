@@ -157,7 +157,7 @@ class Problem:
         """Estimates over the whole data set from sums over the batch."""
         loss = local.loss * (self.scale * self.temperature)
         sums = local.gradient, local.curvature, self.weight, self.count, local.average
-        return Derivatives(loss, *sums, self.temperature)
+        return Derivatives(loss, *sums, self.temperature, self.likelihood.least_loss)
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
         """What the batch says of weights N(mean, variance), in closed form.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
 
 from bayesrule.curvature._base import Problem
 from bayesrule.posteriors import Posterior
@@ -10,23 +14,51 @@ from bayesrule.tensors import distributed
 from bayesrule.tensors.network import as_leaves, num_examples
 from bayesrule.tensors.stand_in import gradients
 
+# Each costs a backward pass, once.
+_LOOKS = 4
+
 
 def first_look(problem: Problem, posterior: Posterior) -> float | None:
     """The curvature that the loss of one datum has in the layer that matters most to it.
 
-    It is the largest of the layers' mean squares of the gradient, at targets drawn from the model:
-    their sum over a batch has squares that are the diagonal of the Fisher information on average,
-    so that one backward pass tells the size of it. Where the likelihood draws no targets, those of
-    the data are taken. With the largest layer, the first steps are small enough for all layers.
-    None where there is no curvature to be seen, or a number is not finite.
+    It is the largest of the layers' mean squares of some random gradients, whose squares are the
+    diagonal of the Fisher information on average, so that few backward passes tell the size of it.
+    With the largest layer, the first steps are small enough for all layers. None where there is no
+    curvature to be seen, or a number is not finite.
     """
     leaves = as_leaves(posterior.mean)
     with problem.module_randomness():
         outputs = problem.forward(leaves)
-        drawn = problem.likelihood.lacks("sample") is None
-        loss = problem.nll(outputs, problem.sample(outputs.detach()) if drawn else problem.y)
-        gradient = gradients(loss, leaves, leaves)
-    count = num_examples(problem.x)
-    squares = {k: value.detach().square().mean() / count for k, value in gradient.items()}
+        found = [
+            gradients(outputs, leaves, leaves, vector, retain_graph=True)
+            for vector in _random_slopes(problem, outputs)
+        ]
+    count = num_examples(problem.x) * len(found)
+    squares = {
+        name: torch.stack([one[name].detach().square().mean() for one in found]).sum() / count
+        for name in leaves
+    }
     largest = max(float(value) for value in distributed.mean_over_ranks(squares).values())
     return largest if 0.0 < largest < math.inf else None
+
+
+def _random_slopes(problem: Problem, outputs: Tensor) -> Iterator[Tensor]:
+    """Slopes of the outputs whose outer products are the Fisher information on average, (n, *).
+
+    `Σ_v ±L_v` of the vectors L_v of which it consists: other than slopes at targets that are drawn
+    from the model, they see rare classes, too. Where a likelihood does not tell these vectors, its
+    targets are drawn, and where it draws none, those of the data are taken.
+    """
+    if problem.likelihood.lacks("fisher_vectors") is None:
+        vectors = problem.fisher_vectors(outputs.detach())
+        shape = vectors.shape[:2] + (1,) * (vectors.ndim - 2)
+        for _ in range(_LOOKS):
+            half = torch.full(shape, 0.5, dtype=vectors.dtype, device=vectors.device)
+            signs = 2.0 * torch.bernoulli(half, generator=problem.targets) - 1.0
+            yield (signs * vectors).sum(0)
+        return
+    drawn = problem.likelihood.lacks("sample") is None
+    for _ in range(_LOOKS if drawn else 1):
+        given = outputs.detach().requires_grad_()
+        loss = problem.nll(given, problem.sample(given.detach()) if drawn else problem.y)
+        yield torch.autograd.grad(loss, given)[0]

@@ -86,6 +86,15 @@ class Likelihood(ABC):
         return 0.05 if self.classification else 1.0
 
     @property
+    def least_loss(self) -> float:
+        """The nats of a datum that are at stake in a step, however small its loss is.
+
+        The loss of a class is near zero where it is known well, and steps that cost more than that
+        would unlearn it. That of a number may be anything, since it is a density.
+        """
+        return 0.02 if self.classification else 1.0
+
+    @property
     def learns(self) -> bool:
         """Whether the state depends on the data; a schedule's does not."""
         return False

@@ -151,7 +151,7 @@ class NaturalStep:
             moved = moved * (rates.learning_rate**2 / derivatives.weight)
             # Where the loss of a datum is large there is far to go; an optimiser does not know it.
             loss = derivatives.loss.nan_to_num(0.0) / derivatives.num_data
-            most = rule.kl_clip * loss.clamp(1.0, 1e3)
+            most = rule.kl_clip * loss.clamp(derivatives.least_loss, 1e3)
             vectors.scale_(direction, (most / moved).sqrt().clamp_max(1.0))
         if math.isfinite(rule.clip):
             direction = vectors.clamp_(direction, rule.clip * rates.seen)

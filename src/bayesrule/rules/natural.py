@@ -61,6 +61,7 @@ class Natural(Rule):
     - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, by which a step is multiplied: it then
       moves the predictions by about c nats for each datum at the most. Where the loss of a datum is
       above one nat there is far to go, and c is as many times larger, at most a thousand times.
+      Where that of a class is below, c is as many times smaller (`Likelihood.least_loss`).
     - `curvature_noise`: v in `ρ ≤ 2 v B T / N`. From a batch of B data, Price's estimate has N/(BT)
       times the variance of the curvature itself; that of the average is then about v at the most.
     - `stats_every`: the curvature is looked at in each n-th step only, from the first one on.
