@@ -70,6 +70,7 @@ from bayesrule.posteriors import PointEstimate as PointEstimate
 from bayesrule.predicting import metrics
 from bayesrule.predicting.predict import Linearised, predict
 from bayesrule.rules import Average, Conditioning, Elbo, Natural
+from bayesrule.tensors.outputs import Output as Output
 from bayesrule.training.many import fit_many
 from bayesrule.training.train import fit, load_run
 

@@ -23,6 +23,7 @@ from bayesrule.curvature.example_rows import ExampleRows
 from bayesrule.curvature.recorder import Recorder, Statistics, Use, takes_statistics
 from bayesrule.curvature.recurrent import unrolled
 from bayesrule.posteriors import Point
+from bayesrule.tensors.inputs import mapped
 from bayesrule.tensors.network import (
     Network,
     Understood,
@@ -163,7 +164,7 @@ class Recording:
         loose = {k: v.detach() for k, v in self.params.items() if k in self.loose}
 
         def pull(chosen: Params, x: Any, vector: Tensor) -> Tensor:
-            one = x.unsqueeze(0) if isinstance(x, Tensor) else tuple(p.unsqueeze(0) for p in x)
+            one = mapped(x, lambda part: part.unsqueeze(0))
             # Made here, so that torch.func lets a module count its batches in place.
             buffers = copies(self._before)
             out = self._network({**fixed, **chosen}, buffers, one, training=self._training)

@@ -20,7 +20,8 @@ from bayesrule.predicting.outputs import Outputs
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.autocast import for_modules_only
-from bayesrule.tensors.network import Inputs, Network, num_examples, take
+from bayesrule.tensors.inputs import Inputs, mapped, num_examples, take
+from bayesrule.tensors.network import Network
 from bayesrule.tensors.unfit import check_belief, check_finite, check_outputs, recordable
 from bayesrule.types import Batch, Params, State
 
@@ -84,8 +85,9 @@ def predict(
 ) -> Prediction:
     """What a learned belief says of new inputs `x` (n, *), a tensor or an array.
 
-    `how` is `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own
-    way is taken.
+    Several inputs are a tuple, inputs by name a dict, as the module takes them. `how` is
+    `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own way is
+    taken.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, ridge
@@ -129,11 +131,13 @@ def believed_outputs(
 
 def as_inputs(x: Any, state: State) -> Inputs:
     """Arrays and lists as tensors on the weights' device; floating ones get the weights' type."""
-    if isinstance(x, tuple):
-        return tuple(as_inputs(part, state) for part in x)  # type: ignore[misc]
     like = state.posterior.any_tensor
-    tensor = as_tensor(x, like.device)
-    return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+
+    def placed(part: Any) -> Tensor:
+        tensor = as_tensor(part, like.device)
+        return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+
+    return placed(x) if isinstance(x, Tensor) else mapped(x, placed)
 
 
 def as_tensor(x: Any, device: torch.device | None = None) -> Tensor:

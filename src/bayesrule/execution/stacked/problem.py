@@ -23,7 +23,7 @@ from bayesrule.expectations import Expectation
 from bayesrule.likelihoods._uncertain import TARGET_VARIANCE, as_uncertain_as, observed
 from bayesrule.moments import Activations, GaussianTensor
 from bayesrule.posteriors import Point, Posterior
-from bayesrule.tensors.network import Inputs
+from bayesrule.tensors.inputs import Inputs, mapped, take
 from bayesrule.tensors.vectors import over, scale
 from bayesrule.types import Params
 
@@ -178,8 +178,7 @@ class StackedProblem(Problem):
         def one(params: Params) -> Params:
             return {name: value[which] for name, value in params.items()}
 
-        x = tuple(part[which] for part in self.x) if isinstance(self.x, tuple) else self.x[which]
-        single = self._single({}, one(self.buffers), x, self.y[which])
+        single = self._single({}, one(self.buffers), take(self.x, which), self.y[which])
         try:
             single.explain(one(mean), one(variance), activations, sound)
         except (ValueError, FloatingPointError) as problem:
@@ -250,7 +249,7 @@ class _MappedRecording(_Recording):
         network = self._problem.network
 
         def pull(params: Params, buffers: Params, x: Any, vector: Tensor) -> Tensor:
-            one = x.unsqueeze(0) if isinstance(x, Tensor) else tuple(p.unsqueeze(0) for p in x)
+            one = mapped(x, lambda part: part.unsqueeze(0))
             out = network(params, buffers, one, training=True)
             return (out.squeeze(0) * vector).sum()
 
