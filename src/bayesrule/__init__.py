@@ -30,6 +30,7 @@ from bayesrule.likelihoods import (
     NegativeBinomialLikelihood,
     PoissonLikelihood,
 )
+from bayesrule.likelihoods._weighted import weighted
 from bayesrule.matrices import Dense, Diagonal, Kronecker
 from bayesrule.matrices import LowRank as LowRank
 from bayesrule.methods import (
@@ -86,7 +87,7 @@ __all__ = [
     "HeteroscedasticLikelihood", "NegativeBinomialLikelihood", "PoissonLikelihood",
     # learning and predicting
     "Learner", "Linearised", "find_minima", "fit", "fit_many", "hmc", "information_gain",
-    "load_run", "predict", "smooth", "uncertain",
+    "load_run", "predict", "smooth", "uncertain", "weighted",
     # parts of a method of one's own, of which there are more in the rooms below: the belief,
     "Dense", "Diagonal", "GaussianFamily", "GaussianPrior", "Kronecker", "MeanFieldFamily",
     "PerGroup",

@@ -223,7 +223,7 @@ class Learner:
             state.likelihood,
             dict(state.buffers) if streams else copies(state.buffers),
             x,
-            y,
+            self.likelihood.weighed(y),
             targets,
             draws,
             weight=self.weight,
@@ -335,7 +335,7 @@ class Learner:
         for x, y in map(pair, batches):
             at = dataclasses.replace(state, step=state.step + seen)
             targets = self.randomness.generator(at, TARGETS)
-            yield Problem(*parts, x, y, targets, training=False)
+            yield Problem(*parts, x, self.likelihood.weighed(y), targets, training=False)
             seen += check_batch(x, y)
 
     def parts(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from bayesrule.curvature import Problem, Recording
 from bayesrule.expectations import Draws, Expectation, Look, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import one_vector_per_output
+from bayesrule.likelihoods._weighted import split, times
 from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
 from bayesrule.predicting.outputs import Outputs
@@ -196,7 +197,8 @@ def elbo(
     x, y = batch
     outputs = outputs_at(learner, state, as_inputs(x, state), how or Draws(100), seed=seed)
     likelihood = learner.likelihood
-    each = [likelihood.log_prob(f, y, state.likelihood).sum() for f in outputs]
+    targets, weight = split(likelihood.weighed(y))
+    each = [times(likelihood.log_prob(f, targets, state.likelihood), weight).sum() for f in outputs]
     return torch.stack(each).mean() - learner.temperature * learner.divergence(state)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.moments import GaussianTensor
+from bayesrule.likelihoods._uncertain import observed
 from bayesrule.tensors import distributed, seeds, tree
 from bayesrule.tensors.inputs import LABELS, Inputs, mapped, named, pair, parts, take, zipped
 from bayesrule.training.fingerprint import digest
@@ -67,9 +67,9 @@ class TensorBatches:
 
 
 def _numbers(tensor: Tensor) -> tuple[Tensor, ...]:
-    """A plain tensor, or the means and the variances of an uncertain one."""
-    uncertain = isinstance(tensor, GaussianTensor)
-    return (tensor.centre, tensor.variance) if uncertain else (tensor,)  # type: ignore[attr-defined]
+    """A plain tensor, or one with the variances and weights that it has."""
+    values, own = observed(tensor, {})
+    return values, *own.values()
 
 
 def _share(rows: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.likelihoods._weighted import WeightedTensor
 from bayesrule.tensors.inputs import mapped
 
 
@@ -39,6 +40,8 @@ def filled_up(part: Any, own: Tensor) -> Any:
     """Examples that are not a net's own become copies of its first, whatever they were."""
     if not isinstance(part, Tensor):
         return mapped(part, lambda one: filled_up(one, own))
+    if isinstance(part, WeightedTensor):
+        return part.each(lambda one: filled_up(one, own))
     first = own.int().argmax(1)
     rows = part[torch.arange(len(part), device=part.device), first].unsqueeze(1)
     return torch.where(own.reshape(*own.shape, *[1] * (part.ndim - 2)), part, rows)

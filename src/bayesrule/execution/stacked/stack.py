@@ -189,6 +189,7 @@ class Stacked:
         """The batches of all nets, and what each of their examples stands for."""
         (x, y), learner, chain = batch, self.learner, self._chain
         self.size(x, y)
+        y = learner.likelihood.weighed(y)
         own = self.own(y, sizes)
         if own is not None:
             x, y = filled_up(x, own), filled_up(y, own)
