@@ -74,6 +74,8 @@ class Network:
         self._trainable = [k for k, v in model.named_parameters() if v.requires_grad]
         # What is known of the module's calls; found on first need.
         self.understood: Understood | None = None
+        self.shares: bool | None = None  # Whether a row of an embedding may be for all examples.
+        self.slow = False  # Whether it was said that examples go through it one by one.
         self._watched = False
         if not self._trainable:
             raise ValueError("The model has no trainable parameters, so there is nothing to learn.")
