@@ -112,7 +112,10 @@ def test_validation_early_stopping_and_choices_take_inputs_by_name() -> None:
     both = packed(X)
     expected = br.fit(learner_of(ByHand()), (both, Y), validation=(both, Y), **given)
     assert [e["validation"] for e in run.history] == [e["validation"] for e in expected.history]
-    chosen = br.fit(learner_of(Reader()), (X, Y), epochs=1, choose={"temperature": (1.0, 0.1)})
+    whole = {**X, "labels": Y}
+    again = br.fit(learner_of(Reader()), whole, validation=whole, **given)
+    assert [e["validation"] for e in again.history] == [e["validation"] for e in run.history]
+    chosen = br.fit(learner_of(Reader()), whole, epochs=1, choose={"temperature": (1.0, 0.1)})
     alike = br.fit(learner_of(ByHand()), (both, Y), epochs=1, choose={"temperature": (1.0, 0.1)})
     assert chosen.learner.temperature == alike.learner.temperature
 

@@ -13,7 +13,7 @@ from bayesrule import curvature, likelihoods
 from bayesrule.curvature import Here
 from bayesrule.execution import Compiled, Stacked
 from bayesrule.likelihoods import Likelihood
-from bayesrule.predicting.predict import elbo
+from bayesrule.predicting.predict import as_tensor, elbo
 from bayesrule.tensors import tree
 from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.types import Info, State
@@ -245,6 +245,14 @@ def test_fit_takes_weights_from_tensors_datasets_and_loaders(tmp_path: Any) -> N
         br.fit(learner, (x, br.weighted(classes())), epochs=2, batch_size=4, out=tmp_path)
     many = br.fit_many([learner, learner], [(x, y), (x, y)], epochs=2, batch_size=4, seeds=[0, 1])
     close(many[0].state.posterior, run.state.posterior, 1e-7)
+
+
+def test_targets_follow_the_weights_to_another_device() -> None:
+    for y in (br.weighted(classes(), WEIGHTS), br.uncertain(numbers(), 1.0)):
+        moved = as_tensor(y, torch.device("meta"))
+        assert type(moved) is type(y)
+        assert moved.device.type == "meta"
+    assert br.weighted(classes(), WEIGHTS).to("meta").weight.device.type == "meta"
 
 
 def test_weights_go_with_uncertain_targets() -> None:

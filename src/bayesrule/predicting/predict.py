@@ -142,7 +142,9 @@ def as_inputs(x: Any, state: State) -> Inputs:
 
 
 def as_tensor(x: Any, device: torch.device | None = None) -> Tensor:
-    """`torch.as_tensor` for arrays of all kinds."""
+    """`torch.as_tensor` for arrays of all kinds, and for tensors that stand for something else."""
+    if isinstance(x, Tensor):
+        return x if device is None else x.to(device)
     if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
         x = x.copy()  # torch can only share memory that it may write to, in increasing order
     return torch.as_tensor(x, device=device)

@@ -110,6 +110,11 @@ def pair(batch: Any) -> tuple[Any, Any]:
     )
 
 
+def as_pair(data: Any) -> Any:
+    """One dict with its targets under `labels` as a pair; other data as they are."""
+    return pair(data) if isinstance(data, Mapping) and LABELS in data else data
+
+
 def _is_nested(x: Any) -> bool:
     """Whether x holds inputs, and is not one: a list of numbers is an array."""
     if isinstance(x, Mapping | tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesrule.likelihoods._uncertain import observed
 from bayesrule.tensors import distributed, seeds, tree
-from bayesrule.tensors.inputs import LABELS, Inputs, mapped, named, pair, parts, take, zipped
+from bayesrule.tensors.inputs import Inputs, as_pair, mapped, named, pair, parts, take, zipped
 from bayesrule.training.fingerprint import digest
 from bayesrule.types import Batch
 
@@ -209,8 +209,9 @@ def as_batches(data: Any, batch_size: int) -> Batches:
     >>> len(source), [len(y) for _, y in source.epoch(0, seed=0)]
     (3, [4, 4, 2])
     """
-    if is_pair(data) or (isinstance(data, Mapping) and LABELS in data):
-        x, y = pair(data)
+    data = as_pair(data)
+    if is_pair(data):
+        x, y = data
         inputs, targets = mapped(x, torch.as_tensor), torch.as_tensor(y)
         sizes = {len(part) for part in parts(inputs)}
         if sizes != {len(targets)}:

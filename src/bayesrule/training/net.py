@@ -15,7 +15,7 @@ from bayesrule.expectations import AtMean, Look
 from bayesrule.learner import Learner
 from bayesrule.moments import Propagation
 from bayesrule.predicting.outputs import uncalibrated
-from bayesrule.predicting.predict import How, as_inputs, predict
+from bayesrule.predicting.predict import How, as_inputs, as_tensor, predict
 from bayesrule.tensors import distributed, tree
 from bayesrule.tensors.inputs import num_examples
 from bayesrule.tensors.network import copies
@@ -112,7 +112,7 @@ class Net:
         """Batches on the weights' device, floating inputs in the weights' type."""
         device = self.state.posterior.device
         for x, y in batches:
-            yield as_inputs(x, self.state), torch.as_tensor(y, device=device)
+            yield as_inputs(x, self.state), as_tensor(y, device)
 
     def trouble(self, state: State, loss: float) -> Trouble | None:
         """What is wrong at the end of an epoch: numbers that are none, or a loss that exploded."""
@@ -170,7 +170,7 @@ class Net:
             return None
         x, y = self.validation
         found = predict(self.learner, state, x, predictive_on_the_way(self.learner), seed=self.seed)
-        return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
+        return float(found.log_prob(as_tensor(y, found.mean.device)).mean())
 
     def note(self, step: int, loss: float, score: float | None, begun: float) -> None:
         """Keeps the figures of an epoch, which began at a time of `time.perf_counter`."""

@@ -16,7 +16,7 @@ from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.learner import Learner
 from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
-from bayesrule.tensors.inputs import parts
+from bayesrule.tensors.inputs import as_pair, parts
 from bayesrule.training import checkpoint, fingerprint
 from bayesrule.training.batches import as_batches, whole_number
 from bayesrule.training.calibrating import Calibration, calibrated, can_calibrate, held_out
@@ -116,6 +116,7 @@ def fit(
     >>> len(run.history), run.predict(x).mean.shape
     (3, torch.Size([20, 1]))
     """
+    train, validation = as_pair(train), as_pair(validation)
     if epochs is not None:
         whole_number("epochs", epochs)
     if patience is not None and validation is None:
