@@ -4,7 +4,7 @@ BIN := .venv/bin
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test docs lint types bench clean
+.PHONY: help venv demo test docs dist lint types bench clean
 
 help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,16 @@ test: lint types  ## ruff, the type checker, pytest and doctests
 
 docs: .venv/.ready  ## the site, in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict --quiet
+
+dist:  ## a wheel in dist/, tried in an environment that has nothing else
+	rm -rf dist build/lib build/bdist.* build/wheel
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt torch
+	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/bayesrule-*.whl)[front]"
+	build/wheel/bin/bayesrule --help > /dev/null
+	build/wheel/bin/python -I tests/try_wheel.py
+	@ls dist/*.whl
 
 bench: .venv/.ready  ## speed as multiples of an Adam step, on a quiet machine
 	$(BIN)/python -m benchmarks speed

@@ -5,19 +5,25 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gallery import gallery_page
 from benchmarks.tables.calls import call
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs"
 MOST_ROWS = 60
+# Where a page shows a table that another page holds between its markers.
+_TABLE = re.compile(r"<!-- table: (\S+) of (\S+) -->")
 # Pages by section; a pattern takes all pages that no section has named.
 SECTIONS: dict[str, list[str]] = {
     "Start here": ["index.md", "tour.md", "start/*.md"],
     "Choosing a method": ["choosing.md", "defaults.md", "methods.md"],
     "How-to": ["how-to/*.md", "clusters.md", "add-a-method.md"],
+    "Gallery": ["gallery.md"],
     "Understanding": ["architecture.md", "papers/*.md", "*.md"],
     "API": ["api/*.md"],
     "Benchmarks": ["speed.md", "images.md", "uci.md", "results.md"],
@@ -45,6 +51,7 @@ def api_pages() -> dict[str, str]:
     top = importlib.import_module("bayesrule")
     rooms = [name for name in top.__all__ if inspect.ismodule(getattr(top, name))]
     extra = ["likelihoods", "expectations", "rules", "predicting", "training", "sklearn"]
+    extra += ["families", "hmc"]
     pages = {"api/bayesrule.md": _api("bayesrule", top, set(rooms))}
     for room in dict.fromkeys([*rooms, *extra]):
         module = importlib.import_module(f"bayesrule.{room}" if room != "metrics" else METRICS)
@@ -137,11 +144,28 @@ def _table(rows: list[dict[str, str]]) -> str:
     return "\n".join([*lines, *([f"\n{more} more rows are in the file."] if more > 0 else [])])
 
 
+def with_tables(text: str) -> str:
+    """A page with the tables of other pages where it names them: figures stand in one place."""
+
+    def table(found: re.Match[str]) -> str:
+        marker, page = found.groups()
+        whole = (DOCS / page).read_text(encoding="utf-8")
+        return whole.split(f"<!-- {marker}:begin -->")[1].split(f"<!-- {marker}:end -->")[0].strip()
+
+    return _TABLE.sub(table, text)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fills a page's tables in; called by MkDocs."""
+    return with_tables(markdown)
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Adds the generated pages and the navigation; called by MkDocs."""
     from mkdocs.structure.files import File
 
-    for name, text in {**api_pages(), "results.md": results_page()}.items():
+    made = {**api_pages(), "results.md": results_page(), "gallery.md": gallery_page()}
+    for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     config.nav = navigation({file.src_uri for file in files.documentation_pages()})
     return files

@@ -1,6 +1,6 @@
 """Digits that a network takes for other digits, found by inference, as a picture.
 
-    python -m examples.adversarial [FILE.svg]
+    PYTHONPATH=. python examples/adversarial.py [FILE.svg]
 
 A small convolutional network learns MNIST by TAGI, in one pass. Then the inputs are inferred that
 would have made it say another digit: no gradients, no optimiser, just the closed-form posterior of

@@ -1,6 +1,6 @@
 """Forecasts with intervals, and a gap filled in: an unmodified LSTM that learns step by step.
 
-    BAYESRULE_DATA=FOLDER python -m examples.forecast [FILE.svg]
+    BAYESRULE_DATA=FOLDER PYTHONPATH=. python examples/forecast.py [FILE.svg]
 
 Left: airline passengers, the last two years forecast a month at a time, each forecast the next
 one's uncertain input. Right: weekly CO2 with missing weeks and four half-years hidden on purpose,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 import bayesrule as br
-from benchmarks import site
+from benchmarks import gallery, site
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SHORT = [DOCS / "tour.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("how-to/*.md"))]
@@ -27,7 +29,7 @@ def test_snippets_run(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     pages = {str(file.relative_to(DOCS)) for file in DOCS.rglob("*.md")}
-    pages |= {"results.md", "another.md", *site.api_pages()}
+    pages |= {"results.md", "gallery.md", "another.md", *site.api_pages()}
     shown = [name for part in site.navigation(pages) for names in part.values() for name in names]
     assert sorted(shown) == sorted(pages)
 
@@ -36,6 +38,41 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = site.api_pages()["api/bayesrule.md"]
     heads = re.findall(r"^(?:::: .*\.|## )(\w+)$", text, flags=re.MULTILINE)
     assert set(heads) == set(site.public(br))
+
+
+def test_everything_in_the_reference_is_explained() -> None:
+    pages = site.api_pages()
+    for name in {Path(page).stem for page in pages} - {"bayesrule", "metrics"}:
+        module = importlib.import_module(f"bayesrule.{name}")
+        assert inspect.getdoc(module), name
+        for one in site.public(module):
+            value = getattr(module, one)
+            is_alias = not (inspect.isclass(value) or inspect.isroutine(value))
+            assert is_alias or inspect.getdoc(value), f"{name}.{one}"
+
+
+def test_every_example_has_its_picture_and_its_code_in_the_gallery() -> None:
+    page = gallery.gallery_page()
+    for file in gallery.examples():
+        assert (gallery.PICTURES / f"{file.stem}.svg").stat().st_size < 1_000_000
+        assert f"](pictures/{file.stem}.svg)" in page
+        assert f'??? example "examples/{file.name}"' in page
+    heads = re.findall(r"^## (.*)$", page, flags=re.MULTILINE)
+    assert len(heads) == len(set(heads)) == len(gallery.examples())
+    assert heads[0].startswith("What a network does not know")
+
+
+PAPERS = sorted(DOCS.glob("papers/*.md"))
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.stem)
+def test_pages_of_papers_say_what_was_reproduced_and_what_differs(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    heads = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert heads == ["What it says", "What was reproduced", "What differs"]
+    filled = site.with_tables(text)
+    assert "<!-- table" not in filled
+    assert filled.count("|---") >= text.count("<!-- table") > 0
 
 
 def test_every_result_is_on_its_page() -> None:

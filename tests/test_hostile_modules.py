@@ -53,7 +53,13 @@ class Returns(Plain):
 
 
 @dataclasses.dataclass
-class Output:
+class Scores:
+    scores: Tensor
+
+
+@dataclasses.dataclass
+class Classified:
+    loss: None
     logits: Tensor
 
 
@@ -207,9 +213,9 @@ def scripted(make: Callable[[nn.Module], nn.Module]) -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "tuple": (lambda: Returns(lambda f: (f, f)), "returns a tuple, but its outputs must be one"),
-    "dict": (lambda: Returns(lambda f: {"logits": f}), "returns a dict, but its outputs must be"),
-    "dataclass": (lambda: Returns(Output), "returns a Output, but its outputs must be one tensor"),
+    "tuple": (lambda: Returns(lambda f: (f, f)), "returns a tuple of 0, 1, but its outputs must"),
+    "dict": (lambda: Returns(lambda f: {"f": f}), "returns a dict of f, but its outputs must be"),
+    "dataclass": (lambda: Returns(Scores), "returns a Scores of scores, but its outputs must be"),
     "none": (lambda: Returns(lambda f: None), "returns None, but its outputs must be one tensor"),
     "scalar": (lambda: Returns(torch.sum), r"shape \(\) for 8 examples; its outputs must have a"),
     "complex": (Complex, "'phase' is complex"),
@@ -226,6 +232,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "beforehand": (Beforehand, "reaches its parameter 'one.weight' in a way that cannot be"),
 }
 LEARNED: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
+    "dict of logits": (lambda: Returns(lambda f: {"hidden": f + 1.0, "logits": f}), Plain),
+    "dataclass of logits": (lambda: Returns(lambda f: Classified(None, f)), Plain),
     "views": (Views, Plain),
     "parts": (Parts, Plain),
     "hooked": (Hooked, Plain),

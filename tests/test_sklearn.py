@@ -38,12 +38,18 @@ Blobs = tuple[Array, NDArray[np.str_]]
 CLOSED_FORM: dict[str, Any] = {"method": "tagi", "hidden": (8,), "epochs": 20, "random_state": 0}
 
 
+def _known_failures(_: Any) -> dict[str, str]:
+    reason = "other rows make other batches; in one batch of all rows it is so, see below"
+    return {"check_sample_weight_equivalence_on_dense_data": reason}
+
+
 @parametrize_with_checks(
     [
         kind(**given)
         for kind in (BayesRegressor, BayesClassifier)
         for given in (LEARNED, CLOSED_FORM)
-    ]
+    ],
+    expected_failed_checks=_known_failures,
 )
 def test_estimator_checks(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -293,11 +299,47 @@ def test_errors_say_what_is_taken(line: Line, blobs: Blobs) -> None:
         BayesRegressor("vogm").fit(*line)
     with pytest.raises(ValueError, match="epochs is a whole number of at least 1, got 0"):
         BayesRegressor(epochs=0).fit(*line)
-    with pytest.raises(TypeError, match="sample_weight"):
-        BayesRegressor().fit(*line, **{"sample_weight": np.ones(60)})
+    with pytest.raises(ValueError, match="sample_weight has numbers from 0 up"):
+        BayesRegressor().fit(*line, sample_weight=-np.ones(60))
     model = BayesClassifier(**QUICK).fit(*blobs)
     with pytest.raises(ValueError, match="dog"):
         model.log_likelihood(blobs[0][:1], ["dog"])
+
+
+def test_weights_are_as_repeated_rows_where_all_rows_are_one_batch(
+    line: Line, blobs: Blobs
+) -> None:
+    for kind, (X, y) in ((BayesRegressor, line), (BayesClassifier, blobs)):
+        method = "ridge" if kind is BayesRegressor else "newton"
+        options: dict[str, Any] = {"batch_size": 1000, "epochs": 50, "random_state": 0}
+        weight = np.random.default_rng(0).integers(0, 3, len(y))
+        found = kind(method, **options).fit(X, y, sample_weight=weight)
+        rows = np.repeat(np.arange(len(y)), weight)
+        expected = kind(method, **options).fit(X[rows], y[rows])
+        if kind is BayesRegressor:
+            both = (model.predict(X, return_std=True) for model in (found, expected))
+            means, stds = zip(*both, strict=True)
+            np.testing.assert_allclose(means[0], means[1], rtol=1e-6)
+            np.testing.assert_allclose(stds[0], stds[1], rtol=1e-4)
+        else:
+            probs = [model.predict_proba(X) for model in (found, expected)]
+            np.testing.assert_allclose(probs[0], probs[1], rtol=1e-6)
+
+
+def test_class_weights_are_weights_of_rows(blobs: Blobs) -> None:
+    X, y = blobs
+    options: dict[str, Any] = {"method": "newton", "random_state": 0, "epochs": 20}
+    rare = (y != "ant") | (np.arange(len(y)) < 6)
+    X, y = X[rare], y[rare]
+    balanced = BayesClassifier(class_weight="balanced", **options).fit(X, y)
+    weight = {label: len(y) / (3 * np.sum(y == label)) for label in np.unique(y)}
+    named = BayesClassifier(class_weight=weight, **options).fit(X, y)
+    rows = BayesClassifier(**options).fit(X, y, sample_weight=[weight[label] for label in y])
+    probs = [model.predict_proba(X) for model in (balanced, named, rows)]
+    np.testing.assert_allclose(probs[0], probs[1])
+    np.testing.assert_allclose(probs[0], probs[2])
+    plain = BayesClassifier(**options).fit(X, y).predict_proba(X)
+    assert probs[0][:, 0].mean() > plain[:, 0].mean()
 
 
 def test_a_fit_that_fails_leaves_nothing_half_fitted(line: Line) -> None:

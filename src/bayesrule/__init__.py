@@ -30,6 +30,7 @@ from bayesrule.likelihoods import (
     NegativeBinomialLikelihood,
     PoissonLikelihood,
 )
+from bayesrule.likelihoods._weighted import weighted
 from bayesrule.matrices import Dense, Diagonal, Kronecker
 from bayesrule.matrices import LowRank as LowRank
 from bayesrule.methods import (
@@ -70,6 +71,7 @@ from bayesrule.posteriors import PointEstimate as PointEstimate
 from bayesrule.predicting import metrics
 from bayesrule.predicting.predict import Linearised, predict
 from bayesrule.rules import Average, Conditioning, Elbo, Natural
+from bayesrule.tensors.outputs import Output as Output
 from bayesrule.training.many import fit_many
 from bayesrule.training.train import fit, load_run
 
@@ -85,7 +87,7 @@ __all__ = [
     "HeteroscedasticLikelihood", "NegativeBinomialLikelihood", "PoissonLikelihood",
     # learning and predicting
     "Learner", "Linearised", "find_minima", "fit", "fit_many", "hmc", "information_gain",
-    "load_run", "predict", "smooth", "uncertain",
+    "load_run", "predict", "smooth", "uncertain", "weighted",
     # parts of a method of one's own, of which there are more in the rooms below: the belief,
     "Dense", "Diagonal", "GaussianFamily", "GaussianPrior", "Kronecker", "MeanFieldFamily",
     "PerGroup",

@@ -24,6 +24,7 @@ from bayesrule.rules import Now, Rule, fit_of_parts
 from bayesrule.rules.fit_of_parts import instance, positive
 from bayesrule.tensors import distributed
 from bayesrule.tensors.autocast import for_modules_only
+from bayesrule.tensors.inputs import pair
 from bayesrule.tensors.network import Network, check_batch, copies
 from bayesrule.tensors.step_randomness import DIVERGENCE, TARGETS, StepRandomness, Streams
 from bayesrule.tensors.unfit import check_finite, check_loss, with_gradients
@@ -214,7 +215,7 @@ class Learner:
         estimates for the whole data set over the temperature. Randomness follows from the state,
         unless `streams` are given to draw from; then the state's buffers are given up, too.
         """
-        x, y = batch
+        x, y = batch if type(batch) is tuple else pair(batch)
         size, device = check_batch(x, y), state.posterior.device
         targets, draws, module = streams or self.randomness.streams(state)
         return Problem(
@@ -223,7 +224,7 @@ class Learner:
             state.likelihood,
             dict(state.buffers) if streams else copies(state.buffers),
             x,
-            y,
+            self.likelihood.weighed(y),
             targets,
             draws,
             weight=self.weight,
@@ -332,10 +333,10 @@ class Learner:
         """Each batch once training has ended."""
         # Ranks may have different numbers of batches here, so nothing is counted over them.
         parts, seen = (self.network, self.likelihood, state.likelihood, state.buffers), 0
-        for x, y in batches:
+        for x, y in map(pair, batches):
             at = dataclasses.replace(state, step=state.step + seen)
             targets = self.randomness.generator(at, TARGETS)
-            yield Problem(*parts, x, y, targets, training=False)
+            yield Problem(*parts, x, self.likelihood.weighed(y), targets, training=False)
             seen += check_batch(x, y)
 
     def parts(self) -> dict[str, str]:

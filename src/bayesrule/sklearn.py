@@ -1,7 +1,6 @@
 """scikit-learn estimators: arrays in, predictions and their uncertainty out, in original units.
 
-There is no `sample_weight` and no `partial_fit`: likelihoods do not weight examples, and
-`Learner.step` is for data that arrive in batches.
+There is no `partial_fit`: `Learner.step` is for data that arrive in batches.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ try:
     from sklearn.model_selection import train_test_split
     from sklearn.preprocessing import LabelEncoder, StandardScaler
     from sklearn.utils import check_array, check_consistent_length, check_random_state
+    from sklearn.utils.class_weight import compute_sample_weight
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as problem:
     raise ImportError(
         "bayesrule.sklearn needs scikit-learn 1.6 or later: pip install 'bayesrule[front]'."
@@ -31,6 +31,7 @@ except ImportError as problem:
 
 from bayesrule.app.recipe import Method, Recipe
 from bayesrule.learner import Learner
+from bayesrule.likelihoods._weighted import weighted
 from bayesrule.methods import METHODS, find
 from bayesrule.predicting.predict import How
 from bayesrule.predicting.prediction import Prediction
@@ -142,14 +143,28 @@ class _Bayes(BaseEstimator):
                 "(sklearn.impute.SimpleImputer) or drop their rows."
             )
 
-    def _scaler(self, values: Floats) -> StandardScaler:
-        return StandardScaler(with_mean=self.standardise, with_std=self.standardise).fit(values)
+    def _weights(self, sample_weight: Any, x: Floats) -> Floats | None:
+        """How often each row counts; None where all count once."""
+        if sample_weight is None:
+            return None
+        found: Floats = _check_sample_weight(sample_weight, x, dtype=np.float64)
+        if not (found >= 0).all() or not found.any():
+            raise ValueError("sample_weight has numbers from 0 up, not all of them 0.")
+        return found
 
-    def _learn(self, x: Floats, y: NDArray[Any], targets: int, likelihood: str) -> Self:
+    def _scaler(self, values: Floats, weight: Floats | None) -> StandardScaler:
+        scaler = StandardScaler(with_mean=self.standardise, with_std=self.standardise)
+        return scaler.fit(values, sample_weight=weight)
+
+    def _learn(
+        self, x: Floats, y: NDArray[Any], weight: Floats | None, targets: int, likelihood: str
+    ) -> Self:
         """Trains on x (n, d) and y, (n, D) standardised or (n,) class numbers."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.scaler_ = self._scaler(x)
+        self.scaler_ = self._scaler(x, weight)
         inputs, outputs = torch.as_tensor(self.scaler_.transform(x)), torch.as_tensor(y)
+        if weight is not None:
+            outputs = weighted(outputs, weight)
         validation = None
         if self.patience is not None:
             share, rows = self.validation_fraction, np.arange(len(y))
@@ -222,8 +237,8 @@ class BayesRegressor(RegressorMixin, _Bayes):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
-        """Trains on X (n, d) and y, (n,) or (n, D)."""
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Trains on X (n, d) and y, (n,) or (n, D); a row counts as often as its weight says."""
         if self.likelihood not in ("gaussian", "heteroscedastic", "poisson"):
             raise ValueError(
                 "BayesRegressor takes the likelihoods gaussian, heteroscedastic and poisson, got "
@@ -233,11 +248,12 @@ class BayesRegressor(RegressorMixin, _Bayes):
         self._shape = checked.shape[1:]
         targets = np.asarray(checked, dtype=np.float64).reshape(len(checked), -1)
         self._refuse_unfit(targets, "y")
+        weight = self._weights(sample_weight, x)
         scales = self.standardise and self.likelihood != "poisson"
-        self.target_scaler_ = self._scaler(targets) if scales else None
+        self.target_scaler_ = self._scaler(targets, weight) if scales else None
         if self.target_scaler_ is not None:
             targets = self.target_scaler_.transform(targets)
-        return self._learn(x, targets, targets.shape[1], self.likelihood)
+        return self._learn(x, targets, weight, targets.shape[1], self.likelihood)
 
     @overload
     def predict(self, X: Any, return_std: Literal[False] = False) -> Floats: ...
@@ -269,12 +285,15 @@ class BayesRegressor(RegressorMixin, _Bayes):
         return _numbers(values).reshape(len(values), *self._shape)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BayesClassifier(ClassifierMixin, _Bayes):
     """Classification by a Bayesian neural network: probabilities that say how sure they are.
 
     Settings are those of `BayesRegressor` without `likelihood`; a `network` of one's own has one
-    output, a logit, for each class. Attributes after `fit`: `classes_`, the labels in the order of
-    the columns of `predict_proba`, and `run_`, `scaler_`, `n_features_in_`, `feature_names_in_`.
+    output, a logit, for each class. `class_weight` says how often rows of a label count, as a dict,
+    or "balanced": as often for each label in all. Attributes after `fit`: `classes_`, the labels in
+    the order of the columns of `predict_proba`, and `run_`, `scaler_`, `n_features_in_`,
+    `feature_names_in_`.
 
     >>> X = np.array([[-2.0], [-1.5], [-1.0], [1.0], [1.5], [2.0]])
     >>> model = BayesClassifier("laplace", epochs=100, random_state=0)
@@ -283,8 +302,10 @@ class BayesClassifier(ClassifierMixin, _Bayes):
     ['low' 'high'] (1, 2)
     """
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
-        """Trains on X (n, d) and labels y (n,) of any kind."""
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Trains on X (n, d) and labels y (n,) of any kind; a row counts as often as it weighs."""
         x, labels = self._checked(X, y)
         check_classification_targets(labels)
         self.encoder_, self.target_scaler_ = LabelEncoder(), None
@@ -294,7 +315,11 @@ class BayesClassifier(ClassifierMixin, _Bayes):
             raise ValueError(
                 f"BayesClassifier needs two or more classes, got one class only: {self.classes_}."
             )
-        return self._learn(x, codes, len(self.classes_), "categorical")
+        weight = self._weights(sample_weight, x)
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, labels)
+            weight = by_class if weight is None else weight * by_class
+        return self._learn(x, codes, weight, len(self.classes_), "categorical")
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each input."""

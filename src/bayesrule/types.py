@@ -19,8 +19,8 @@ Params = dict[str, Tensor]
 Number = float | Tensor
 """A number, as a 0-d tensor where steps are replayed, or one for each net of a stack, (num,)."""
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs and targets, examples along the first axis."""
+Batch = tuple[Any, Tensor]
+"""Inputs, which are one tensor or tensors in tuples and dicts, and targets; examples come first."""
 
 
 class Part:

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 
 import bayesrule as br
 from bayesrule.curvature import GGN, Curvature, Fisher, Here, PerExample, Problem, Recording
-from bayesrule.curvature.rows import SingleExamples
+from bayesrule.curvature.single_examples import SingleExamples
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.matrices import Dense, Kronecker, Structure
 from bayesrule.matrices.kronecker import KroneckerMatrix

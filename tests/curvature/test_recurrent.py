@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import bayesrule as br
 from bayesrule.curvature import ExampleRows, Recording
 from bayesrule.curvature.recurrent import unrolled
-from bayesrule.curvature.rows import SingleExamples
+from bayesrule.curvature.single_examples import SingleExamples
 from bayesrule.matrices import Kronecker
 from bayesrule.matrices.kronecker import KroneckerMatrix
 from bayesrule.posteriors import Point
@@ -172,8 +172,9 @@ def test_as_many_steps_as_examples_do_not_deceive() -> None:
 def test_packed_sequences_are_refused_by_name(kind: Callable[..., nn.RNNBase]) -> None:
     problem = problem_of(Packed(kind), torch.randn(5, 4, 3))
     recording = Recording(problem, at_mean(problem))
+    rows, _ = recording.backward(torch.ones(1, 5, 2), gradient=False)
     with pytest.raises(ValueError, match=r"memory\.weight_ih_l0.*packed sequences.*padded"):
-        recording.backward(torch.ones(1, 5, 2), gradient=False)
+        rows.per_example()
 
 
 def test_an_lstm_with_projections_is_refused_by_name() -> None:

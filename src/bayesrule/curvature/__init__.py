@@ -10,6 +10,7 @@ from bayesrule.curvature.estimates import (
     Price,
     SquaredGradient,
 )
+from bayesrule.curvature.loose_rows import SlowRowsWarning
 from bayesrule.curvature.rows import ExampleRows, Recording
 from bayesrule.curvature.spreads import ExpectedLoss, Innovations, Pathwise, SecondOrder
 
@@ -29,6 +30,7 @@ __all__ = [
     "Problem",
     "Recording",
     "SecondOrder",
+    "SlowRowsWarning",
     "SquaredGradient",
     "Wanted",
 ]

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from bayesrule.curvature.rows import Recording
 from bayesrule.expectations import Expectation, Look
-from bayesrule.likelihoods import Likelihood
-from bayesrule.likelihoods._uncertain import as_uncertain_as, observed
+from bayesrule.likelihoods import Conditioned, Likelihood
+from bayesrule.likelihoods._uncertain import as_uncertain_as, counted, observed
+from bayesrule.likelihoods._weighted import WeightedTensor, rooted, split, times
 from bayesrule.matrices import Structure
 from bayesrule.moments import Activations, GaussianTensor, Propagation
 from bayesrule.posteriors import Point, Posterior
@@ -62,7 +63,7 @@ class Problem:
     rates: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.y, GaussianTensor) and not self.likelihood.uncertain_targets:
+        if isinstance(split(self.y)[0], GaussianTensor) and not self.likelihood.uncertain_targets:
             raise TypeError(
                 f"{type(self.likelihood).__name__} takes targets that are known, got uncertain "
                 "ones; targets with a variance of their own go with GaussianLikelihood."
@@ -105,7 +106,16 @@ class Problem:
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)`."""
-        return -self.likelihood.log_prob(outputs, targets, self.likelihood_state).sum()
+        values, weight = split(targets)
+        each = self.likelihood.log_prob(outputs, values, self.likelihood_state)
+        return -times(each, weight).sum()
+
+    def root_slope(self, outputs: Tensor) -> Tensor | None:
+        """The slope with roots of the examples' weights, so that squares count `w g²`; or None."""
+        if not isinstance(self.y, WeightedTensor):
+            return None
+        _, slope = self.slope(outputs, rooted(self.y, split(self.y)[0]))
+        return slope * vectors.over(self.scale, slope)
 
     @torch.no_grad()
     def nll_at(self, expectation: Expectation, posterior: Posterior) -> Tensor:
@@ -134,7 +144,10 @@ class Problem:
 
     def fisher_vectors(self, outputs: Tensor) -> Tensor:
         """Vectors (V, n, *) whose outer products sum to the Fisher information of the outputs."""
-        return self.likelihood.fisher_vectors(outputs, observed(self.y, self.likelihood_state)[1])
+        _, state = observed(self.y, self.likelihood_state)
+        weight = split(self.y)[1]
+        found = self.likelihood.fisher_vectors(outputs, state)
+        return found if weight is None else times(found, weight.sqrt(), axis=1)
 
     def record(self, point: Point) -> Recording:
         """A forward pass with what gradients of single examples need."""
@@ -142,7 +155,7 @@ class Problem:
 
     def statistics(self, outputs: Tensor) -> Params:
         """What the likelihood learns from, scaled."""
-        given = outputs.detach(), self.y, self.likelihood_state
+        given = outputs.detach(), *counted(self.y, self.likelihood_state)
         return vectors.scale(self.likelihood.expected_statistics(*given), self.scale)
 
     def learned(self, statistics: Params) -> Params:
@@ -165,10 +178,10 @@ class Problem:
         It is arithmetic on tensors alone, which can be mapped over nets and compiled.
         """
         propagation = Propagation(self.network, activations)
-        given = mean, variance, self.buffers, self.x
-        outputs = propagation.forward(*given, training=self.training)
-        moments, state = (outputs.centre, outputs.variance), self.likelihood_state
-        found = self.likelihood.condition(*moments, self.y, state)
+        belief = mean, variance, self.buffers
+        outputs = propagation.forward(*belief, self.x, training=self.training)
+        given = outputs.centre, outputs.variance, *counted(self.y, self.likelihood_state)
+        found = weighed(self.likelihood.condition(*given), split(self.y)[1])
         loss, weight = -found.log_prob.sum(), -1.0 / self.temperature
         # An example without a target has no part in the loss but does have innovations.
         sound = (loss + found.delta.sum()).isfinite()
@@ -182,6 +195,14 @@ class Problem:
         Propagation(self.network, activations).explain(
             mean, variance, self.buffers, self.x, self.y, training=self.training
         )
+
+
+def weighed(found: Conditioned, weight: Tensor | None) -> Conditioned:
+    """What targets say, each example as often as it counts; statistics are counted already."""
+    if weight is None:
+        return found
+    delta, eta = times(found.delta, weight), times(found.eta, weight)
+    return replace(found, delta=delta, eta=eta, log_prob=times(found.log_prob, weight))
 
 
 class Innovation(NamedTuple):

@@ -110,8 +110,11 @@ class PerExample(Curvature):
         recording = problem.record(here.point)
         loss, slope = problem.loss(recording.outputs)
         rows, gradient = recording.backward(slope.unsqueeze(0), gradient=True)
+        root, squared = problem.root_slope(recording.outputs), rows
+        if root is not None:
+            squared, _ = recording.backward(root.unsqueeze(0), gradient=True)
         # The rows carry the scale, so their products carry its square.
-        curvature = here.structure.contract(rows).times_(1.0 / problem.scale)
+        curvature = here.structure.contract(squared).times_(1.0 / problem.scale)
         statistics = problem.statistics(recording.outputs)
         return Local(loss, rows.completed(gradient), curvature, statistics)
 

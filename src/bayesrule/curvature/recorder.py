@@ -67,11 +67,13 @@ class Recorder(TorchFunctionMode):
 
     Recurrent layers run as loops, so that each of their linear maps is a layer with the steps as
     its positions. `statistics` are those of the batch norms that looked at the whole batch; `way`
-    tells whether gradients go back through them.
+    tells whether gradients go back through them. With a `size` above 1, embeddings that are looked
+    up once for so many examples (`shared`) are looked up for each of them.
     """
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Params, size: int = 1) -> None:
         super().__init__()
+        self._size, self.shared = size, False
         self._names = {id(value): name for name, value in params.items()}
         self.uses: list[Use] = []
         self.loose: set[str] = set()
@@ -87,6 +89,8 @@ class Recorder(TorchFunctionMode):
         if steps is not None:
             self._note(touched, steps[1])
             return steps[0]
+        if func is functional.embedding and touched and self._size > 1:
+            args = self._for_each(*args)
         out = func(*args, **kwargs)
         mixes = takes_statistics(func, args, kwargs)
         if not mixes and not (touched and _is_computation(out)):
@@ -97,6 +101,13 @@ class Recorder(TorchFunctionMode):
         if touched:
             self._note(touched, [] if layer is None else [(layer, out)])
         return out
+
+    def _for_each(self, index: Tensor, *rest: Any) -> tuple[Any, ...]:
+        """The same look-up for every example, where one for all was wanted (positions)."""
+        if index.ndim < 2 or len(index) != 1:
+            return index, *rest
+        self.shared = True
+        return index.expand(self._size, *index.shape[1:]), *rest
 
     def _hold(self, out: Tensor, x: Tensor, layer: Layer) -> Tensor:
         """A batch norm's outputs, which can go back as if its statistics were known."""

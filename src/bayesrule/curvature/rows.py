@@ -9,19 +9,15 @@ and arithmetic on weights included.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from bayesrule.curvature.example_rows import ExampleRows
-from bayesrule.curvature.recorder import Recorder, Statistics, Use, takes_statistics
-from bayesrule.curvature.recurrent import unrolled
+from bayesrule.curvature.loose_rows import LooseRows, Pass
+from bayesrule.curvature.recorder import Recorder, Use
 from bayesrule.posteriors import Point
 from bayesrule.tensors.network import (
     Network,
@@ -77,11 +73,36 @@ class Recording:
         self._network, self._training, self._x = problem.network, problem.training, problem.x
         # The module may move its statistics in place; single examples see those from before.
         self._before = copies(problem.buffers)
-        with Recorder(self.params) as recorder:
-            self.outputs = problem.forward(self.params)
         self.size = num_examples(self._x)
+        with self._recorder(self.params, self.size) as recorder:
+            self.outputs = problem.forward(self.params)
         self._uses, self._way, self._known = recorder.uses, recorder.way, recorder.statistics
         self.loose = recorder.loose | self._not_understood()
+
+    def _recorder(self, params: Params, size: int) -> Recorder:
+        """A recorder, which gives each example its own row of an embedding that all share."""
+        if self._network.shares is None:
+            self._network.shares = self._finds_shared()
+        return Recorder(params, size if self._network.shares else 1)
+
+    @torch.enable_grad()
+    def _finds_shared(self) -> bool:
+        """Whether the module looks something up once for all examples, and rows mean the same."""
+        if not any(isinstance(part, nn.Embedding) for part in self._network.model.modules()):
+            return False
+        x = take(self._x, torch.arange(2) % self.size)
+        plain, each = Recorder(self.params), Recorder(self.params, 2)
+
+        def outputs(recorder: Recorder) -> Tensor:
+            buffers, device = copies(self._before), next(iter(self.params.values())).device
+            with forked_randomness(device, 0), recorder:
+                return self._network(self.params, buffers, x, training=self._training)
+
+        try:
+            expected, found = outputs(plain), outputs(each)
+        except Exception:
+            return False  # Whatever is wrong is said where the module runs as it is.
+        return each.shared and torch.allclose(expected, found, rtol=1e-4, atol=1e-6)
 
     def _not_understood(self) -> set[str]:
         """Parameters of layers whose first axis does not hold the examples, or that were missed.
@@ -109,7 +130,7 @@ class Recording:
                 moved = {k: v.detach() + 0.1 * torch.randn_like(v) for k, v in self.params.items()}
                 params, buffers = as_leaves(moved), copies(self._before)
                 x = take(self._x, torch.arange(size) % self.size)
-                with Recorder(params) as recorder:
+                with self._recorder(params, size) as recorder:
                     outputs = self._network(params, buffers, x, training=self._training)
                 if len(recorder.uses) != len(good):
                     return Understood((False,) * len(good), frozenset(self.params))
@@ -143,7 +164,7 @@ class Recording:
             total |= {k: total[k] + g if k in total else g for k, g in found.items()}
             grads.append(slopes)
         named = {k: total[k] if k in total else torch.zeros_like(v) for k, v in now.items()}
-        loose = self._vmap_rows(vectors, held=not gradient)
+        loose = self._loose_rows(vectors, held=not gradient)
         end = self.outputs.grad_fn
         return ExampleRows(self.params, self._uses, grads, loose, self.size, end), named
 
@@ -153,34 +174,15 @@ class Recording:
         once = {use.weight for use in self._uses if use.layer.forms_rows and use.edge}
         return {k for k in once if k is not None and names.count(k) == 1 and k not in self.loose}
 
-    def _vmap_rows(self, vectors: Tensor, *, held: bool) -> Params:
+    def _loose_rows(self, vectors: Tensor, *, held: bool) -> Mapping[str, Tensor]:
         """Rows of loose parameters, {name: (V, n, *shape)}, by a pass for each example."""
         if not self.loose:
             return {}
         if self._known and not held:
             raise self._no_rows("batch norm in training mode mixes the examples.")
-        fixed = {k: v.detach() for k, v in self.params.items() if k not in self.loose}
-        loose = {k: v.detach() for k, v in self.params.items() if k in self.loose}
-
-        def pull(chosen: Params, x: Any, vector: Tensor) -> Tensor:
-            one = x.unsqueeze(0) if isinstance(x, Tensor) else tuple(p.unsqueeze(0) for p in x)
-            # Made here, so that torch.func lets a module count its batches in place.
-            buffers = copies(self._before)
-            out = self._network({**fixed, **chosen}, buffers, one, training=self._training)
-            return (out.squeeze(0) * vector).sum()
-
-        each = vmap(grad(pull), in_dims=(None, 0, 0), randomness="different")
-        try:
-            with warnings.catch_warnings():
-                # Speed of torch's own attention under vmap, which nobody here can change.
-                warnings.filterwarnings("ignore", message="There is a performance drop")
-                rows = []
-                for vector in vectors:
-                    with SingleExamples(self._known):
-                        rows.append(each(loose, self._x, vector))
-        except (RuntimeError, ValueError) as problem:
-            raise self._no_rows(str(problem)) from problem
-        return {name: torch.stack([row[name] for row in rows]) for name in loose}
+        given = self._network, self.params, self._before, self._x, self._training
+        run, names = Pass(*given, self._known), frozenset(self.loose)
+        return LooseRows(run, vectors, names, self._no_rows)
 
     def _no_rows(self, reason: str) -> ValueError:
         return ValueError(
@@ -216,38 +218,3 @@ def _slopes(
     first, last = zip(params, found, strict=False), zip(edges, found[len(params) :], strict=True)
     slopes = {i: wide(g).reshape(uses[i].shape) for i, g in last if g is not None}
     return {name: g for name, g in first if g is not None}, slopes
-
-
-class SingleExamples(TorchFunctionMode):
-    """Runs a module as `vmap` can map it over examples.
-
-    Recurrent layers are loops, of which `vmap` knows every operation; batch norms in training mode
-    use given statistics, in the order of their calls.
-    """
-
-    def __init__(self, known: Iterable[Statistics] = ()) -> None:
-        super().__init__()
-        self._known = iter(known)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if takes_statistics(func, args, kwargs):
-            return _normalised(next(self._known), *args, **kwargs)
-        found = None if kwargs else unrolled(func, args)
-        return func(*args, **kwargs) if found is None else found[0]
-
-
-def _normalised(
-    known: Statistics,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *options: Any,
-    **named: Any,
-) -> Tensor:
-    mean, inverse = known
-    return functional.batch_norm(input, mean, inverse.pow(-2), weight, bias, eps=0.0)

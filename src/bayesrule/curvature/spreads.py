@@ -18,6 +18,7 @@ from bayesrule.curvature._base import Curvature, Here, Problem, plain_gradient
 from bayesrule.expectations import Look
 from bayesrule.expectations.layerwise import LayerPoint, WeightSampler
 from bayesrule.expectations.points import MomentPoint
+from bayesrule.likelihoods._weighted import split, times
 from bayesrule.matrices import DiagonalMatrix
 from bayesrule.moments import GaussianTensor, Propagation
 from bayesrule.posteriors import Point, StdSlope
@@ -286,8 +287,10 @@ class ExpectedLoss(Curvature):
         given = mean, variance, problem.buffers, problem.x
         with torch.enable_grad():
             outputs = propagation.forward(*given, training=problem.training)
-            moments, state = (outputs.centre, outputs.variance), problem.likelihood_state
-            loss = -problem.likelihood.expected_log_prob(*moments, problem.y, state).sum()
+            moments = outputs.centre, outputs.variance
+            y, weight = split(problem.y)
+            each = problem.likelihood.expected_log_prob(*moments, y, problem.likelihood_state)
+            loss = -times(each, weight).sum()
             wanted = [*mean.values(), *variance.values()]
             found = torch.autograd.grad(loss * problem.scale, wanted, materialize_grads=True)
         gradient = dict(zip(mean, found, strict=False))

@@ -16,8 +16,7 @@ from bayesrule.curvature import Problem
 from bayesrule.execution.graphs import captured
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
-from bayesrule.likelihoods._uncertain import observed
-from bayesrule.moments import GaussianTensor
+from bayesrule.likelihoods._uncertain import as_observed, observed
 from bayesrule.tensors import tree
 from bayesrule.tensors.unfit import check_finite
 from bayesrule.types import Batch, Info, Params, State
@@ -74,10 +73,10 @@ class Compiled:
     def step(self, state: State, batch: Batch, *, donate: bool = True) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step."""
         x, (y, own) = batch[0], observed(batch[1], {})
-        given = [x, y, *own.values()]
+        given, names = [x, y, *own.values()], list(own)
         if type(x) is not Tensor:
             raise TypeError("Compiled steps take one plain tensor as inputs; use learner.step.")
-        key = [(part.shape, part.dtype, part.device) for part in given]
+        key = names, [(part.shape, part.dtype, part.device) for part in given]
         # The first step may find that each output has a noise of its own.
         if state.step == 0 or (self._plan is not None and self._plan.key != key):
             return self._stepper.step(state, batch, donate=donate)
@@ -89,7 +88,7 @@ class Compiled:
         flat = self._tensors(state)
         state.given_up()
         if self._plan is None:
-            self._plan = self._planned(state, given, flat, key)
+            self._plan = self._planned(state, given, flat, key, names)
         found, moved = self._plan.run([*given, *flat])
         # New objects: what the old ones worked out from these tensors is no longer so.
         parts = _rebuilt(_parts(state), moved)
@@ -111,14 +110,16 @@ class Compiled:
         """A problem in which nothing is drawn."""
         return self._stepper.problem(state, batch, streams=(None, None, nullcontext))
 
-    def _planned(self, state: State, batch: Tensors, flat: Tensors, key: object) -> _Plan:
+    def _planned(
+        self, state: State, batch: Tensors, flat: Tensors, key: object, names: list[str]
+    ) -> _Plan:
         # Loading the compiler takes as long as loading the rest of the library.
         from torch.fx.experimental.proxy_tensor import make_fx
 
         learned: list[str] = []
         anew: list[int] = []
         tensors, first = [*batch, *flat], len(batch)
-        function = self._function(state, learned, anew, first)
+        function = self._function(state, learned, anew, names)
         traced = make_fx(function)(*(t.clone() for t in tensors))
         _refuse_randomness(traced)
         own = self.backend == "inductor" and not tensors[0].is_cuda
@@ -141,17 +142,20 @@ class Compiled:
         return _Plan(lambda given: (taken(*given), given[first:]), key, learned)
 
     def _function(
-        self, state: State, learned: list[str], anew: list[int], first: int
+        self, state: State, learned: list[str], anew: list[int], names: list[str]
     ) -> Callable[..., Tensors]:
-        """One step as a function of tensors, those of the batch `first`; most others it changes.
+        """One step as a function of tensors, those of the batch first; most others it changes.
+
+        `names` say what targets have of their own.
 
         Those at the places `anew` it makes anew and returns last: the compiler loses copies of some
         of them into their old memory.
         """
+        first = 2 + len(names)
 
         def function(*tensors: Tensor) -> Tensors:
-            x, y, *own = tensors[:first]
-            y = GaussianTensor(y, own[0]) if own else y
+            x, values, *own = tensors[:first]
+            y = as_observed(values, dict(zip(names, own, strict=True)))
             parts = _rebuilt(_parts(state), list(tensors[first:]))
             begin = replace(state, **parts)
             problem, statistics = _deferred(self._problem(begin, (x, y)))

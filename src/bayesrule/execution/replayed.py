@@ -19,7 +19,7 @@ from bayesrule.learner import Learner
 from bayesrule.likelihoods._uncertain import observed
 from bayesrule.matrices import Matrix
 from bayesrule.tensors import distributed, seeds, tree
-from bayesrule.tensors.network import Inputs
+from bayesrule.tensors.inputs import Inputs, mapped, named
 from bayesrule.tensors.randomness import OneForAll
 from bayesrule.types import Info, Params, State
 
@@ -113,7 +113,7 @@ class Replayed:
             self._load(state)
         state.given_up()
         tensors = _tensors(batch)
-        shapes = tuple((part.shape, part.dtype, part.stride()) for part in tensors.values())
+        shapes = tuple((k, v.shape, v.dtype, v.stride()) for k, v in tensors.items())
         key = shapes, options.get("sizes"), self.learner.rule.kind(state.step)
         if key not in self._plans:
             self._plans[key] = self._captured(state, batch, options)
@@ -155,8 +155,7 @@ class Replayed:
         (x, y), kept, step = batch, self._state, state.step
         assert kept is not None
         rates = self.learner.rule.rate_tensors(step, y.device)
-        held: Any = tuple(part.clone() for part in x) if isinstance(x, tuple) else x.clone()
-        own = held, y.clone()
+        own = mapped(x, torch.clone), y.clone()
 
         def advance(begin: State) -> tuple[State, Tensor]:
             """One step on tensors that nobody has to ask for."""
@@ -220,5 +219,5 @@ def _tensors(batch: tuple[Inputs, Tensor]) -> Params:
     """The targets, their variances if they have any, and the inputs, by number."""
     x, y = batch
     targets, own = observed(y, {})
-    parts = targets, *own.values(), *(x if isinstance(x, tuple) else (x,))
-    return {str(i): part for i, part in enumerate(parts)}
+    inputs = {f"inputs/{name}": part for name, part in named(x)}
+    return {"targets": targets, **own, **inputs}

@@ -16,7 +16,8 @@ from bayesrule.likelihoods._base import per_example
 from bayesrule.predicting.predict import How, as_inputs, outputs_at, pieces, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, as_leaves, num_examples, take
+from bayesrule.tensors.inputs import Inputs, num_examples, parts, take
+from bayesrule.tensors.network import as_leaves
 from bayesrule.types import State
 
 # Numbers that are held at once for pairs of pool and target inputs.
@@ -96,7 +97,7 @@ class EPIG(Criterion):
         if self.num_targets < 1 or self.draws < 2:
             got = f"num_targets={self.num_targets} and draws={self.draws}"
             raise ValueError(f"EPIG takes at least 1 target and 2 draws, got {got}.")
-        if not isinstance(self.targets, Tensor | tuple | None):
+        if not isinstance(self.targets, Tensor | tuple | dict | None):
             got = type(self.targets).__name__
             raise TypeError(f"EPIG takes tensors as targets, got {got}; use torch.as_tensor.")
 
@@ -106,8 +107,8 @@ class EPIG(Criterion):
     def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
         targets = x if self.targets is None else self.targets
         order = torch.randperm(num_examples(targets), generator=generator, device=generator.device)
-        like = targets if isinstance(targets, Tensor) else targets[0]
-        targets, seed = take(targets, order[: self.num_targets].to(like.device)), _seed(generator)
+        rows = order[: self.num_targets].to(parts(targets)[0].device)
+        targets, seed = take(targets, rows), _seed(generator)
         linear = self.linearised
         if linear is None:
             refuse_mean_only(learner.predictive, "linearised=False")

@@ -15,7 +15,7 @@ from bayesrule.predicting.evaluate import scores
 from bayesrule.predicting.predict import How, as_tensor
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, num_examples, take
+from bayesrule.tensors.inputs import Inputs, mapped, named, num_examples, replaced, take
 from bayesrule.training.train import Run, fit
 
 _FIT_OPTIONS = ("epochs", "batch_size", "fused", "progress", "callback")
@@ -27,22 +27,21 @@ _START, _CRITERION, _TIES = 0, 1, 2
 class Standard:
     """Means and standard deviations of labelled data: of each floating input, and of the targets.
 
-    None stands for an input, or for targets, that are not standardised.
+    Inputs that are not standardised are left out; None stands for targets that are not.
     """
 
-    inputs: tuple[tuple[Tensor, Tensor] | None, ...]
+    inputs: dict[str, tuple[Tensor, Tensor]]
     targets: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, x: Inputs, y: Tensor | None) -> Standard:
         """The moments of labelled inputs, and of targets where they are real numbers."""
-        moments = (_moments(part) if part.is_floating_point() else None for part in _parts(x))
-        return cls(tuple(moments), None if y is None else _moments(y))
+        found = {k: _moments(v) for k, v in named(x) if v.is_floating_point()}
+        return cls(found, None if y is None else _moments(y))
 
     def standardise(self, x: Inputs) -> Inputs:
         """Inputs as the network takes them."""
-        parts = tuple(map(_scaled, _parts(x), self.inputs))
-        return parts[0] if isinstance(x, Tensor) else parts
+        return replaced(x, {k: _scaled(v, self.inputs.get(k)) for k, v in named(x)})
 
     def restore(self, prediction: Prediction) -> Prediction:
         """A prediction in the units of the targets."""
@@ -91,7 +90,7 @@ class ActiveRun:
 
     def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
         """The prediction of the last fit for inputs in the units of the pool."""
-        inputs = self.standard.standardise(_tensors(x))
+        inputs = self.standard.standardise(mapped(x, as_tensor))
         return self.standard.restore(self.final.predict(inputs, how, seed=seed))
 
     def _curve(self, name: str, other: str = "") -> Tensor:
@@ -183,7 +182,7 @@ def _fit(
             f"build(num_data) makes a learner, such as br.vogn(...), got {type(learner).__name__}."
         )
     real = learner.likelihood.lacks("rescaled") is None
-    nothing = Standard((None,) * len(_parts(x)))
+    nothing = Standard({})
     standard = Standard.of(x, y if real else None) if standardise else nothing
     train = standard.standardise(x), _scaled(y, standard.targets)
     return fit(learner, train, seed=seed, **{"progress": False, **options}), standard
@@ -212,18 +211,10 @@ def _scaled(values: Tensor, moments: tuple[Tensor, Tensor] | None) -> Tensor:
     return values if moments is None else (values - moments[0]) / moments[1]
 
 
-def _parts(x: Inputs) -> tuple[Tensor, ...]:
-    return (x,) if isinstance(x, Tensor) else x
-
-
-def _tensors(x: Any) -> Inputs:
-    return tuple(as_tensor(part) for part in x) if isinstance(x, tuple) else as_tensor(x)
-
-
 def _pair(data: Any, name: str) -> tuple[Inputs, Tensor]:
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise TypeError(f"{name} is a pair (x, y), got {type(data).__name__}.")
-    x, y = _tensors(data[0]), as_tensor(data[1])
+    x, y = mapped(data[0], as_tensor), as_tensor(data[1])
     if num_examples(x) != len(y) or len(y) == 0:
         raise ValueError(
             f"{name} has as many inputs as targets, at least one, got {num_examples(x)} and "

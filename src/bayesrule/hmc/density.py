@@ -23,7 +23,8 @@ from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import stacked_outputs
 from bayesrule.rules.fit_of_parts import instance
 from bayesrule.tensors import vectors
-from bayesrule.tensors.network import Inputs, Network, check_batch
+from bayesrule.tensors.inputs import Inputs, mapped
+from bayesrule.tensors.network import Network, check_batch
 from bayesrule.tensors.unfit import check_finite
 from bayesrule.types import Params
 
@@ -124,9 +125,7 @@ class LogDensity:
 
 def as_inputs(x: Any, what: str = "inputs") -> Inputs:
     """Tensors, arrays and lists as tensors on the CPU, floating ones in float64, all finite."""
-    if isinstance(x, tuple):
-        return tuple(_plain(part, what) for part in x)
-    return _plain(x, what)
+    return mapped(x, lambda part: _plain(part, what))
 
 
 def _plain(x: Any, what: str) -> Tensor:

@@ -125,6 +125,10 @@ class Likelihood(ABC):
         able = sorted(kind.__name__ for kind in library if _has(kind, ability))
         return _abilities.sentence(type(self).__name__, ability, able)
 
+    def weighed(self, targets: Tensor) -> Tensor:
+        """The targets, with weights where the likelihood has an opinion on how much each counts."""
+        return targets
+
     def num_outputs(self, targets: int) -> int:
         """How many outputs a network needs for so many target columns, or so many classes."""
         return targets

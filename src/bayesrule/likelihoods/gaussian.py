@@ -18,7 +18,8 @@ from bayesrule.likelihoods._base import (
 )
 from bayesrule.likelihoods._noise import Noise, Noisy
 from bayesrule.likelihoods._targets import NormalTargets, match
-from bayesrule.likelihoods._uncertain import TARGET_VARIANCE, observed
+from bayesrule.likelihoods._uncertain import EXAMPLE_WEIGHT, TARGET_VARIANCE, observed
+from bayesrule.likelihoods._weighted import times
 from bayesrule.moments import GaussianTensor
 from bayesrule.types import Number, Params
 
@@ -97,16 +98,20 @@ class GaussianLikelihood(Noisy, Likelihood):
 
     def expected_statistics(self, outputs: Tensor, targets: Tensor, state: Params) -> Params:
         targets, seen = observed(self.check(outputs, targets), state)
-        if not self.learns or TARGET_VARIANCE not in seen:
+        own, weight = seen.get(TARGET_VARIANCE, 0.0), seen.get(EXAMPLE_WEIGHT)
+        if not self.learns or not {TARGET_VARIANCE, EXAMPLE_WEIGHT} & seen.keys():
             return self.statistics(outputs, targets)
-        share, left = _shares(self.noise_variance(state), seen[TARGET_VARIANCE])
-        return {"squares": ((share * (targets - outputs)).square() + left).sum(0)}
+        share, left = _shares(self.noise_variance(state), own)
+        squares = times((share * (targets - outputs)).square() + left, weight).sum(0)
+        return {"squares": squares, **({} if weight is None else {"count": weight.sum(0)})}
 
     def update(self, state: Params, statistics: Params, weight: Number) -> Params:
         if self.noise is not None:
             return super().update(state, statistics, weight)
         if "again" in statistics:
             return self._counted(state, statistics)
+        # Where examples have weights, they say how many data there are.
+        weight = statistics.get("count", weight)  # type: ignore[assignment]
         b = self.rate + 0.5 * statistics["squares"]
         old = state["a"]
         a = torch.zeros_like(old) + (self.shape + 0.5 * weight)
@@ -198,7 +203,8 @@ class GaussianLikelihood(Noisy, Likelihood):
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
         statistics = {}
         if self.learns:
-            statistics = _squares(error, variance, own, around, seen.to(mean.dtype))
+            count = times(seen.to(mean.dtype), state.get(EXAMPLE_WEIGHT))
+            statistics = _squares(error, variance, own, around, seen.to(mean.dtype), count)
         return Conditioned(error * weight, -weight, per_example(log_prob), statistics)
 
     def expected_log_prob(
@@ -224,23 +230,29 @@ def _shares(around: Tensor | float, own: Tensor | float) -> tuple[Any, Any]:
 
 
 def _squares(
-    error: Tensor, variance: Tensor, own: Tensor | float, around: Tensor | float, seen: Tensor
+    error: Tensor,
+    variance: Tensor,
+    own: Tensor | float,
+    around: Tensor | float,
+    seen: Tensor,
+    times: Tensor,
 ) -> Params:
     """Sums over the batch of `E[(y − f)²]`, for new targets and for those seen before.
 
     Of a target with a variance of its `own` it is the noise that is meant, without that error.
     `squares` is given y, for an f that has not learned from y yet; `again` is for one that has.
-    `count` is the number of targets, `batches` 1 where there are any.
+    `count` is the number of targets, each counted `times`, `batches` 1 where there are any.
     """
     share = around * seen / (variance + own + around)
     of_noise, left = _shares(around, own)
     first = (share * error).square() + around * (seen - share)
-    count = seen.sum(0)
+    count = times.sum(0)
+    again = of_noise**2 * (error.square() + variance) + left
     return {
-        "squares": first.sum(0),
-        "again": (of_noise**2 * (error.square() + seen * variance) + seen * left).sum(0),
+        "squares": (times * first).sum(0),
+        "again": (times * again).sum(0),
         "count": count,
-        "batches": count.clamp_max(1.0),
+        "batches": (count > 0).to(count.dtype),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from bayesrule.likelihoods._base import (
     one_vector_per_output,
     per_example,
 )
+from bayesrule.likelihoods._class_weights import by_class, class_weights
 from bayesrule.likelihoods._classes import ClassLikelihood, choice_marginal, one_hot
 from bayesrule.likelihoods._expectations import expected_logsumexp, expected_softplus
 from bayesrule.likelihoods._spread import single_outputs, spread
@@ -99,10 +101,38 @@ class CategoricalLikelihood(ClassLikelihood):
 
     The likelihood of classes to start with; for `tagi`, HierarchicalLikelihood often learns
     faster. In `condition` a class of -1 is no label at all; elsewhere it is refused.
+
+    - `class_weight`: how often an example of each class counts in the loss, such as (1.0, 5.0).
+    - `ignore_index`: the class number of examples that do not count, such as -100.
+
+    Predictions are of classes as they come, whatever they weigh.
     """
+
+    class_weight: Sequence[float] | None = None
+    ignore_index: int | None = None
 
     probit_marginal = True
     calibrates = True
+
+    def __post_init__(self) -> None:
+        if self.class_weight is not None:
+            object.__setattr__(self, "class_weight", class_weights(self.class_weight))
+        if not isinstance(self.ignore_index, int | None) or isinstance(self.ignore_index, bool):
+            raise TypeError(f"ignore_index is a whole number, got {self.ignore_index!r}.")
+
+    def weighed(self, targets: Tensor) -> Tensor:
+        if self.class_weight is None and self.ignore_index is None:
+            return targets
+        return by_class(targets, self.class_weight, self.ignore_index)
+
+    def _classes(self, outputs: Tensor) -> tuple[int, str]:
+        found = super()._classes(outputs)
+        if self.class_weight is not None and len(self.class_weight) != found[0]:
+            raise ValueError(
+                f"class_weight has {len(self.class_weight)} numbers, but {found[1]}: one for each "
+                "class."
+            )
+        return found
 
     def log_probs(self, outputs: Tensor) -> Tensor:
         return outputs.log_softmax(-1)

@@ -8,13 +8,14 @@ outputs together: `Var f = E[Var(f | x)] + Var(E[f | x])`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesrule.moments.tensor import GaussianTensor, Moments
+from bayesrule.tensors.inputs import named, replaced
 
 _PAIRS = 256
 
@@ -36,25 +37,24 @@ def points(num: int, size: int) -> Tensor:
     return torch.cat([rows, -rows])
 
 
-def _known(inputs: Sequence[Any], num: int) -> Iterator[tuple[Any, ...]]:
+def _known(inputs: dict[str, Any], num: int) -> Iterator[dict[str, Any]]:
     """The inputs at each point; all examples, the first axis, take the same one."""
-    sizes = [x[:1].numel() if isinstance(x, GaussianTensor) else 0 for x in inputs]
-    stds = [x.variance.sqrt() if isinstance(x, GaussianTensor) else x for x in inputs]
+    unknown = {k: x for k, x in inputs.items() if isinstance(x, GaussianTensor)}
+    sizes = [x[:1].numel() for x in unknown.values()]
+    stds = {k: x.variance.sqrt() for k, x in unknown.items()}
     for point in points(num, sum(sizes)):
-        offsets = zip(inputs, stds, point.split(sizes), strict=True)
-        yield tuple(
-            x.centre + std * t.to(std).reshape(std.shape[1:]) if len(t) else x
-            for x, std, t in offsets
-        )
+        offsets = zip(stds.items(), point.split(sizes), strict=True)
+        steps = {k: std * t.to(std).reshape(std.shape[1:]) for (k, std), t in offsets}
+        yield inputs | {k: x.centre + steps[k] for k, x in unknown.items()}
 
 
 def over_inputs(run: Callable[[Any], GaussianTensor], x: Any, pairs: int = _PAIRS) -> Moments:
     """Mean and variance of the outputs of `run(x)` for inputs of which some may be uncertain."""
-    inputs = x if isinstance(x, tuple) else (x,)
-    if not any(isinstance(one, GaussianTensor) for one in inputs):
+    inputs = dict(named(x))
+    if not any(isinstance(one, GaussianTensor) for one in inputs.values()):
         outputs = run(x)
         return outputs.centre, outputs.variance
-    found = (run(one if isinstance(x, tuple) else one[0]) for one in _known(inputs, pairs))
+    found = (run(replaced(x, one)) for one in _known(inputs, pairs))
     means, within = zip(*((f.centre, f.variance) for f in found), strict=True)
     between, mean = torch.var_mean(torch.stack(means), 0, correction=0)
     return mean, between + torch.stack(within).mean(0)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from bayesrule.moments.tensor import Activations, GaussianTensor, NoRule, Tape, parts
 from bayesrule.tensors import vectors
-from bayesrule.tensors.network import Inputs, Network, num_examples
+from bayesrule.tensors.inputs import Inputs, num_examples
+from bayesrule.tensors.inputs import parts as input_parts
+from bayesrule.tensors.network import Network
 from bayesrule.tensors.unfit import check_outputs, refuse_where
 from bayesrule.types import Params
 
@@ -46,8 +48,8 @@ class Propagation:
         """Whatever the module returns; its arguments `x` may be nested (recurrent states)."""
         leaf = self.tape.leaf
         self.weights = {k: leaf(mean[k], v) for k, v in variance.items() if k in mean}
-        self.inputs = tuple(self._leaves(one) for one in (x if isinstance(x, tuple) else (x,)))
-        inputs = self.inputs[0] if len(self.inputs) == 1 else self.inputs
+        inputs = self._leaves(x)
+        self.inputs = inputs if isinstance(inputs, tuple) else (inputs,)
         try:
             return self.network({**mean, **self.weights}, buffers, inputs, training=training)
         except (NoRule, FloatingPointError) as problem:
@@ -58,6 +60,8 @@ class Propagation:
         """The same inputs with each Gaussian tensor as a leaf of this tape."""
         if isinstance(x, tuple | list):
             return type(x)(self._leaves(one) for one in x)
+        if isinstance(x, dict):
+            return {name: self._leaves(one) for name, one in x.items()}
         return self.tape.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x
 
     def back(self, outputs: GaussianTensor, delta: Tensor, eta: Tensor) -> tuple[Params, Params]:
@@ -87,7 +91,7 @@ class Propagation:
         A ValueError names columns of the inputs, or the targets, a FloatingPointError the weight or
         the operation and its layer.
         """
-        for one in x if isinstance(x, tuple) else (x,):
+        for one in input_parts(x):
             _refuse_inputs(one)
         for name, value in mean.items():
             if not value.isfinite().all():

@@ -258,6 +258,8 @@ def _joined(name: str, tensors: Sequence[Any], join: Join, split: Split) -> Gaus
 def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> GaussianTensor:
     """Tensors one after the other along an axis."""
     along = dim if axis is None else axis
+    # An empty vector is nothing to torch, whatever the shape of the others.
+    tensors = [one for one in tensors if tuple(one.shape) != (0,)]
     lengths = [one.shape[along] for one in tensors]
     return _joined("cat", tensors, partial(torch.cat, dim=along), lambda t: t.split(lengths, along))
 

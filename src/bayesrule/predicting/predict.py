@@ -14,13 +14,15 @@ from bayesrule.curvature import Problem, Recording
 from bayesrule.expectations import Draws, Expectation, Look, Moments
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import one_vector_per_output
+from bayesrule.likelihoods._weighted import split, times
 from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
 from bayesrule.predicting.outputs import Outputs
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.autocast import for_modules_only
-from bayesrule.tensors.network import Inputs, Network, num_examples, take
+from bayesrule.tensors.inputs import Inputs, mapped, num_examples, take
+from bayesrule.tensors.network import Network
 from bayesrule.tensors.unfit import check_belief, check_finite, check_outputs, recordable
 from bayesrule.types import Batch, Params, State
 
@@ -84,8 +86,9 @@ def predict(
 ) -> Prediction:
     """What a learned belief says of new inputs `x` (n, *), a tensor or an array.
 
-    `how` is `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own
-    way is taken.
+    Several inputs are a tuple, inputs by name a dict, as the module takes them. `how` is
+    `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own way is
+    taken.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, ridge
@@ -129,15 +132,19 @@ def believed_outputs(
 
 def as_inputs(x: Any, state: State) -> Inputs:
     """Arrays and lists as tensors on the weights' device; floating ones get the weights' type."""
-    if isinstance(x, tuple):
-        return tuple(as_inputs(part, state) for part in x)  # type: ignore[misc]
     like = state.posterior.any_tensor
-    tensor = as_tensor(x, like.device)
-    return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+
+    def placed(part: Any) -> Tensor:
+        tensor = as_tensor(part, like.device)
+        return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+
+    return placed(x) if isinstance(x, Tensor) else mapped(x, placed)
 
 
 def as_tensor(x: Any, device: torch.device | None = None) -> Tensor:
-    """`torch.as_tensor` for arrays of all kinds."""
+    """`torch.as_tensor` for arrays of all kinds, and for tensors that stand for something else."""
+    if isinstance(x, Tensor):
+        return x if device is None else x.to(device)
     if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
         x = x.copy()  # torch can only share memory that it may write to, in increasing order
     return torch.as_tensor(x, device=device)
@@ -192,7 +199,8 @@ def elbo(
     x, y = batch
     outputs = outputs_at(learner, state, as_inputs(x, state), how or Draws(100), seed=seed)
     likelihood = learner.likelihood
-    each = [likelihood.log_prob(f, y, state.likelihood).sum() for f in outputs]
+    targets, weight = split(likelihood.weighed(y))
+    each = [times(likelihood.log_prob(f, targets, state.likelihood), weight).sum() for f in outputs]
     return torch.stack(each).mean() - learner.temperature * learner.divergence(state)
 
 

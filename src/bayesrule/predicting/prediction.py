@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesrule.likelihoods import Marginal, TargetDistribution
 from bayesrule.likelihoods._targets import quantile
+from bayesrule.likelihoods._weighted import split
 from bayesrule.predicting import metrics
 
 
@@ -79,7 +80,7 @@ class Prediction:
 
     def component_log_probs(self, y: Tensor) -> Tensor:
         """`log p(y_i | f_ki)`, (K, n)."""
-        log_probs = self.components.log_prob(self.components.matched(y))
+        log_probs = self.components.log_prob(self.components.matched(split(y)[0]))
         return log_probs if log_probs.ndim == 2 else log_probs.flatten(start_dim=2).sum(2)
 
     def log_prob(self, y: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar, cast
@@ -53,10 +53,10 @@ def for_modules_only(method: Method) -> Method:
     return cast(Method, called)
 
 
-def called(module: Any, args: tuple[Any, ...]) -> Any:
+def called(module: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """What a module returns, under the autocast that the caller wanted for it."""
     wanted = _WANTED.get()
     if wanted is None:
-        return module(*args)
+        return module(*args, **named)
     with torch.autocast(wanted.device_type, wanted.dtype, cache_enabled=wanted.cached):
-        return module(*args)
+        return module(*args, **named)

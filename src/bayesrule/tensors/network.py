@@ -12,23 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.tensors.autocast import called
+from bayesrule.tensors.inputs import Inputs as Inputs
+from bayesrule.tensors.inputs import arguments
+from bayesrule.tensors.inputs import num_examples as num_examples
+from bayesrule.tensors.inputs import take as take
+from bayesrule.tensors.outputs import logits
 from bayesrule.tensors.private_copy import Blueprint
 from bayesrule.tensors.unfit import check_module
 from bayesrule.types import Params
 
-Inputs = Tensor | tuple[Tensor, ...]
-
 _GLOBAL_RANDOMNESS = threading.RLock()
-
-
-def num_examples(x: Inputs) -> int:
-    """How many examples a batch of inputs holds."""
-    return len(x) if isinstance(x, Tensor) else len(x[0])
-
-
-def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some of the examples."""
-    return x[rows] if isinstance(x, Tensor) else tuple(part[rows] for part in x)
 
 
 def copies(params: Params) -> Params:
@@ -66,7 +59,8 @@ class Network:
     `buffers`. The module itself is never changed, not even for the time of a call: each call runs a
     copy of its own (`Blueprint`), so threads do not see each other's weights. What the code of the
     module keeps in plain attributes is forgotten with the copy. Training is done in the modes that
-    the parts had when the network was made, if it was in training mode.
+    the parts had when the network was made, if it was in training mode. Of outputs that are no
+    tensor the field `logits` is taken, if there is one.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -80,6 +74,8 @@ class Network:
         self._trainable = [k for k, v in model.named_parameters() if v.requires_grad]
         # What is known of the module's calls; found on first need.
         self.understood: Understood | None = None
+        self.shares: bool | None = None  # Whether a row of an embedding may be for all examples.
+        self.slow = False  # Whether it was said that examples go through it one by one.
         self._watched = False
         if not self._trainable:
             raise ValueError("The model has no trainable parameters, so there is nothing to learn.")
@@ -120,13 +116,13 @@ class Network:
 
     def __call__(self, params: Params, buffers: Params, x: Inputs, *, training: bool) -> Tensor:
         """The outputs; in training mode the module may change `buffers`, in place or by name."""
-        args = (x,) if isinstance(x, Tensor) else x
+        args, named = arguments(x)
         parts = self._blueprint.copied({**buffers, **params}, training=training)
         if self._watched or not training:
-            outputs = called(parts[0], args)
+            outputs = logits(called(parts[0], args, named))
         else:
             with self._blueprint.watched(params) as watch:
-                outputs = called(parts[0], args)
+                outputs = logits(called(parts[0], args, named))
             if torch.is_grad_enabled():
                 watch.check(outputs)
             self._watched = True

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from bayesrule.tensors.inputs import mapped, parts
+from bayesrule.tensors.outputs import fields
 from bayesrule.types import Params, State
 
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -78,11 +80,7 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
     What autocast within the module left in half precision comes back in single.
     """
     if not isinstance(outputs, Tensor):
-        kind = "None" if outputs is None else f"a {type(outputs).__name__}"
-        raise TypeError(
-            f"The module returns {kind}, but its outputs must be one tensor with a "
-            "row for each example. Wrap it in a module that returns that tensor alone."
-        )
+        raise TypeError(_no_tensor(outputs))
     if outputs.ndim == 0 or len(outputs) != examples:
         raise ValueError(
             f"The module returns a tensor of shape {tuple(outputs.shape)} for {examples} examples; "
@@ -91,6 +89,19 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
     if outputs.dtype.is_complex:
         raise TypeError(f"The module returns complex numbers ({outputs.dtype}); return real ones.")
     return wide(outputs)
+
+
+def _no_tensor(outputs: Any) -> str:
+    """Why outputs are refused that are no tensor, and the way out."""
+    kind = "None" if outputs is None else f"a {type(outputs).__name__}"
+    way = "Wrap it in a module that returns that tensor alone."
+    if names := fields(outputs):
+        kind += f" of {', '.join(map(str, names))}"
+        way = f"Choose one as bayesrule.Output(model, {names[0]!r}); 'logits' is found by itself."
+    return (
+        f"The module returns {kind}, but its outputs must be one tensor with a row for each "
+        f"example. {way}"
+    )
 
 
 def wide(value: Any) -> Any:
@@ -106,7 +117,7 @@ def check_finite(what: str, values: Any) -> None:
     All rows are looked at by one sum; only where that is not finite, which may be an overflow, each
     number is.
     """
-    for part in values if isinstance(values, tuple) else (values,):
+    for part in parts(values):
         if type(part) is Tensor and part.is_floating_point() and not _sums_up(part):
             refuse_where(what, ~part.isfinite())
 
@@ -170,6 +181,4 @@ def with_gradients(step: Step) -> Step:
 
 def recordable(x: Any) -> Any:
     """Tensors that a backward pass may keep, which those made in inference mode are not."""
-    if isinstance(x, tuple | list):
-        return tuple(recordable(part) for part in x)
-    return x.clone() if x.is_inference() else x
+    return mapped(x, lambda part: part.clone() if part.is_inference() else part)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.moments import GaussianTensor
+from bayesrule.likelihoods._uncertain import observed
 from bayesrule.tensors import distributed, seeds, tree
-from bayesrule.tensors.network import Inputs, take
+from bayesrule.tensors.inputs import Inputs, as_pair, mapped, named, pair, parts, take, zipped
 from bayesrule.training.fingerprint import digest
 from bayesrule.types import Batch
 
@@ -52,8 +52,10 @@ class TensorBatches:
 
     def facts(self) -> dict[str, str]:
         """What tells these data from others."""
-        inputs = self.x if isinstance(self.x, tuple) else (self.x,)
-        return {"training inputs": digest(inputs), "training targets": digest(_numbers(self.y))}
+        inputs = digest(parts(self.x))
+        if isinstance(self.x, dict):
+            inputs += f" of {', '.join(name for name, _ in named(self.x))}"
+        return {"training inputs": inputs, "training targets": digest(_numbers(self.y))}
 
     def not_finite(self) -> str | None:
         """Where a number of the data is not finite, in words."""
@@ -61,13 +63,13 @@ class TensorBatches:
 
     def _rows(self, rows: Tensor) -> Batch:
         rows = rows.to(self.y.device)
-        return take(self.x, rows), self.y[rows]  # type: ignore[return-value]
+        return take(self.x, rows), self.y[rows]
 
 
 def _numbers(tensor: Tensor) -> tuple[Tensor, ...]:
-    """A plain tensor, or the means and the variances of an uncertain one."""
-    uncertain = isinstance(tensor, GaussianTensor)
-    return (tensor.centre, tensor.variance) if uncertain else (tensor,)  # type: ignore[attr-defined]
+    """A plain tensor, or one with the variances and weights that it has."""
+    values, own = observed(tensor, {})
+    return values, *own.values()
 
 
 def _share(rows: Tensor) -> Tensor:
@@ -132,9 +134,9 @@ class LoaderBatches:
 
     def _pairs(self) -> Iterator[Batch]:
         for batch in self.loader:
-            x, y = _pair(batch)
+            x, y = pair(batch)
             # Several inputs come out of a loader as a list.
-            yield (tuple(x) if isinstance(x, list) else x), y  # type: ignore[misc]
+            yield (tuple(x) if isinstance(x, list) else x), y
 
 
 Batches = TensorBatches | LoaderBatches
@@ -163,8 +165,8 @@ def _as_dict(example: Any) -> Any:
 
 def _not_finite(batch: Any) -> str | None:
     """Where in a batch the first number is that is not finite, in words."""
-    for name, parts in zip(("inputs", "targets"), batch, strict=True):
-        for part in parts if isinstance(parts, tuple) else (parts,):
+    for name, given in zip(("inputs", "targets"), batch, strict=True):
+        for part in parts(given):
             values = _numbers(torch.as_tensor(part))[0]
             bad = (~values.isfinite()).nonzero()
             if len(bad):
@@ -187,16 +189,6 @@ def whole_number(name: str, value: Any) -> int:
     return value
 
 
-def _pair(found: Any) -> tuple[Any, Any]:
-    if not is_pair(found):
-        kind = f"{len(found)} parts" if isinstance(found, tuple | list) else type(found).__name__
-        raise TypeError(
-            f"Datasets and loaders give pairs (x, y), this one gave {kind}. Several inputs go "
-            "together as ((x1, x2), y)."
-        )
-    return found[0], found[1]
-
-
 def _seeded(batches: Iterator[Batch], seed: int) -> Iterator[Batch]:
     """The same batches, made under a random state of their own; the global one is left as it is."""
     state = torch.Generator().manual_seed(seed).get_state()
@@ -217,23 +209,23 @@ def as_batches(data: Any, batch_size: int) -> Batches:
     >>> len(source), [len(y) for _, y in source.epoch(0, seed=0)]
     (3, [4, 4, 2])
     """
+    data = as_pair(data)
     if is_pair(data):
-        x, targets = data[0], torch.as_tensor(data[1])
-        several = isinstance(x, tuple)
-        parts = tuple(torch.as_tensor(part) for part in (x if several else (x,)))
-        sizes = {len(part) for part in parts}
+        x, y = data
+        inputs, targets = mapped(x, torch.as_tensor), torch.as_tensor(y)
+        sizes = {len(part) for part in parts(inputs)}
         if sizes != {len(targets)}:
             found = " and ".join(str(size) for size in sorted(sizes))
             raise ValueError(f"{found} inputs but {len(targets)} targets.")
         if not len(targets):
             raise ValueError(_EMPTY)
-        inputs = parts if several else parts[0]
         return TensorBatches(inputs, targets, whole_number("batch_size", batch_size))
     if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):
-        pairs = [_pair(data[i]) for i in range(len(data))]
+        pairs = [pair(data[i]) for i in range(len(data))]
         if not pairs:
             raise ValueError(_EMPTY)
-        return as_batches(tuple(_stack(part) for part in zip(*pairs, strict=True)), batch_size)
+        x, y = (zipped(part, _stack) for part in zip(*pairs, strict=True))
+        return as_batches((x, y), batch_size)
     if isinstance(data, Iterable) and hasattr(data, "__len__"):
         return LoaderBatches(data)
     raise TypeError(
@@ -242,7 +234,5 @@ def as_batches(data: Any, batch_size: int) -> Batches:
     )
 
 
-def _stack(values: tuple[Any, ...]) -> Inputs:
-    if isinstance(values[0], tuple):
-        return tuple(_stack(part) for part in zip(*values, strict=True))  # type: ignore[misc]
+def _stack(values: list[Any]) -> Tensor:
     return torch.stack([torch.as_tensor(value) for value in values])

@@ -14,7 +14,8 @@ from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
 from bayesrule.predicting.predict import as_inputs
-from bayesrule.tensors.network import Inputs, forked_randomness, take
+from bayesrule.tensors.inputs import mapped, named, take, zipped
+from bayesrule.tensors.network import forked_randomness
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair, whole_number
 from bayesrule.training.loop import Loop
 from bayesrule.training.net import Net, fault
@@ -154,7 +155,7 @@ def _alike(net: Net) -> tuple[Any, ...]:
     """What nets that train together have in common."""
     learner, data = net.learner, _data(net)
     parts = learner.family, learner.expectation, learner.curvature, learner.rule
-    inputs = data.x if isinstance(data.x, tuple) else (data.x,)
+    inputs = [*named(data.x), ("targets", data.y)]
     ragged = ragged_obstacle(learner) is None
     model = learner.model
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -164,7 +165,7 @@ def _alike(net: Net) -> tuple[Any, ...]:
         learner.prior_precision,
         (str(model), tuple(module.training for module in model.modules())),
         tuple((k, v.shape, v.dtype, str(v.device), v.requires_grad) for k, v in tensors),
-        tuple((part.shape[1:], part.dtype) for part in (*inputs, data.y)),
+        tuple((name, part.shape[1:], part.dtype) for name, part in inputs),
         len(data),
         None if ragged else (len(data.y), learner.num_data, learner.temperature),
     )
@@ -187,7 +188,7 @@ class _Together:
         self.lengths, self.batch_size = [len(data.y) for data in sets], sets[0].batch_size
         self._bind()
         self.state = self.stack.stack(states)
-        self.x = as_inputs(_joined([data.x for data in sets]), self.state)
+        self.x = as_inputs(zipped([data.x for data in sets], torch.cat), self.state)
         self.y = torch.cat([data.y for data in sets]).to(self.state.posterior.device)
 
     def _bind(self) -> None:
@@ -279,15 +280,6 @@ def _data(net: Net) -> TensorBatches:
     return net.batches
 
 
-def _joined(parts: list[Inputs]) -> Inputs:
-    """The inputs of all sets, one after another."""
-    if isinstance(parts[0], tuple):
-        return tuple(torch.cat(each) for each in zip(*parts, strict=True))
-    return torch.cat(parts)  # type: ignore[arg-type]
-
-
-def _shaped(part: Any, rows: Tensor) -> Any:
+def _shaped(x: Any, rows: Tensor) -> Any:
     """Examples (num · n, *) as (num, n, *)."""
-    if isinstance(part, tuple):
-        return tuple(_shaped(one, rows) for one in part)
-    return part.unflatten(0, rows.shape)
+    return mapped(x, lambda part: part.unflatten(0, rows.shape))

@@ -15,9 +15,10 @@ from bayesrule.expectations import AtMean, Look
 from bayesrule.learner import Learner
 from bayesrule.moments import Propagation
 from bayesrule.predicting.outputs import uncalibrated
-from bayesrule.predicting.predict import How, as_inputs, predict
+from bayesrule.predicting.predict import How, as_inputs, as_tensor, predict
 from bayesrule.tensors import distributed, tree
-from bayesrule.tensors.network import copies, num_examples
+from bayesrule.tensors.inputs import num_examples
+from bayesrule.tensors.network import copies
 from bayesrule.training.batches import Batches, is_pair
 from bayesrule.training.checkpoint import Epoch
 from bayesrule.training.fingerprint import digest
@@ -69,7 +70,7 @@ class Net:
             kind = type(self.validation).__name__
             raise TypeError(f"{self.name}validation is a pair (x, y), got {kind}.")
         x, y = self.validation
-        size = num_examples(x if isinstance(x, tuple) else (x,))
+        size = num_examples(x)
         if size != len(y):
             raise ValueError(f"{self.name}validation has {size} inputs but {len(y)} targets.")
 
@@ -111,7 +112,7 @@ class Net:
         """Batches on the weights' device, floating inputs in the weights' type."""
         device = self.state.posterior.device
         for x, y in batches:
-            yield as_inputs(x, self.state), torch.as_tensor(y, device=device)  # type: ignore[misc]
+            yield as_inputs(x, self.state), as_tensor(y, device)
 
     def trouble(self, state: State, loss: float) -> Trouble | None:
         """What is wrong at the end of an epoch: numbers that are none, or a loss that exploded."""
@@ -169,7 +170,7 @@ class Net:
             return None
         x, y = self.validation
         found = predict(self.learner, state, x, predictive_on_the_way(self.learner), seed=self.seed)
-        return float(found.log_prob(torch.as_tensor(y, device=found.mean.device)).mean())
+        return float(found.log_prob(as_tensor(y, found.mean.device)).mean())
 
     def note(self, step: int, loss: float, score: float | None, begun: float) -> None:
         """Keeps the figures of an epoch, which began at a time of `time.perf_counter`."""

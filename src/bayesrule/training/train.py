@@ -16,6 +16,7 @@ from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.learner import Learner
 from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors.inputs import as_pair, parts
 from bayesrule.training import checkpoint, fingerprint
 from bayesrule.training.batches import as_batches, whole_number
 from bayesrule.training.calibrating import Calibration, calibrated, can_calibrate, held_out
@@ -79,7 +80,8 @@ def fit(
     the last good epoch and on from there with a quarter of the learning rate, up to three times,
     and a `TrainingWarning` says so.
 
-    - `train`: `(x, y)`, a torch Dataset, or a DataLoader of `(x, y)` batches.
+    - `train`: `(x, y)`, a torch Dataset, or a DataLoader of `(x, y)` batches. Several inputs are a
+      tuple, inputs by name a dict; one dict may hold both, its targets under `labels`.
     - `validation`: `(x, y)`; its mean log-likelihood is shown after each epoch, and with `patience`
       training stops after so many epochs without a better one, and goes back to the best, whether
       or not the loss has settled.
@@ -114,6 +116,7 @@ def fit(
     >>> len(run.history), run.predict(x).mean.shape
     (3, torch.Size([20, 1]))
     """
+    train, validation = as_pair(train), as_pair(validation)
     if epochs is not None:
         whole_number("epochs", epochs)
     if patience is not None and validation is None:
@@ -248,8 +251,7 @@ def _facts(net: Net, batch_size: int, patience: int | None) -> dict[str, Any]:
     }
     if net.validation is not None:
         x, y = net.validation
-        parts = map(torch.as_tensor, (*(x if isinstance(x, tuple) else (x,)), y))
-        facts["validation data"] = fingerprint.digest(parts)
+        facts["validation data"] = fingerprint.digest(map(torch.as_tensor, (*parts(x), y)))
     return facts
 
 

@@ -20,10 +20,16 @@ from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.draws import drawn_at_once, several_points
 from bayesrule.execution.stacked.rows import StackedRows, StackedTable
 from bayesrule.expectations import Expectation
-from bayesrule.likelihoods._uncertain import TARGET_VARIANCE, as_uncertain_as, observed
-from bayesrule.moments import Activations, GaussianTensor
+from bayesrule.likelihoods._uncertain import (
+    EXAMPLE_WEIGHT,
+    as_observed,
+    as_uncertain_as,
+    observed,
+)
+from bayesrule.likelihoods._weighted import split, times
+from bayesrule.moments import Activations
 from bayesrule.posteriors import Point, Posterior
-from bayesrule.tensors.network import Inputs
+from bayesrule.tensors.inputs import Inputs, mapped, take
 from bayesrule.tensors.vectors import over, scale
 from bayesrule.types import Params
 
@@ -96,8 +102,10 @@ class StackedProblem(Problem):
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)` of each net, (num,)."""
-        flat = outputs.flatten(0, 1), targets.flatten(0, 1)
+        values, weight = split(targets)
+        flat = outputs.flatten(0, 1), values.flatten(0, 1)
         found = self.likelihood.log_prob(*flat, self._noise(outputs)).view(outputs.shape[:2])
+        found = times(found, weight)
         if self.own is not None:
             found = torch.where(self.own, found, 0.0)
         return -found.sum(1)
@@ -111,6 +119,8 @@ class StackedProblem(Problem):
         flat = outputs.flatten(0, 1)
         found = self.likelihood.fisher_vectors(flat, self._with_targets(outputs))
         found = found.unflatten(1, outputs.shape[:2])
+        weight = split(self.y)[1]
+        found = found if weight is None else times(found, weight.sqrt(), axis=1)
         return found if self.own is None else found * _beside(self.own, outputs)
 
     def record(self, point: Point) -> Any:
@@ -120,7 +130,8 @@ class StackedProblem(Problem):
         if not self.likelihood.learns:
             return {}
         outputs = outputs.detach()
-        flat = self.likelihood.check(outputs.flatten(0, 1), self.y.flatten(0, 1))
+        values, weight = split(self.y)
+        flat = self.likelihood.check(outputs.flatten(0, 1), values.flatten(0, 1))
         targets = flat.reshape(outputs.shape)
         if self.own is not None:
             # What only fills up is without error.
@@ -128,6 +139,9 @@ class StackedProblem(Problem):
         # With the examples first, the nets are as many further outputs.
         given = outputs.transpose(0, 1), targets.transpose(0, 1)
         state = _widened(self.likelihood_state, outputs.ndim - 1)
+        if weight is not None:
+            counted = weight if self.own is None else weight * self.own
+            state = {**state, EXAMPLE_WEIGHT: counted.mT}
         return scale(self.likelihood.expected_statistics(*given, state), self.scale)
 
     def learned(self, statistics: Params) -> Params:
@@ -147,6 +161,7 @@ class StackedProblem(Problem):
             each = 0 if isinstance(self.num_data, Tensor) else None
             return vmap(self.likelihood.update, (0, 0, each))(state, statistics, self.num_data)
         wide = _widened(state, like.ndim)
+        statistics = _widened(statistics, like.ndim)
         found = self.likelihood.update(wide, statistics, over(self.num_data, like))
         return {name: value.reshape(state[name].shape) for name, value in found.items()}
 
@@ -160,8 +175,7 @@ class StackedProblem(Problem):
 
         def one(mean: Params, variance: Params, *net: Any) -> tuple[Innovation, Params]:
             state, buffers, x, targets, spread = net
-            y = GaussianTensor(targets, spread[TARGET_VARIANCE]) if spread else targets
-            single = self._single(state, buffers, x, y)
+            single = self._single(state, buffers, x, as_observed(targets, spread))
             return single.innovations(mean, variance, activations), single.buffers
 
         nets = mean, variance, self.likelihood_state, dict(self.buffers), self.x, y, own
@@ -178,8 +192,7 @@ class StackedProblem(Problem):
         def one(params: Params) -> Params:
             return {name: value[which] for name, value in params.items()}
 
-        x = tuple(part[which] for part in self.x) if isinstance(self.x, tuple) else self.x[which]
-        single = self._single({}, one(self.buffers), x, self.y[which])
+        single = self._single({}, one(self.buffers), take(self.x, which), self.y[which])
         try:
             single.explain(one(mean), one(variance), activations, sound)
         except (ValueError, FloatingPointError) as problem:
@@ -187,7 +200,7 @@ class StackedProblem(Problem):
 
     def _with_targets(self, outputs: Tensor) -> Params:
         """The noise of every example, and the variance of its targets where they have one."""
-        _, own = observed(self.y, {})
+        _, own = observed(split(self.y)[0], {})
         return self._noise(outputs) | {name: value.flatten(0, 1) for name, value in own.items()}
 
     def _noise(self, outputs: Tensor) -> Params:
@@ -250,7 +263,7 @@ class _MappedRecording(_Recording):
         network = self._problem.network
 
         def pull(params: Params, buffers: Params, x: Any, vector: Tensor) -> Tensor:
-            one = x.unsqueeze(0) if isinstance(x, Tensor) else tuple(p.unsqueeze(0) for p in x)
+            one = mapped(x, lambda part: part.unsqueeze(0))
             out = network(params, buffers, one, training=True)
             return (out.squeeze(0) * vector).sum()
 

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.likelihoods._weighted import WeightedTensor
+from bayesrule.tensors.inputs import mapped
+
 
 def first_examples(sizes: Sequence[int], num: int, most: int) -> Tensor | None:
     """The first examples of each net, as many as it says."""
@@ -35,8 +38,10 @@ def examples_with_targets(y: Tensor) -> Tensor | None:
 
 def filled_up(part: Any, own: Tensor) -> Any:
     """Examples that are not a net's own become copies of its first, whatever they were."""
-    if isinstance(part, tuple):
-        return tuple(filled_up(one, own) for one in part)
+    if not isinstance(part, Tensor):
+        return mapped(part, lambda one: filled_up(one, own))
+    if isinstance(part, WeightedTensor):
+        return part.each(lambda one: filled_up(one, own))
     first = own.int().argmax(1)
     rows = part[torch.arange(len(part), device=part.device), first].unsqueeze(1)
     return torch.where(own.reshape(*own.shape, *[1] * (part.ndim - 2)), part, rows)

@@ -20,7 +20,8 @@ from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.network import Inputs, copies, forked_randomness
+from bayesrule.tensors.inputs import Inputs, parts, take
+from bayesrule.tensors.network import copies, forked_randomness
 from bayesrule.tensors.randomness import Generators
 from bayesrule.tensors.step_randomness import DRAWS, MODULE, TARGETS, Streams
 from bayesrule.tensors.unfit import with_gradients
@@ -172,8 +173,7 @@ class Stacked:
 
         def single(which: int, one: State) -> State:
             rows = slice(None) if own is None else own[which]
-            inputs = tuple(v[which][rows] for v in x) if isinstance(x, tuple) else x[which][rows]
-            batch: Any = inputs, y[which][rows]
+            batch: Any = take(take(x, which), rows), y[which][rows]
             return self.learner.begun(one, batch, self.weights[which])
 
         return self.stack([single(*one) for one in enumerate(self.unstack(state))])
@@ -189,6 +189,7 @@ class Stacked:
         """The batches of all nets, and what each of their examples stands for."""
         (x, y), learner, chain = batch, self.learner, self._chain
         self.size(x, y)
+        y = learner.likelihood.weighed(y)
         own = self.own(y, sizes)
         if own is not None:
             x, y = filled_up(x, own), filled_up(y, own)
@@ -260,8 +261,7 @@ class Stacked:
 
     def size(self, x: Inputs, y: Tensor) -> int:
         """How many examples each net gets; nets first, examples second."""
-        inputs = x if isinstance(x, tuple) else (x,)
-        for part in (*inputs, y):
+        for part in (*parts(x), y):
             if part is not y and isinstance(part, GaussianTensor):
                 raise TypeError("Stacked nets take plain inputs; uncertain ones go one by one.")
             if part.ndim < 2 or part.shape[0] != self.num or part.shape[1] != y.shape[1]:

@@ -1,0 +1,37 @@
+"""The gallery of the site: every example with its picture, what it shows, and its code."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES, PICTURES = ROOT / "examples", ROOT / "docs" / "pictures"
+
+
+def gallery_page() -> str:
+    """All examples, those of the README's curve first."""
+    lines = [
+        "# Gallery",
+        "",
+        "Every program of `examples/`, with the picture that it draws.",
+        "",
+    ]
+    for file in examples():
+        lines += [_entry(file), ""]
+    return "\n".join(lines)
+
+
+def examples() -> list[Path]:
+    """The examples, the one of the README first."""
+    return sorted(EXAMPLES.glob("*.py"), key=lambda file: (file.stem != "one_dimension", file.stem))
+
+
+def _entry(file: Path) -> str:
+    code = file.read_text(encoding="utf-8")
+    title, command, *words = (ast.get_docstring(ast.parse(code)) or "").split("\n\n")
+    head, text = title.rstrip(".").removesuffix(", as a picture"), "\n\n".join(words)
+    picture = f"![{head}](pictures/{file.stem}.svg)"
+    indented = "\n".join(f"    {line}".rstrip() for line in code.splitlines())
+    source = f'??? example "examples/{file.name}"\n\n    ```python\n{indented}\n    ```\n'
+    return f"## {head}\n\n{picture}\n\n{text}\n\n`{command.strip()}`\n\n{source}"
