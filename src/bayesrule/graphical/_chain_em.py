@@ -25,7 +25,7 @@ class _Pairs:
 
     def slope(self) -> Array:
         """`M = E[b aᵀ] E[a aᵀ]⁻¹`, the most probable one."""
-        return np.linalg.solve(self.before, self.crossed.T).T
+        return np.linalg.solve(self.before, self.crossed.T).T.astype(np.float64, copy=False)
 
     def spread(self, slope: Array) -> Array:
         """`E[(b − M a)(b − M a)ᵀ]`, averaged."""

@@ -190,7 +190,7 @@ def _solved(matrices: Array, right: Array) -> Array:
         np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
         return np.linalg.pinv(matrices, hermitian=True, rcond=1e-13) @ right
-    return np.linalg.solve(matrices, right)
+    return np.linalg.solve(matrices, right).astype(np.float64, copy=False)
 
 
 def _alike(new: Array, old: Array) -> bool:

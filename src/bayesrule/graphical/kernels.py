@@ -130,7 +130,9 @@ class Matern(_Stationary):
         a, b = self._scaled(x, z)
         exact = "donot_use_mm_for_euclid_dist"
         r = math.sqrt(2.0 * self.smoothness) * torch.cdist(a, b, compute_mode=exact)
-        polynomial = {0.5: 1.0, 1.5: 1.0 + r, 2.5: 1.0 + r + r.square() / 3.0}[self.smoothness]
+        polynomial = torch.ones_like(r) if self.smoothness < 1.0 else 1.0 + r
+        if self.smoothness > 2.0:
+            polynomial = polynomial + r.square() / 3.0
         return self._tensor("variance") * polynomial * torch.exp(-r)
 
     def __repr__(self) -> str:
