@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -75,12 +75,13 @@ class Model(ABC):
 
     A model writes `fit`, which sets `report_` and returns the model, `sample`, and the two halves
     of a checkpoint: `_learned`, its tensors by name, and `_adopt`, which takes them back. What was
-    learned ends with an underscore, as in scikit-learn. Options are numbers, words, None, tuples
+    learned ends with an underscore, as in scikit-learn; fields with `init=False` are no options.
+    Options are numbers, words, None, tuples
     of them, or frozen dataclasses of the library.
     """
 
     kinds: ClassVar[dict[str, type[Model]]] = {}
-    report_: ClassVar[Report | None] = None
+    report_: Report | None = field(init=False, default=None)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -101,7 +102,8 @@ class Model(ABC):
     def save(self, path: saving.Place) -> None:
         """Writes options, report and everything that was learned to one safetensors file."""
         report = self._need_fit()
-        facts = {"model": type(self).__name__, "options": self._options(), "report": vars(report)}
+        options = {name: saving.encoded(value) for name, value in self._options().items()}
+        facts = {"model": type(self).__name__, "options": options, "report": vars(report)}
         saving.write(path, self._learned(), facts)
 
     @classmethod
@@ -112,17 +114,17 @@ class Model(ABC):
         if kind is None or not issubclass(kind, cls):
             raise saving.not_a(path, facts.get("model"), cls.__name__)
         model = kind(**saving.decoded(facts["options"]))
-        model._set_report(
-            Report(**{**facts["report"], "objective": tuple(facts["report"]["objective"])})
+        model.report_ = Report(
+            **{**facts["report"], "objective": tuple(facts["report"]["objective"])}
         )
         model._adopt(tensors)
         return model
 
     def _options(self) -> dict[str, Any]:
-        return {one.name: saving.encoded(getattr(self, one.name)) for one in fields(self)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
 
     def _set_report(self, report: Report) -> None:
-        object.__setattr__(self, "report_", report)
+        self.report_ = report
 
     def _need_fit(self) -> Report:
         """The report; an error where there is none."""
@@ -133,10 +135,16 @@ class Model(ABC):
         return self.report_
 
     def __repr__(self) -> str:
-        chosen = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
-        head = f"{type(self).__name__}({chosen})"
+        """Options that are not the default ones, the report, and what was learned."""
+        defaults = {one.name: _default(one) for one in fields(self)}
+        chosen = {name: v for name, v in self._options().items() if v != defaults[name]}
+        head = f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in chosen.items())})"
         if self.report_ is None:
             return head
-        return (
-            "\n".join([f"<{head}", f"  {self.report_}", *(f"  {w}" for w in self._words())]) + ">"
-        )
+        lines = [f"<{head}", str(self.report_), *self._words()]
+        return "\n  ".join(lines) + ">"
+
+
+def _default(option: Field[Any]) -> Any:
+    made = option.default_factory
+    return option.default if made is MISSING else made()
