@@ -1,14 +1,33 @@
 """Graphical models: conjugate Bayes, EM, SVI and message passing as one update."""
 
 from bayesrule.graphical._base import FitWarning, Model, NotFittedError, Report
+from bayesrule.graphical.gp import GP
+from bayesrule.graphical.emissions import CategoricalEmissions, GaussianEmissions
+from bayesrule.graphical.hmm import HMM
 from bayesrule.graphical.inference import EM, SVI, VB, Inference
+from bayesrule.graphical.kernels import RBF, Kernel, Linear, Matern, Periodic
+from bayesrule.graphical.linear import LinearRegression
+from bayesrule.graphical.logistic import LogisticRegression
+from bayesrule.graphical.mixture import GaussianMixture
 
 __all__ = [
+    "CategoricalEmissions",
     "EM",
     "FitWarning",
+    "GP",
+    "GaussianEmissions",
+    "GaussianMixture",
+    "HMM",
     "Inference",
+    "Kernel",
+    "Linear",
+    "LinearRegression",
+    "LogisticRegression",
+    "Matern",
     "Model",
     "NotFittedError",
+    "Periodic",
+    "RBF",
     "Report",
     "SVI",
     "VB",

@@ -17,6 +17,7 @@ from bayesrule.families import Natural
 from bayesrule.likelihoods import Likelihood
 
 SMALLEST_STEP = 1e-4
+_CLOSE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ def settle(
                 break
             step *= 0.5
             if step < SMALLEST_STEP:
-                return Settled(sites, now, trace, True, "no step raises the bound any more")
+                left = _distance(now.belief, then.belief) / (2.0 * step)
+                why = f"no step raises the bound, {left:.1g} standard deviations from a fixed point"
+                return Settled(sites, now, trace, left < _CLOSE, why)
         distance = _distance(now.belief, then.belief) / step
         sites, now = moved, then
         trace.append(now.elbo)

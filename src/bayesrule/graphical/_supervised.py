@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bayesrule.graphical import tables
 from bayesrule.graphical._base import Model
+from bayesrule.likelihoods import Likelihood
 from bayesrule.predicting.prediction import Prediction
 
 
@@ -55,11 +56,27 @@ class Supervised(Model):
 def need_positive(owner: object, **numbers: float | None) -> None:
     """Refuses what is given and not positive, by name."""
     for name, value in numbers.items():
+        if isinstance(value, Likelihood):
+            raise TypeError(
+                f"{type(owner).__name__}: {name} is a number. {type(value).__name__} is not "
+                "conjugate to a Gaussian belief, which is needed for an exact answer; models that "
+                "let a Gaussian site stand in for it: LogisticRegression for answers, "
+                "GP(likelihood=...) for anything."
+            )
         if value is not None and not (value > 0.0 and math.isfinite(value)):
             raise ValueError(
                 f"{type(owner).__name__}: {name} must be positive and finite, or None to be "
                 f"learned; got {value}."
             )
+
+
+def need_rate(owner: object, rate: float, passes: int) -> None:
+    """Refuses a step ρ outside of (0, 1], and fewer than one pass."""
+    if not 0.0 < rate <= 1.0 or passes < 1:
+        raise ValueError(
+            f"{type(owner).__name__}: rate ρ lies in (0, 1] and passes are 1 or more; got {rate} "
+            f"and {passes}."
+        )
 
 
 def generator(seed: int) -> torch.Generator:

@@ -1,0 +1,67 @@
+"""Positive parameters of the largest evidence, by L-BFGS on their logarithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_FAR = math.log(1e4)
+"""How far from its start, in logarithms, a parameter may go."""
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """Parameters, the objective pass by pass, and why that was the end."""
+
+    parameters: dict[str, Tensor]
+    trace: tuple[float, ...]
+    converged: bool
+    why: str
+
+
+def climbed(
+    objective: Callable[[dict[str, Tensor]], Tensor], start: Mapping[str, Tensor],
+    learned: set[str], *, passes: int, tell: Callable[[float], None],
+) -> Climbed:  # fmt: skip
+    """The parameters among `learned` that make the objective largest, the others as they are.
+
+    No parameter goes further than a factor of 1e4 from its start: the evidence of targets without
+    noise, for one, has no maximum.
+    """
+    if not learned:
+        with torch.no_grad():
+            value = float(objective(dict(start)))
+        return Climbed(dict(start), (value,), True, "exact: conjugate Bayes in one step")
+    free = {k: torch.zeros_like(v).requires_grad_() for k, v in start.items() if k in learned}
+    trace: list[float] = []
+
+    def parameters() -> dict[str, Tensor]:
+        return {k: v * _bounded(free[k]).exp() if k in free else v for k, v in start.items()}
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = -objective(parameters())
+        loss.backward()
+        trace.append(-float(loss.detach()))
+        tell(trace[-1])
+        return loss
+
+    optimiser = torch.optim.LBFGS(
+        list(free.values()), max_iter=passes, max_eval=2 * passes, tolerance_grad=1e-6,
+        tolerance_change=1e-10, history_size=10, line_search_fn="strong_wolfe",
+    )  # fmt: skip
+    optimiser.step(closure)
+    done = int(optimiser.state[next(iter(free.values()))]["n_iter"]) < passes
+    why = "the evidence rises no more" if done else f"stopped after {passes} passes"
+    with torch.no_grad():
+        found = parameters()
+        trace.append(float(objective(found)))
+    return Climbed(found, tuple(trace), done, why)
+
+
+def _bounded(free: Tensor) -> Tensor:
+    return _FAR * torch.tanh(free / _FAR)
