@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -40,6 +40,12 @@ class Gaussians:
             return cls(q.mean, root, 0.5 * (log_det - q.dim * _LOG_2PI))
         spread = q.dim / q.count
         return cls(q.mean, root, 0.5 * (q.expected_log_det - q.dim * _LOG_2PI - spread))
+
+    @property
+    def normalised(self) -> Gaussians:
+        """With the constant that makes densities of them."""
+        log_det = self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return replace(self, constant=log_det - 0.5 * self.mean.shape[1] * _LOG_2PI)
 
     @property
     def covariance(self) -> Tensor:
@@ -97,6 +103,19 @@ def flat(spread: Tensor, components: int) -> Natural:
     counts = spread.new_full((components,), tiny)
     mean = spread.new_zeros(components, len(spread))
     return mean, -0.5 * counts, -0.5 * tiny * spread.expand(components, -1, -1), 0.5 * counts
+
+
+def vague(
+    spread: Tensor, components: int, count: float = 1.0, degrees: float | None = None
+) -> Natural:
+    """The prior of scikit-learn's BayesianGaussianMixture, for centred rows: `W⁻¹ = spread`."""
+    d, each = len(spread), (components,)
+    nu = float(d) if degrees is None else degrees
+    mean = spread.new_zeros(components, d)
+    scatter = spread.expand(components, -1, -1)
+    return NormalWishart.make(
+        mean, spread.new_full(each, count), scatter, spread.new_full(each, nu)
+    ).natural
 
 
 def covariance(x: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class LatentModel(Model):
                 seen.append(evidence - (self._divergence() if before is None else before))
                 bar.advance()
                 bar.note(objective=seen[-1])
-                if why := _settled(seen, how.tol * len(data)):
+                if why := _settled(seen, how.tol * getattr(data, "rows", len(data))):
                     return Report(tuple(seen), True, why)
         return Report(tuple(seen), False, f"all {how.passes} passes are used up")
 

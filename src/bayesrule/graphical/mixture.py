@@ -92,19 +92,11 @@ class GaussianMixture(LatentModel):
         if self.inference.at_mode:
             told = gaussians.flat(like, k)
             return {"weights": (2.0 * told[3],), "components": told}
-        d = len(like)
-        degrees = d if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
         concentration = self.weight_concentration_prior
-        q = NormalWishart.make(
-            mean=like.new_zeros(k, d),
-            count=like.new_full((k,), self.mean_precision_prior),
-            scatter=like.expand(k, -1, -1),
-            degrees=like.new_full((k,), degrees),
-        )
-        weights = Dirichlet.make(
-            like.new_full((k,), 1 / k if concentration is None else concentration)
-        )
-        return {"weights": weights.natural, "components": q.natural}
+        level = 1.0 / k if concentration is None else concentration
+        weights = Dirichlet.make(like.new_full((k,), level))
+        told = gaussians.vague(like, k, self.mean_precision_prior, self.degrees_of_freedom_prior)
+        return {"weights": weights.natural, "components": told}
 
     def _see(self, natural: dict[str, Natural]) -> None:
         self._natural = natural
@@ -214,11 +206,5 @@ class GaussianMixture(LatentModel):
     def _words(self) -> list[str]:
         shares, means = self.weights_, self.means_
         order = shares.argsort(descending=True).tolist()
-        rows = [f"{float(shares[k]):6.1%} at {numbers(means[k])}" for k in order[:8]]
+        rows = [f"{float(shares[k]):6.1%} at {tables.brief(means[k])}" for k in order[:8]]
         return [*rows, *([f"… {len(order) - 8} more"] if len(order) > 8 else [])]
-
-
-def numbers(row: Tensor) -> str:
-    """A few numbers of a vector, for `repr`."""
-    more = ", …" if len(row) > 6 else ""
-    return "(" + ", ".join(f"{one:.4g}" for one in row[:6].tolist()) + more + ")"

@@ -86,3 +86,18 @@ def _check_finite(x: Tensor, name: str, names: list[str] | None, missing: bool) 
                 f"{name} is not finite at row {start + row}, {where}: "
                 f"{float(part[row, column])}.{way}"
             )
+
+
+def column(x: Any) -> Any:
+    """Numbers (n,) as a table of one column; tables as they are."""
+    if isinstance(x, list | tuple):
+        x = np.asarray(x)
+    if hasattr(x, "to_frame"):
+        return x.to_frame()
+    return x[:, None] if getattr(x, "ndim", 0) == 1 else x
+
+
+def brief(row: Tensor) -> str:
+    """A few numbers of a vector, for `repr`."""
+    more = ", …" if len(row) > 6 else ""
+    return "(" + ", ".join(f"{one:.4g}" for one in row[:6].tolist()) + more + ")"
