@@ -1,8 +1,8 @@
 """Graphical models: conjugate Bayes, EM, SVI and message passing as one update."""
 
 from bayesrule.graphical._base import FitWarning, Model, NotFittedError, Report
-from bayesrule.graphical.gp import GP
 from bayesrule.graphical.emissions import CategoricalEmissions, GaussianEmissions
+from bayesrule.graphical.gp import GP
 from bayesrule.graphical.hmm import HMM
 from bayesrule.graphical.inference import EM, SVI, VB, Inference
 from bayesrule.graphical.kernels import RBF, Kernel, Linear, Matern, Periodic

@@ -49,6 +49,14 @@ class Process:
         divergence = self.half_log_det() + 0.5 * (self.dual @ away - lost)
         return Marginals(self.mean + away, variance.clamp_min(1e-300), divergence)
 
+    def slope(self) -> Tensor:
+        """`½ (a aᵀ − (K + 1/W)⁻¹)`, the derivative of the evidence in K while sites stay.
+
+        Where the sites have settled it is that of the bound too: they have no slope there.
+        """
+        inverse = torch.cholesky_inverse(self.factor) * self.root * self.root[:, None]
+        return 0.5 * (torch.outer(self.dual, self.dual) - inverse)
+
     def half_log_det(self) -> Tensor:
         return self.factor.diagonal().log().sum()
 

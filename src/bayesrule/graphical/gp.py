@@ -25,8 +25,12 @@ from bayesrule.graphical._supervised import (
 )
 from bayesrule.graphical.kernels import RBF, Kernel
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
+from bayesrule.moments.quadrature import with_slopes
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.progress import Progress
+
+_COARSE = 1e-4
+"""How far the sites may be from their fixed point while parameters are still looked for."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -160,6 +164,9 @@ class GP(Supervised):
         return words
 
 
+_Found = tuple[Kernel, float, Natural, Report]
+
+
 @dataclass(frozen=True)
 class _Task:
     """One fit: rows, targets, and where what was found is told."""
@@ -169,7 +176,7 @@ class _Task:
     y: Tensor
     tell: Callable[[float], None]
 
-    def run(self, start: dict[str, Tensor]) -> tuple[Kernel, float, Natural, Report]:
+    def run(self, start: dict[str, Tensor]) -> _Found:
         """Kernel, noise, sites and report from one start."""
         return self._exact(start) if self.model.likelihood is None else self._sited(start)
 
@@ -177,64 +184,63 @@ class _Task:
         own = {name: value for name, value in parameters.items() if name != "noise"}
         return (self.model.kernel or RBF()).replaced(own)
 
-    def _process(self, parameters: dict[str, Tensor], sites: Natural) -> Process:
-        kernel = self._kernel(parameters)
-        return Process.of(kernel.covariance(self.x, self.x), self.model.mean_, sites, kernel)
-
-    def _exact(self, start: dict[str, Tensor]) -> tuple[Kernel, float, Natural, Report]:
+    def _exact(self, start: dict[str, Tensor]) -> _Found:
         def evidence(parameters: dict[str, Tensor]) -> Tensor:
-            return evidence_of(self._process(parameters, self._of_targets(parameters)), self.y)
+            kernel, noise = self._kernel(parameters), parameters["noise"]
+            covariance = kernel.covariance(self.x, self.x)
+            with torch.no_grad():
+                process = Process.of(covariance, self.model.mean_, self._told(noise), kernel)
+                slope, value = process.slope(), evidence_of(process, self.y)
+            known = with_slopes(value, (noise.square(), slope.trace()))
+            return known + with_slopes(torch.zeros_like(slope), (covariance, slope)).sum()
 
         learned = set(start) if self.model.learn else set()
-        fixed = {"noise"} if self.model.noise else set()
-        if not self.model.learn and not self.model.noise:
-            learned = {"noise"}
-        found = climbed(evidence, start, learned - fixed, passes=self.model.passes, tell=self.tell)
-        last = found.parameters
-        sites = tuple(part.detach() for part in self._of_targets(last))
+        learned = learned - {"noise"} if self.model.noise else learned | {"noise"}
+        found = climbed(evidence, start, learned, passes=self.model.passes, tell=self.tell)
+        noise = found.parameters["noise"]
         report = Report(found.trace, found.converged, found.why)
-        return self._kernel(last), float(last["noise"]), sites, report
+        return self._kernel(found.parameters), float(noise), self._told(noise), report
 
-    def _of_targets(self, parameters: dict[str, Tensor]) -> Natural:
+    @torch.no_grad()
+    def _told(self, noise: Tensor) -> Natural:
         """What Gaussian targets say: `λ̃ = (τ y, −τ/2)`, whatever is believed."""
-        precision = parameters["noise"] ** -2 * torch.ones_like(self.y)
+        precision = noise**-2 * torch.ones_like(self.y)
         return precision * self.y, -0.5 * precision
 
-    def _sited(self, start: dict[str, Tensor]) -> tuple[Kernel, float, Natural, Report]:
-        model, likelihood = self.model, self.model._likelihood(1.0)
-        now, sites = start, _sites.nothing(self.y)
-        trace: list[float] = []
-        while True:
-            found = self._settle(now, sites, likelihood, max(model.passes - len(trace), 1))
-            trace += found.trace if not trace else found.trace[1:]
-            sites = found.sites
-            if not model.learn or len(trace) > model.passes:
-                break
+    def _sited(self, start: dict[str, Tensor]) -> _Found:
+        sites = [_sites.nothing(self.y)]
 
-            def bound(parameters: dict[str, Tensor], held: Natural = sites) -> Tensor:
-                q = self._process(parameters, held).marginals()
-                return _sites.expected(likelihood, q, self.y) - q.divergence
+        def bound(parameters: dict[str, Tensor]) -> Tensor:
+            kernel = self._kernel(parameters)
+            covariance = kernel.covariance(self.x, self.x)
+            found = self._settle(kernel, covariance.detach(), sites[-1], _COARSE)
+            # The next look starts from where this one came to rest.
+            sites[-1] = found.sites
+            process = Process.of(covariance.detach(), self.model.mean_, found.sites, kernel)
+            slope = process.slope()
+            pairs = with_slopes(torch.zeros_like(slope), (covariance, slope))
+            return found.look.elbo + pairs.sum()
 
-            climb = climbed(bound, now, set(now), passes=20, tell=self.tell)
-            if climb.trace[-1] - climb.trace[0] < model.tol * (1.0 + abs(trace[-1])):
-                break
-            now = climb.parameters
-        done = found.converged and len(trace) <= model.passes
-        why = found.why if done else f"stopped after {model.passes} passes"
-        return self._kernel(now), 0.0, sites, Report(tuple(trace), done, why)
+        learned = set(start) if self.model.learn else set()
+        found = climbed(bound, start, learned, passes=self.model.passes, tell=self.tell)
+        kernel = self._kernel(found.parameters)
+        covariance = kernel.covariance(self.x, self.x)
+        first = sites[-1] if learned else _sites.nothing(self.y)
+        last = self._settle(kernel, covariance, first, self.model.tol)
+        trace = (*found.trace, *last.trace[1:]) if learned else tuple(last.trace)
+        done, why = last.converged and found.converged, last.why
+        why = found.why if last.converged and learned else last.why
+        return kernel, 0.0, last.sites, Report(trace, done, why)
 
     def _settle(
-        self, parameters: dict[str, Tensor], sites: Natural, likelihood: Likelihood, passes: int
+        self, kernel: Kernel, covariance: Tensor, sites: Natural, tolerance: float
     ) -> _sites.Settled:
-        kernel = self._kernel(parameters)
-        covariance = kernel.covariance(self.x, self.x)
-
         def solve(now: Natural) -> _sites.Marginals:
             return Process.of(covariance, self.model.mean_, now, kernel).marginals()
 
         return _sites.settle(
-            solve, likelihood, self.y, sites, passes=passes, tolerance=self.model.tol,
-            rate=self.model.rate, report=self.tell,
+            solve, self.model._likelihood(1.0), self.y, sites, passes=self.model.passes,
+            tolerance=tolerance, rate=self.model.rate,
         )  # fmt: skip
 
 
@@ -247,8 +253,6 @@ def _check_likelihood(likelihood: Likelihood, noise: float | None) -> None:
         )
     if noise is not None:
         raise ValueError(f"noise belongs to regression; {name} has its own.")
-    if missing := likelihood.lacks("expected_log_prob"):
-        raise TypeError(missing)
     if likelihood.num_outputs(1) != 1 or likelihood.distribution_class.class_numbers:
         raise TypeError(
             f"GP has one function, and {name} needs several outputs for each target. Take "
@@ -261,7 +265,7 @@ def _check_likelihood(likelihood: Likelihood, noise: float | None) -> None:
         )
 
 
-def _last(found: tuple[Kernel, float, Natural, Report]) -> float:
+def _last(found: _Found) -> float:
     return found[3].objective[-1]
 
 
