@@ -52,7 +52,7 @@ class SVI(Inference):
     """
 
     passes: int = 20
-    tol: float = 1e-4
+    tol: float = 1e-5
     batch_size: int = 256  # type: ignore[misc]
     delay: float = 10.0
     forgetting: float = 0.7
@@ -67,3 +67,10 @@ class SVI(Inference):
 
     def rate(self, step: int) -> float:
         return float(max(step + self.delay, 1.0) ** -self.forgetting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineEM(SVI):
+    """EM on batches: expected statistics are averaged with ρ_t < 1; Cappé & Moulines (2009)."""
+
+    at_mode: ClassVar[bool] = True
