@@ -9,9 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_FAR = math.log(1e4)
-"""How far from its start, in logarithms, a parameter may go."""
-
 EXACT = "exact: conjugate Bayes in one step"
 
 
@@ -27,13 +24,14 @@ class Climbed:
 
 def climbed(
     objective: Callable[[dict[str, Tensor]], Tensor], start: Mapping[str, Tensor],
-    learned: set[str], *, passes: int, tell: Callable[[float], None],
+    learned: set[str], *, passes: int, tell: Callable[[float], None], far: float = 1e4,
 ) -> Climbed:  # fmt: skip
     """The parameters among `learned` that make the objective largest, the others as they are.
 
-    No parameter goes further than a factor of 1e4 from its start: the evidence of targets without
+    No parameter goes further than a factor `far` from its start: the evidence of targets without
     noise, for one, has no maximum.
     """
+    reach = math.log(far)
     if not learned:
         with torch.no_grad():
             value = float(objective(dict(start)))
@@ -42,7 +40,8 @@ def climbed(
     trace: list[float] = []
 
     def parameters() -> dict[str, Tensor]:
-        return {k: v * _bounded(free[k]).exp() if k in free else v for k, v in start.items()}
+        moves = {k: torch.exp(reach * torch.tanh(v / reach)) for k, v in free.items()}
+        return {k: v * moves[k] if k in free else v for k, v in start.items()}
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -63,7 +62,3 @@ def climbed(
         found = parameters()
         trace.append(float(objective(found)))
     return Climbed(found, tuple(trace), done, why)
-
-
-def _bounded(free: Tensor) -> Tensor:
-    return _FAR * torch.tanh(free / _FAR)

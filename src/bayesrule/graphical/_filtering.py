@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _LOG_2PI = math.log(2.0 * math.pi)
 _SETTLED = 1e-14
+_LOOKS = 8
+"""Whether covariances have settled is looked at every so many steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,11 @@ class Chain:
     def states(self) -> int:
         """D, the numbers in a state."""
         return len(self.transition)
+
+    @cached_property
+    def eye(self) -> Array:
+        """The identity of states."""
+        return np.eye(self.states)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +124,8 @@ def _gains(chain: Chain, seen: NDArray[np.bool_]) -> tuple[NDArray[np.intp], lis
     for t, pattern in enumerate(seen):
         if not (same[t] and settled):
             found.append(_gain(chain, predicted, pattern))
-            ahead = symmetric(
-                chain.transition @ found[-1].covariance @ chain.transition.T + chain.process
-            )
-            settled = _alike(ahead, predicted)
+            ahead = chain.transition @ found[-1].covariance @ chain.transition.T + chain.process
+            settled = t % _LOOKS == 0 and _alike(ahead, predicted)
             predicted = ahead
         which[t] = len(found) - 1
     return which, found
@@ -128,6 +134,8 @@ def _gains(chain: Chain, seen: NDArray[np.bool_]) -> tuple[NDArray[np.intp], lis
 def _gain(chain: Chain, predicted: Array, pattern: NDArray[np.bool_]) -> _Gain:
     """`S = C P Cᵀ + R`, `K = P Cᵀ S⁻¹` of the values that are there, P after them as Joseph did."""
     states, targets = chain.states, len(pattern)
+    if targets == 1 and pattern[0]:
+        return _single(chain, predicted)
     if not pattern.any():
         nothing = np.zeros((states, targets)), np.zeros((targets, targets))
         return _Gain(predicted, predicted, *nothing, 0.0)
@@ -142,6 +150,16 @@ def _gain(chain: Chain, predicted: Array, pattern: NDArray[np.bool_]) -> _Gain:
     whole_gain[:, pattern], whole[np.ix_(pattern, pattern)] = gain, inverse
     log_det = 2.0 * float(np.log(np.diagonal(factor)).sum())
     return _Gain(predicted, covariance, whole_gain, whole, log_det)
+
+
+def _single(chain: Chain, predicted: Array) -> _Gain:
+    """The same for one value, where S is a number."""
+    shared = predicted @ chain.observation.T
+    variance = chain.observation @ shared + chain.noise
+    gain = shared / variance
+    left = chain.eye - gain @ chain.observation
+    covariance = symmetric(left @ predicted @ left.T + gain @ (chain.noise * gain.T))
+    return _Gain(predicted, covariance, gain, 1.0 / variance, math.log(variance[0, 0]))
 
 
 def smoothed(chain: Chain, found: Filtered) -> Smoothed:
@@ -164,8 +182,9 @@ def smoothed(chain: Chain, found: Filtered) -> Smoothed:
         if settled and still[t]:
             covariances[t] = covariances[t + 1]
             continue
-        covariances[t] = symmetric(own[t] + back[t] @ covariances[t + 1] @ turned[t])
-        settled = _alike(covariances[t], covariances[t + 1])
+        covariances[t] = own[t] + back[t] @ covariances[t + 1] @ turned[t]
+        settled = t % _LOOKS == 0 and _alike(covariances[t], covariances[t + 1])
+    covariances = symmetric(covariances)
     return Smoothed(means, covariances, covariances[1:] @ turned, back)
 
 
