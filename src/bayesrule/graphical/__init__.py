@@ -3,9 +3,10 @@
 from bayesrule.graphical._base import FitWarning, Model, NotFittedError, Report
 from bayesrule.graphical._series_parts import Level, Part, Season, Trend
 from bayesrule.graphical.emissions import CategoricalEmissions, GaussianEmissions
+from bayesrule.graphical.factor import PPCA, FactorAnalysis
 from bayesrule.graphical.gp import GP
 from bayesrule.graphical.hmm import HMM
-from bayesrule.graphical.inference import EM, SVI, VB, Inference
+from bayesrule.graphical.inference import EM, SVI, VB, Inference, OnlineEM
 from bayesrule.graphical.kalman import Kalman
 from bayesrule.graphical.kernels import RBF, Kernel, Linear, Matern, Periodic
 from bayesrule.graphical.lda import LDA
@@ -16,6 +17,7 @@ from bayesrule.graphical.mixture import GaussianMixture
 __all__ = [
     "CategoricalEmissions",
     "EM",
+    "FactorAnalysis",
     "FitWarning",
     "GP",
     "GaussianEmissions",
@@ -32,6 +34,8 @@ __all__ = [
     "Matern",
     "Model",
     "NotFittedError",
+    "OnlineEM",
+    "PPCA",
     "Part",
     "Periodic",
     "RBF",
