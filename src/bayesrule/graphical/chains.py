@@ -31,12 +31,6 @@ class Chain:
     emissions: Tensor
     begins: Tensor
 
-    def step(self, begins: Tensor, emissions: Tensor) -> Tensor:
-        """`log p(z_t = j, x_t | z_{t−1} = i)` of some t, (*, K, K)."""
-        where = begins[..., None, None]
-        into = torch.where(where, self.initial.expand_as(self.transitions), self.transitions)
-        return into + emissions.unsqueeze(-2)
-
 
 @dataclass(frozen=True)
 class Smoothed:
@@ -58,7 +52,7 @@ class Smoothed:
 
 def smoothed(chain: Chain) -> Smoothed:
     """The forward-backward algorithm; Rabiner (1989), eqs 19 to 38."""
-    blocks = _Blocks.of(chain, torch.logsumexp)
+    blocks = _Blocks.of(chain, _log_sum)
     ahead, up_to = blocks.forward()
     behind = blocks.backward()
     states = (ahead + behind).softmax(1)
@@ -67,13 +61,13 @@ def smoothed(chain: Chain) -> Smoothed:
 
 def up_to(chain: Chain) -> Tensor:
     """`log p(x_1..t)` for each t, (T,)."""
-    return _Blocks.of(chain, torch.logsumexp).forward()[1]
+    return _Blocks.of(chain, _log_sum).forward()[1]
 
 
 def best_path(chain: Chain) -> Tensor:
     """The likeliest path of states, (T,), by Viterbi's algorithm; Rabiner (1989), eqs 32 to 35."""
     ahead, _ = _Blocks.of(chain, torch.amax).forward()
-    steps = chain.step(chain.begins[1:], chain.emissions[1:])
+    steps = torch.where(chain.begins[1:, None, None], chain.initial, chain.transitions)
     before = (ahead[:-1].unsqueeze(-1) + steps).argmax(1).tolist()
     path = [int(ahead[-1].argmax())]
     for back in reversed(before):
@@ -96,7 +90,8 @@ def _pairs(chain: Chain, ahead: Tensor, behind: Tensor) -> Tensor:
 class _Blocks:
     """A chain in G blocks of B steps, filled up with sequences of nothing.
 
-    `peaks` (T,) are the largest emissions, taken out for precision.
+    Blocks are the last axis, along which all sums are whole vectors: `begins` (B, G), `emissions`
+    (B, K, G). `peaks` (T,) are the largest emissions, taken out for precision.
     """
 
     chain: Chain
@@ -112,20 +107,25 @@ class _Blocks:
         more = -num % size
         emissions = torch.nn.functional.pad(chain.emissions - peaks.unsqueeze(1), (0, 0, 0, more))
         begins = torch.nn.functional.pad(chain.begins, (0, more), value=True)
-        return cls(chain, reduce, begins.view(-1, size), emissions.view(-1, size, k), peaks)
+        blocks = emissions.view(-1, size, k).permute(1, 2, 0).contiguous()
+        return cls(chain, reduce, begins.view(-1, size).T.contiguous(), blocks, peaks)
 
     def step(self, number: int) -> Tensor:
-        """The step of that number within each block, (G, K, K)."""
-        return self.chain.step(self.begins[:, number], self.emissions[:, number])
+        """`log p(z_t = j, x_t | z_{t−1} = i)` at that place of all blocks, (K, K, G)."""
+        begins = self.begins[number]
+        into = self.chain.transitions.unsqueeze(-1)
+        if bool(begins.any()):
+            into = torch.where(begins, self.chain.initial.unsqueeze(-1), into)
+        return into + self.emissions[number]
 
     @cached_property
     def products(self) -> tuple[Tensor, ...]:
         """Those of all steps of each block, G times (K, K)."""
         total = self.step(0)
         # One block passes nothing on.
-        for number in range(1, self.begins.shape[1] if len(self.begins) > 1 else 1):
-            total = self.reduce(total.unsqueeze(-1) + self.step(number).unsqueeze(-3), -2)
-        return total.unbind()
+        for number in range(1, len(self.begins) if self.begins.shape[1] > 1 else 1):
+            total = self.reduce(total.unsqueeze(2) + self.step(number), 1)
+        return total.permute(2, 0, 1).contiguous().unbind()
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """`log p(z_t, x_1..t)` up to a constant in each block (T, K), and log p(x_1..t) (T,)."""
@@ -134,31 +134,37 @@ class _Blocks:
         for product in self.products:
             entered.append(state)
             scales.append(scale)
-            state = self.reduce(state.unsqueeze(-1) + product, -2)
+            state = self.reduce(state.unsqueeze(-1) + product, 0)
             scale, state = scale + state.amax(), state - state.amax()
-        here, found = torch.stack(entered), []
-        for number in range(self.begins.shape[1]):
-            here = self.reduce(here.unsqueeze(-1) + self.step(number), -2)
+        here, found = torch.stack(entered, -1), []
+        for number in range(len(self.begins)):
+            here = self.reduce(here.unsqueeze(1) + self.step(number), 0)
             found.append(here)
-        ahead = torch.stack(found, 1)
-        sums = ahead.logsumexp(-1) + torch.stack(scales).unsqueeze(1)
+        ahead = torch.stack(found)
         # The chain begins in no state: each of the K that stand for it has counted once.
-        sums = sums - math.log(len(state))
-        return self._joined(ahead), self._joined(sums) + self.peaks.cumsum(0)
+        sums = ahead.logsumexp(1) + torch.stack(scales) - math.log(len(state))
+        up_to = sums.T.flatten()[: len(self.peaks)] + self.peaks.cumsum(0)
+        return self._joined(ahead), up_to
 
     def backward(self) -> Tensor:
         """`log p(x_{t+1..T} | z_t)` up to a constant in each block, (T, K)."""
         state, left = torch.zeros_like(self.chain.initial), []
         for product in reversed(self.products):
             left.append(state)
-            state = (product + state).logsumexp(-1)
+            state = self.reduce(product + state, 1)
             state = state - state.amax()
-        here, found = torch.stack(left[::-1]), []
-        for number in reversed(range(self.begins.shape[1])):
+        here, found = torch.stack(left[::-1], -1), []
+        for number in reversed(range(len(self.begins))):
             found.append(here)
-            here = (self.step(number) + here.unsqueeze(-2)).logsumexp(-1)
-        return self._joined(torch.stack(found[::-1], 1))
+            here = self.reduce(self.step(number) + here, 1)
+        return self._joined(torch.stack(found[::-1]))
 
     def _joined(self, blocks: Tensor) -> Tensor:
-        """Blocks as one chain again, without what filled them up."""
-        return blocks.flatten(0, 1)[: len(self.peaks)]
+        """(B, K, G) as one chain again, without what filled it up."""
+        return blocks.permute(2, 0, 1).flatten(0, 1)[: len(self.peaks)]
+
+
+def _log_sum(x: Tensor, dim: int) -> Tensor:
+    """logsumexp; torch's own is several times slower where `dim` is not the last."""
+    top = x.amax(dim, keepdim=True).clamp_min(torch.finfo(x.dtype).min)
+    return (x - top).exp_().sum(dim).log_() + top.squeeze(dim)
