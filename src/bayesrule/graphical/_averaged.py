@@ -10,20 +10,16 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from bayesrule.graphical._grids import grid
 from bayesrule.likelihoods import BinaryTargets, Likelihood, Marginal, TargetDistribution
-from bayesrule.moments.quadrature import evenly
 from bayesrule.predicting.prediction import Prediction
-
-_POINTS, _REACH = 161, 8.0
-"""With steps of a tenth of a standard deviation errors are those of rounding up to variances of 25
-for sigmoids, and for rates as long as `e^f` is a number."""
 
 
 def averaged(likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Prediction:
     """`p(y) = E[p(y | f)]`, f ~ N(mean, variance), (n,) each."""
     if not likelihood.lacks("marginal") and not likelihood.probit_marginal:
         return Prediction.closed_form(likelihood.marginal(mean, variance, {}))
-    points, weights = torch.tensor(evenly(_POINTS, _REACH), dtype=mean.dtype).T
+    points, weights = grid(variance)
     outputs = mean + variance.sqrt() * points[:, None]
     if likelihood.classification:
         return Prediction.closed_form(_answers(outputs, weights))

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from bayesrule.families import Natural
+from bayesrule.graphical._grids import grid
 from bayesrule.likelihoods import Likelihood
-from bayesrule.moments.quadrature import evenly
 
 SMALLEST_STEP = 1e-4
 _CLOSE = 1e-3
-_POINTS, _REACH = 241, 8.0
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,10 @@ class Settled:
 def messages(likelihood: Likelihood, q: Marginals, y: Tensor) -> tuple[Tensor, Natural]:
     """`Σ E[log p(y | f)]`, and `λ̃ = (α − 2 v m, v)` with `α = E[∇ log p]`, `v = ½ E[∇² log p]`.
 
-    The expectations are sums over values of f at equal distances, right to 1e-6 for sigmoids up to
-    a standard deviation of 20. Gauss-Hermite's few points would miss where a sigmoid is steep, and
-    a bound and its slope that disagree keep a fit from settling.
+    A bound and its slope that disagree keep a fit from settling, so the expectations are exact but
+    for rounding.
     """
-    points, weights = torch.tensor(evenly(_POINTS, _REACH), dtype=y.dtype).T
+    points, weights = grid(q.variance)
     with torch.enable_grad():
         f = (q.mean + q.variance.sqrt() * points[:, None]).detach().requires_grad_()
         logs = likelihood.log_prob(f.reshape(-1), y.expand_as(f).reshape(-1), {}).reshape(f.shape)
