@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from exact import DTYPE, close, randn
 from scipy.integrate import quad
 from scipy.special import expit, log_expit
 from scipy.stats import norm
@@ -14,7 +15,6 @@ from scipy.stats import norm
 import bayesrule as br
 from bayesrule.graphical._averaged import averaged, best_constant
 from bayesrule.graphical._sites import Marginals, messages
-from tests.exact import DTYPE, close, randn
 
 STDS = (0.01, 0.5, 2.0, 10.0, 30.0)
 MEAN = 0.7

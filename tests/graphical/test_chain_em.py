@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bayesrule.graphical._chain_em import PARTS, maximised, start
 from bayesrule.graphical._filtering import Chain, filtered, smoothed
-from tests.graphical.test_filtering import chain, series
+from graphical.test_filtering import chain, series
 
 Array = NDArray[np.float64]
 

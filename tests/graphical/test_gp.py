@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exact import DTYPE, close, generator, randn
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as theirs
 from torch import Tensor
@@ -19,8 +20,7 @@ import bayesrule as br
 from bayesrule.graphical import GP, Model, NotFittedError
 from bayesrule.graphical.kernels import RBF, Kernel, Matern
 from bayesrule.likelihoods import Likelihood
-from tests.exact import DTYPE, close, generator, randn
-from tests.graphical.variational import best
+from graphical.variational import best
 
 ROWS = 40
 X = 2.0 * randn(ROWS, 2)

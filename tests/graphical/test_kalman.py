@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exact import close
 from scipy.optimize import minimize
 from torch import Tensor
 
@@ -17,9 +18,8 @@ import bayesrule as br
 from bayesrule.graphical import Kalman, Level, Model, NotFittedError, Season, Trend
 from bayesrule.graphical._filtering import filtered
 from bayesrule.graphical.kalman import _evidence
-from tests.exact import close
-from tests.graphical.test_chain_em import drawn
-from tests.graphical.test_filtering import Array, block, chain, conditioned, series
+from graphical.test_chain_em import drawn
+from graphical.test_filtering import Array, block, chain, conditioned, series
 
 NAMES = (
     "transition", "process", "observation", "noise", "offset", "first_mean", "first_covariance",

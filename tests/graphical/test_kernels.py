@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exact import close, randn
 from sklearn.gaussian_process import kernels as theirs
 from torch import Tensor
 
 from bayesrule.graphical.kernels import RBF, Kernel, Linear, Matern, Periodic
-from tests.exact import close, randn
 
 LENGTHS = [0.7, 1.9]
 PAIRS = [

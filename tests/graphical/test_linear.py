@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exact import DTYPE, close, randn
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import BayesianRidge
 
 from bayesrule.families import Gaussian
 from bayesrule.graphical import LinearRegression, Model, NotFittedError
-from tests.exact import DTYPE, close, randn
 
 ROWS, COLUMNS = 30, 4
 X = randn(ROWS, COLUMNS) @ randn(COLUMNS, COLUMNS, seed=3) + 2.0

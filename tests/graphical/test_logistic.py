@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exact import DTYPE, close, generator, randn
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as loss
 
 from bayesrule.graphical import LogisticRegression, Model
-from tests.exact import DTYPE, close, generator, randn
-from tests.graphical.variational import best
+from graphical.variational import best
 
 ROWS = 25
 X = randn(ROWS, 1)
