@@ -64,6 +64,19 @@ def test_snippets_on_exploring_run() -> None:
         assert abs(found.value - truth) < 5 * found.error
 
 
+def test_snippets_on_graphical_models_run() -> None:
+    names: dict[str, Any] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for block in _blocks((ROOT / "docs" / "graphical.md").read_text()):
+            exec(compile(block, "graphical.md", "exec"), names)
+    assert sorted(names["model"].weights_.tolist()) == pytest.approx([0.4, 0.6], abs=0.01)
+    assert int((names["bayesian"].weights_ > 0.01).sum()) == 2
+    assert names["path"].shape == (300,)
+    assert not names["full"].isnan().any()
+    assert torch.equal(names["again"].means_, names["model"].means_)
+
+
 def test_snippets_on_variational_posteriors_run() -> None:
     names: dict[str, Any] = {}
     with torch.random.fork_rng(devices=[]):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata, util
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,10 @@ Row = dict[str, Any]
 def run(rows: int, documents: int, passes: int, progress: Callable[[str], None] = print) -> Row:
     """All comparisons; `rows` of the mixture and `documents` of the corpus at most."""
     results: list[Row] = []
-    for found in (
-        *(_mixture(rows // part, passes) for part in (4, 2, 1)),
-        *_topics(documents, passes),
-        *(_states(part, passes) for part in (4, 2, 1)),
-    ):
+    parts = (4, 2, 1)
+    mixtures = (_mixture(rows // part, passes) for part in parts)
+    series = (_states(part, passes) for part in parts)
+    for found in chain(mixtures, _topics(documents, passes), series):
         results.append(found)
         progress(" ".join(f"{name} {_brief(value)}" for name, value in found.items()))
     return {
@@ -121,7 +121,7 @@ def _mixture(num: int, passes: int) -> Row:
     return _row("mixture", num, own, other, **scores)
 
 
-def _topics(documents: int, passes: int) -> list[Row]:
+def _topics(documents: int, passes: int) -> Iterator[Row]:
     """Variational Bayes, and SVI on batches, beside LatentDirichletAllocation, of film reviews."""
     from sklearn.decomposition import LatentDirichletAllocation as Theirs
 
@@ -145,7 +145,8 @@ def _topics(documents: int, passes: int) -> list[Row]:
         how = {"learning_method": "online", "batch_size": 512, "total_samples": x.shape[0]}
         return Theirs(TOPICS, max_iter=count, random_state=0, **how).fit(x)
 
-    found = [{"model": "topics", "size": x.shape[0] // 2, "seconds": _per_pass(half, passes)[0]}]
+    seconds, _ = _per_pass(half, passes)
+    yield {"model": "topics", "size": x.shape[0] // 2, "seconds": round(seconds, 4)}
     for name, own, other in (("topics", ours, theirs), ("topics in batches", batches, online)):
         seconds, model = _per_pass(own, passes)
         their_seconds, beside = _per_pass(other, passes)
@@ -154,8 +155,7 @@ def _topics(documents: int, passes: int) -> list[Row]:
             "their_objective": float(beside.score(x)) / words,
             "margin": 0.0,
         }
-        found.append(_row(name, x.shape[0], seconds, their_seconds, **scores))
-    return found
+        yield _row(name, x.shape[0], seconds, their_seconds, **scores)
 
 
 def _corpus(documents: int) -> Any:

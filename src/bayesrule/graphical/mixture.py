@@ -129,6 +129,9 @@ class GaussianMixture(LatentModel):
         return float(weights + parts.sum())
 
     def _troubles(self) -> list[str]:
+        flat = (self._spread.diagonal() <= self.reg_covar).nonzero()[:, 0].tolist()
+        if flat:
+            return [f"Column {flat[0]} does not vary beyond reg_covar: scale it, or leave it out."]
         return [*self._collapsed()] if self.inference.at_mode else []
 
     def _collapsed(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -55,9 +55,17 @@ def decoded(value: Any) -> Any:
 
 
 def _kind(name: str) -> type:
-    module, _, wanted = name.partition(":")
-    known = module.startswith("bayesrule.") and wanted.isidentifier()
-    found = getattr(importlib.import_module(module), wanted, None) if known else None
-    if not (isinstance(found, type) and is_dataclass(found)):
+    module, _, wanted = str(name).partition(":")
+    found = getattr(_module(module), wanted, None)
+    own = isinstance(found, type) and is_dataclass(found) and found.__module__ == module
+    if not own:
         raise CheckpointError(f"The file names an option {name!r} that the library does not have.")
-    return found
+    return cast(type, found)
+
+
+def _module(name: str) -> object:
+    """A module of the library, or nothing."""
+    try:
+        return importlib.import_module(name) if name.startswith("bayesrule.") else None
+    except ImportError:
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -75,17 +76,18 @@ def _check_size(x: Tensor, name: str, rows: int, columns: int | None) -> None:
 
 
 def _check_finite(x: Tensor, name: str, names: list[str] | None, missing: bool) -> None:
+    # Squares of larger numbers, and their sums, overflow.
+    most = torch.finfo(x.dtype).max ** (1 / 3)
     for start in range(0, len(x), _AT_ONCE):
         part = x[start : start + _AT_ONCE]
-        bad = part.isinf() if missing else ~part.isfinite()
+        bad = part.abs() > most if missing else ~(part.abs() <= most)
         if bad.any():
             row, column = (int(one) for one in bad.nonzero()[0])
             where = f"column {names[column]!r}" if names else f"column {column}"
+            value = float(part[row, column])
+            what = "is too large" if math.isfinite(value) else "is not finite"
             way = "" if missing else " Drop or fill such rows first."
-            raise ValueError(
-                f"{name} is not finite at row {start + row}, {where}: "
-                f"{float(part[row, column])}.{way}"
-            )
+            raise ValueError(f"{name} {what} at row {start + row}, {where}: {value}.{way}")
 
 
 def column(x: Any) -> Any:
