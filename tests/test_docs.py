@@ -77,6 +77,21 @@ def test_snippets_on_graphical_models_run() -> None:
     assert torch.equal(names["again"].means_, names["model"].means_)
 
 
+def test_figures_on_graphical_models_are_those_of_the_result() -> None:
+    page = (ROOT / "docs" / "graphical.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "graphical.json").read_text())
+    rows = {(one["model"], one["size"]): one for one in result["results"]}
+    mixture, topics = rows["mixture", 1_000_000], rows["topics", 25_000]
+    batches, states = rows["topics in batches", 25_000], rows["states", 17_420]
+    for row, digits in ((mixture, 2), (topics, 2), (batches, 2), (states, 1)):
+        assert f"{row['ratio']:.{digits}f}" in page
+    for row in (topics, batches):
+        assert f"−{-row['objective']:.3f}" in page
+        assert f"−{-row['their_objective']:.3f}" in page
+    for growth in result["growth"].values():
+        assert f"{growth:.1f}" in page
+
+
 def test_snippets_on_variational_posteriors_run() -> None:
     names: dict[str, Any] = {}
     with torch.random.fork_rng(devices=[]):

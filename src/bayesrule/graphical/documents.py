@@ -92,7 +92,7 @@ def _sparse(x: Any) -> tuple[Tensor, Tensor, Tensor, int]:
 
 
 def _dense(x: Any) -> tuple[Tensor, Tensor, Tensor, int]:
-    table = tables.matrix(x)
+    table = tables.matrix(x).cpu()
     rows, words = table.nonzero(as_tuple=True)
     lengths = torch.bincount(rows, minlength=len(table))
     return words, table[rows, words].double(), lengths, int(table.shape[1])

@@ -222,7 +222,7 @@ class FactorAnalysis(LatentModel):
         self._need_fit()
         generator = torch.Generator().manual_seed(seed)
         d, k = self._factors.loadings.shape
-        noise = torch.randn(num, d + k, generator=generator, dtype=self.mean_.dtype)
+        noise = torch.randn(num, d + k, generator=generator, dtype=torch.float64).to(self.mean_)
         own = noise[:, k:] * self._factors.noise.sqrt()
         return self.mean_ + noise[:, :k] @ self._factors.loadings.T + own
 

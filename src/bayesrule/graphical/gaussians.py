@@ -41,6 +41,10 @@ class Gaussians:
         spread = q.dim / q.count
         return cls(q.mean, root, 0.5 * (q.expected_log_det - q.dim * _LOG_2PI - spread))
 
+    def cpu(self) -> Gaussians:
+        """The same where generators of draws are."""
+        return Gaussians(self.mean.cpu(), self.root.cpu(), self.constant.cpu())
+
     @property
     def normalised(self) -> Gaussians:
         """With the constant that makes densities of them."""
@@ -130,6 +134,10 @@ class Students:
     """The prediction `∫ N(x | m, Λ⁻¹) q(m, Λ)`: K Student t with ν − d + 1 degrees each."""
 
     q: NormalWishart
+
+    def cpu(self) -> Students:
+        """The same where generators of draws are."""
+        return Students(NormalWishart(tuple(one.cpu() for one in self.q.natural)))
 
     @property
     def degrees(self) -> Tensor:

@@ -61,7 +61,8 @@ class HMM(LatentModel):
         It begins at k-means, or at given shares of the states in each step, (T, K).
         """
         rows, lengths = lengths_of(x, lengths)
-        table = self.emissions.table(rows, None)
+        # Chains are many small steps, which a processor takes faster than a graphics card.
+        table = self.emissions.table(rows, None).cpu()
         self._facts = self.emissions.facts(table)
         data = Sequences.of(self.emissions.table(table, self._facts), lengths)
         if len(data.x) < self.states:

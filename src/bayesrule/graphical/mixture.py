@@ -186,8 +186,9 @@ class GaussianMixture(LatentModel):
     def sample(self, num: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Rows (num, d) as the model predicts them, and the component of each (num,)."""
         generator = torch.Generator().manual_seed(seed)
-        which = torch.multinomial(self.weights_, num, replacement=True, generator=generator)
-        return self._predictive.sample(which, generator) + self._shift, which
+        shares = self.weights_.cpu()
+        which = torch.multinomial(shares, num, replacement=True, generator=generator)
+        return self._predictive.cpu().sample(which, generator) + self._shift.cpu(), which
 
     @property
     def _predictive(self) -> Gaussians | Students:
