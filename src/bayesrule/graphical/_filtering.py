@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _LOG_2PI = math.log(2.0 * math.pi)
 _SETTLED = 1e-14
+_WIDE = 1e6
+"""Beliefs so many times as wide as the noise lose digits where their difference is taken."""
 _LOOKS = 8
 """Whether covariances have settled is looked at every so many steps."""
 
@@ -48,14 +50,19 @@ class Chain:
 
 
 @dataclass(frozen=True, eq=False)
-class _Gain:
-    """What one step does to the belief, whatever was observed."""
+class _Gains:
+    """What steps do to beliefs, whatever was observed: the U that differ, `which` (T,) of them.
+
+    Covariances before and after a step (U, D, D), gains K (U, D, P), `inverse` `S⁻¹` (U, P, P) and
+    `log_det` `log |S|` (U,).
+    """
 
     predicted: Array
     covariance: Array
     gain: Array
     inverse: Array
-    log_det: float
+    log_det: Array
+    which: NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,78 +95,98 @@ class Smoothed:
 def filtered(chain: Chain, y: Array) -> Filtered:
     """Kalman's filter over targets (T, P), NaN where missing: conjugate Bayes step by step."""
     seen = ~np.isnan(y)
-    which, gains = _gains(chain, seen)
-    predicted = np.stack([one.predicted for one in gains])[which]
-    covariances = np.stack([one.covariance for one in gains])[which]
-    centred = np.where(seen, y - chain.offset, 0.0)
-    means = _means(chain, gains, which, centred)
+    gains = _single(chain, seen[:, 0]) if y.shape[1] == 1 else _several(chain, seen)
+    which, centred = gains.which, np.where(seen, y - chain.offset, 0.0)
+    means = _means(chain, gains, centred)
     before = np.concatenate([chain.first_mean[None], means[:-1] @ chain.transition.T])
     errors = np.where(seen, centred - before @ chain.observation.T, 0.0)
-    inverses = np.stack([one.inverse for one in gains])[which]
-    squares = np.einsum("ti,tij,tj->t", errors, inverses, errors)
-    log_dets = np.array([one.log_det for one in gains])[which]
-    log_probs = -0.5 * (squares + log_dets + seen.sum(1) * _LOG_2PI)
-    return Filtered(before, predicted, means, covariances, log_probs)
+    squares = np.einsum("ti,tij,tj->t", errors, gains.inverse[which], errors)
+    log_probs = -0.5 * (squares + gains.log_det[which] + seen.sum(1) * _LOG_2PI)
+    return Filtered(before, gains.predicted[which], means, gains.covariance[which], log_probs)
 
 
-def _means(chain: Chain, gains: list[_Gain], which: NDArray[np.intp], centred: Array) -> Array:
+def _means(chain: Chain, gains: _Gains, centred: Array) -> Array:
     """`m_t = (I − K C) A m_{t−1} + K (y_t − d)`, the only part that goes step by step."""
-    eye = np.eye(chain.states)
-    kept = [(eye - one.gain @ chain.observation) for one in gains]
-    moved = [one @ chain.transition for one in kept]
-    learned = np.einsum("tij,tj->ti", np.stack([one.gain for one in gains])[which], centred)
+    kept = chain.eye - gains.gain @ chain.observation
+    moved = list(kept @ chain.transition)
+    learned = np.einsum("tij,tj->ti", gains.gain[gains.which], centred)
     means = np.empty((len(centred), chain.states))
-    means[0] = m = kept[which[0]] @ chain.first_mean + learned[0]
-    for t, number in enumerate(which[1:].tolist(), start=1):
+    means[0] = m = kept[gains.which[0]] @ chain.first_mean + learned[0]
+    for t, number in enumerate(gains.which[1:].tolist(), start=1):
         means[t] = m = moved[number] @ m + learned[t]
     return means
 
 
-def _gains(chain: Chain, seen: NDArray[np.bool_]) -> tuple[NDArray[np.intp], list[_Gain]]:
-    """The gains that differ, and which of them each step takes."""
+def _single(chain: Chain, seen: NDArray[np.bool_]) -> _Gains:
+    """Gains for one target a step, where S is a number: as little as can be done step by step."""
+    row, noise = chain.observation[0], float(chain.noise[0, 0])
+    forth, back, process = chain.transition, chain.transition.T, chain.process
+    which, before, after, there = [], [], [], []
+    now, settled, former = chain.first_covariance, False, None
+    for t, known in enumerate(seen.tolist()):
+        if not (settled and known == former):
+            before.append(now)
+            there.append(known)
+            left = _after(now, row, noise) if known else now
+            after.append(left)
+            ahead = forth @ left @ back + process
+            settled = t % _LOOKS == 0 and _alike(ahead, now)
+            now, former = ahead, known
+        which.append(len(before) - 1)
+    predicted, known = symmetric(np.stack(before)), np.array(there)
+    shared = predicted @ row
+    variance = np.where(known, shared @ row + noise, 1.0)
+    gain, inverse = known[:, None] * shared / variance[:, None], known / variance
+    numbers: tuple[Array, NDArray[np.intp]] = np.log(variance), np.array(which, dtype=np.intp)
+    return _Gains(
+        predicted, symmetric(np.stack(after)), gain[:, :, None], inverse[:, None, None], *numbers
+    )
+
+
+def _after(now: Array, row: Array, noise: float) -> Array:
+    """`P − P c cᵀ P / s`; as Joseph wrote it where little would be left of a wide belief."""
+    shared = now @ row
+    gain = shared / (row @ shared + noise)
+    if now.trace() < _WIDE * noise:
+        return now - np.multiply.outer(gain, shared)
+    left = np.eye(len(now)) - np.outer(gain, row)
+    return symmetric(left @ now @ left.T + noise * np.outer(gain, gain))
+
+
+def _several(chain: Chain, seen: NDArray[np.bool_]) -> _Gains:
+    """Gains for several targets a step, of which some may be missing."""
     which = np.empty(len(seen), dtype=np.intp)
-    found: list[_Gain] = []
+    found: list[tuple[Array, Array, Array, Array, float]] = []
     predicted, settled = chain.first_covariance, False
-    same = np.concatenate([[False], (seen[1:] == seen[:-1]).all(1)])
+    same = np.append(False, (seen[1:] == seen[:-1]).all(1))
     for t, pattern in enumerate(seen):
         if not (same[t] and settled):
-            found.append(_gain(chain, predicted, pattern))
-            ahead = chain.transition @ found[-1].covariance @ chain.transition.T + chain.process
+            found.append((predicted, *_gain(chain, predicted, pattern)))
+            ahead = chain.transition @ found[-1][1] @ chain.transition.T + chain.process
             settled = t % _LOOKS == 0 and _alike(ahead, predicted)
             predicted = ahead
         which[t] = len(found) - 1
-    return which, found
+    before, after, gain, inverse = (np.stack([one[k] for one in found]) for k in range(4))
+    return _Gains(before, after, gain, inverse, np.array([one[4] for one in found]), which)
 
 
-def _gain(chain: Chain, predicted: Array, pattern: NDArray[np.bool_]) -> _Gain:
+def _gain(
+    chain: Chain, predicted: Array, pattern: NDArray[np.bool_]
+) -> tuple[Array, Array, Array, float]:
     """`S = C P Cᵀ + R`, `K = P Cᵀ S⁻¹` of the values that are there, P after them as Joseph did."""
-    states, targets = chain.states, len(pattern)
-    if targets == 1 and pattern[0]:
-        return _single(chain, predicted)
+    targets = len(pattern)
+    whole_gain, whole = np.zeros((chain.states, targets)), np.zeros((targets, targets))
     if not pattern.any():
-        nothing = np.zeros((states, targets)), np.zeros((targets, targets))
-        return _Gain(predicted, predicted, *nothing, 0.0)
+        return predicted, whole_gain, whole, 0.0
     observation, noise = chain.observation[pattern], chain.noise[np.ix_(pattern, pattern)]
     factor = np.linalg.cholesky(observation @ predicted @ observation.T + noise)
     white = np.linalg.inv(factor)
     inverse = white.T @ white
     gain = predicted @ observation.T @ inverse
-    left = np.eye(states) - gain @ observation
+    left = chain.eye - gain @ observation
     covariance = symmetric(left @ predicted @ left.T + gain @ noise @ gain.T)
-    whole_gain, whole = np.zeros((states, targets)), np.zeros((targets, targets))
     whole_gain[:, pattern], whole[np.ix_(pattern, pattern)] = gain, inverse
-    log_det = 2.0 * float(np.log(np.diagonal(factor)).sum())
-    return _Gain(predicted, covariance, whole_gain, whole, log_det)
-
-
-def _single(chain: Chain, predicted: Array) -> _Gain:
-    """The same for one value, where S is a number."""
-    shared = predicted @ chain.observation.T
-    variance = chain.observation @ shared + chain.noise
-    gain = shared / variance
-    left = chain.eye - gain @ chain.observation
-    covariance = symmetric(left @ predicted @ left.T + gain @ (chain.noise * gain.T))
-    return _Gain(predicted, covariance, gain, 1.0 / variance, math.log(variance[0, 0]))
+    return covariance, whole_gain, whole, 2.0 * float(np.log(np.diagonal(factor)).sum())
 
 
 def smoothed(chain: Chain, found: Filtered) -> Smoothed:
