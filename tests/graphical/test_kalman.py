@@ -122,10 +122,10 @@ def test_slopes_of_the_evidence_are_those_of_differences() -> None:
             moved = [process.detach().clone(), noise.detach().clone()]
             each = []
             for sign in (1.0, -1.0):
-                moved[which][k] += sign * 1e-6
+                moved[which][k] += sign * 1e-5
                 each.append(float(_evidence(model.chain_, y, *moved)))
-                moved[which][k] -= sign * 1e-6
-            assert float(slope[k]) == pytest.approx((each[0] - each[1]) / 2e-6, rel=1e-4, abs=1e-4)
+                moved[which][k] -= sign * 1e-5
+            assert float(slope[k]) == pytest.approx((each[0] - each[1]) / 2e-5, rel=1e-4, abs=1e-4)
 
 
 def test_a_trend_and_a_season_are_carried_on() -> None:
