@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,8 +36,7 @@ WIDTH, HEIGHT = 430.0, 270.0
 GRID = torch.linspace(0.0, 10.0, 200, dtype=torch.float64)[:, None]
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """Points, a mean, and bands that are drawn one over the other."""
 
     title: str

@@ -75,6 +75,9 @@ def test_snippets_on_graphical_models_run() -> None:
     assert names["path"].shape == (300,)
     assert not names["full"].isnan().any()
     assert torch.equal(names["again"].means_, names["model"].means_)
+    assert (names["low"] == names["low"].round()).all()
+    missing, month = names["shop"].smooth().mean[30:36], names["month"][30:36]
+    assert (missing - 0.1 * month - torch.sin(month * torch.pi / 6)).abs().max() < 0.5
 
 
 def test_figures_on_graphical_models_are_those_of_the_result() -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
+import warnings
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 import bayesrule as br
+from bayesrule.app.provenance import machine, versions
 from bayesrule.graphical import RBF, Kalman, LinearRegression, LogisticRegression, Season, Trend
 from bayesrule.graphical._filtering import Chain, filtered, smoothed
 from benchmarks.data.timeseries import timeseries
@@ -33,6 +36,26 @@ STARTS = 5
 AHEAD = 0.2
 """The share of a series at its end that is held out."""
 WEEKS = 365.2425 / 7.0
+
+
+def run(splits: int, progress: Callable[[str], None] = print) -> Row:
+    """All rows, and with what they were made."""
+    others = ("scikit-learn", "statsmodels")
+    found = {name: _version(name) for name in others}
+    return {
+        "task": "gaussian-models",
+        "splits": splits,
+        "results": rows(splits, progress),
+        "versions": {**versions(), **{name: v for name, v in found.items() if v}},
+        "machine": machine(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def rows(splits: int = 3, progress: Callable[[str], None] = print) -> list[Row]:
@@ -138,8 +161,6 @@ def _process(name: str, split: int) -> Row:
 
 def _quiet(action: Callable[[], Any]) -> Any:
     """Without warnings of parameters at their bounds."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return action()
