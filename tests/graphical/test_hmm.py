@@ -250,6 +250,12 @@ def test_files_hold_everything(emissions: Any, tmp_path: Path) -> None:
     assert again.inference.at_mode is False
 
 
+def test_a_state_that_collapses_is_reported() -> None:
+    x = torch.cat([numbers(100), torch.full((1, 2), 500.0, dtype=DTYPE), numbers(99, seed=1)])
+    with pytest.warns(FitWarning, match=r"State \d has collapsed: it holds 1 rows.*VB\(\)"):
+        HMM(states=2).fit(x)
+
+
 def test_bad_input_is_refused() -> None:
     x = numbers(30)
     with pytest.raises(
@@ -270,6 +276,8 @@ def test_bad_input_is_refused() -> None:
         HMM(states=3).fit(x[:2])
     with pytest.raises(ValueError, match="All sequences have the same columns"):
         HMM(states=2).fit([x.numpy(), x[:, :1].numpy()])
+    with pytest.raises(ValueError, match=r"got the shape \(0,\)"):
+        HMM(states=2).fit([])
     with pytest.raises(ValueError, match="1 or more states"):
         HMM(states=0)
     with pytest.raises(NotFittedError, match="no data"):

@@ -145,6 +145,12 @@ def test_sparse_tables_frames_and_arrays_are_the_same_data() -> None:
         close(fitted(same, VB(passes=3)).components_, wanted, 1e-12)
 
 
+def test_words_that_are_listed_twice_are_added_up_in_a_copy() -> None:
+    twice = sparse.csr_matrix((np.array([1.0, 2.0]), np.array([3, 3]), np.array([0, 2])), (1, 5))
+    assert Documents.of(twice).counts.tolist() == [3.0]
+    assert twice.nnz == 2
+
+
 def test_documents_are_taken_in_any_order() -> None:
     data = Documents.of(counts())
     which = torch.tensor([7, 5, 0, 100])

@@ -84,7 +84,9 @@ class Documents:
 
 def _sparse(x: Any) -> tuple[Tensor, Tensor, Tensor, int]:
     table = x.tocsr()
-    table.sum_duplicates()
+    if not table.has_canonical_format:
+        table = table.copy()  # the caller's own stays as it is
+        table.sum_duplicates()
     counts = torch.as_tensor(np.asarray(table.data, dtype=np.float64))
     words = torch.as_tensor(table.indices.astype(np.int64))
     lengths = torch.as_tensor(np.diff(table.indptr).astype(np.int64))

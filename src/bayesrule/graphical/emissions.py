@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from bayesrule.families import Dirichlet, Natural, NormalWishart
 from bayesrule.graphical import gaps, gaussians, starting, tables
 from bayesrule.graphical.gaussians import Gaussians
+from bayesrule.graphical.rows import Rows
 
 Seen = TypeVar("Seen")
 
@@ -59,6 +60,10 @@ class Emissions(ABC, Generic[Seen]):
     def kl(self, natural: Natural, prior: Natural) -> Tensor:
         """Of a belief from its prior."""
 
+    def troubles(self, natural: Natural, seen: Seen) -> list[str]:
+        """What went wrong at the mode, in words with the way out."""
+        return []
+
     @abstractmethod
     def sample(self, seen: Seen, which: Tensor, generator: Generator) -> Tensor:
         """A row of each of some states."""
@@ -89,7 +94,8 @@ class GaussianEmissions(Emissions[Gaussians]):
         if bool(empty.any()):
             raise ValueError(f"Column {int(empty.nonzero()[0])} of x holds no number at all.")
         shift = x.nanmean(0)
-        return {"shift": shift, "spread": gaussians.covariance((x - shift).nan_to_num(0.0))}
+        whole = Rows(torch.where(x.isnan(), shift, x), shift)
+        return {"shift": shift, "spread": whole.covariance().to(shift)}
 
     def start(self, x: Tensor, states: int, generator: Generator) -> Tensor:
         whole = x.nan_to_num(0.0)
@@ -113,6 +119,9 @@ class GaussianEmissions(Emissions[Gaussians]):
 
     def kl(self, natural: Natural, prior: Natural) -> Tensor:
         return NormalWishart(natural).kl(NormalWishart(prior)).sum()
+
+    def troubles(self, natural: Natural, seen: Gaussians) -> list[str]:
+        return [*gaussians.collapsed(natural, seen, self.reg_covar, "State")]
 
     def sample(self, seen: Gaussians, which: Tensor, generator: Generator) -> Tensor:
         return seen.sample(which, generator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -72,9 +73,21 @@ class Gaussians:
         return self.mean[which] + (factor[which] @ noise.unsqueeze(-1)).squeeze(-1)
 
 
-def chunks(x: Tensor, components: int) -> tuple[Tensor, ...]:
-    """Rows in pieces of which all intermediate results fit a cache."""
-    return x.split(max(_CHUNK // (components * x.shape[1]), 64))
+def chunk(components: int, columns: int) -> int:
+    """So many rows at once, of which all intermediate results fit a cache."""
+    return max(_CHUNK // (components * columns), 64)
+
+
+def collapsed(natural: Natural, seen: Gaussians, floor: float, what: str) -> Iterator[str]:
+    """Nodes of EM that hold on to too few rows to have a covariance, in words."""
+    counts, least = 2.0 * natural[3], torch.linalg.eigvalsh(seen.covariance)[:, 0]
+    for k, (count, variance) in enumerate(zip(counts.tolist(), least.tolist(), strict=True)):
+        if count < 1.0 or variance < 2.0 * floor:
+            yield (
+                f"{what} {k} has collapsed: it holds {count:.3g} rows, and its least variance is "
+                f"{variance:.3g}. Take fewer, a larger reg_covar, or inference=VB(), whose prior "
+                "keeps covariances."
+            )
 
 
 def said(x: Tensor, shares: Tensor, floor: float = 0.0) -> Natural:
@@ -120,13 +133,6 @@ def vague(
     return NormalWishart.make(
         mean, spread.new_full(each, count), scatter, spread.new_full(each, nu)
     ).natural
-
-
-def covariance(x: Tensor) -> Tensor:
-    """Of centred rows, (d, d), with a little added where a column does not vary."""
-    found = x.T @ x / max(len(x) - 1, 1)
-    little = 1e-12 * (found.diagonal().mean() + 1e-12)
-    return found + little * torch.eye(len(found), dtype=x.dtype, device=x.device)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,11 @@ class HMM(LatentModel):
             total = total + Dirichlet(own[name]).kl(Dirichlet(prior[name])).sum()
         return float(total)
 
+    def _troubles(self) -> list[str]:
+        if not self.inference.at_mode:
+            return []
+        return self.emissions.troubles(self._natural["emissions"], self._seen)
+
     @property
     def startprob_(self) -> Tensor:
         """Of the first state, (K,); for VB the mean."""

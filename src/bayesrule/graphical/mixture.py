@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bayesrule.families import Dirichlet, Natural, NormalWishart
 from bayesrule.graphical import gaussians, starting, tables
 from bayesrule.graphical._base import Messages, added
 from bayesrule.graphical.gaussians import Gaussians, Students
 from bayesrule.graphical.latent import LatentModel, Local, natural_of
+from bayesrule.graphical.rows import Rows
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -29,7 +30,7 @@ class GaussianMixture(LatentModel):
 
     >>> x = torch.cat([torch.zeros(20, 1), torch.ones(20, 1)]) + 0.01 * torch.randn(40, 1)
     >>> GaussianMixture(components=2).fit(x).weights_
-    tensor([0.5000, 0.5000])
+    tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
     components: int
@@ -51,33 +52,39 @@ class GaussianMixture(LatentModel):
 
     def fit(self, x: Any, *, responsibilities: Any = None, progress: bool | None = None) -> Self:
         """Learns from rows (n, d); it begins at k-means, or at given responsibilities (n, K)."""
-        x = tables.matrix(x, rows=max(self.components, 2))
-        self._shift = x.mean(0)
-        x = x - self._shift
-        self._spread = gaussians.covariance(x)
-        given = None if responsibilities is None else self._shares_of(responsibilities, x)
-        self._climb(x, self._starts(x, given), progress)
+        data = Rows.of(tables.matrix(x, rows=max(self.components, 2)))
+        self._shift, self._spread = data.shift, data.covariance()
+        given = None if responsibilities is None else self._shares_of(responsibilities, data)
+        self._climb(data, self._starts(data, given), progress)
         return self
 
-    def _starts(self, x: Tensor, given: Tensor | None) -> Iterator[Messages]:
-        if given is not None:
-            yield self._said(x, given)
-            return
+    def _starts(self, data: Rows, given: Tensor | None) -> Iterator[Messages]:
         generator = torch.Generator().manual_seed(self.seed)
-        for _ in range(self.restarts):
-            centres = starting.k_means(x, self.components, generator)
-            total: Messages | None = None
-            for rows in gaussians.chunks(x, self.components):
-                new = self._said(rows, starting.nearest(rows, centres))
-                total = new if total is None else added(total, new)
-            assert total is not None
+        for _ in range(self.restarts if given is None else 1):
+            total: Messages = {}
+            for rows, shares in self._with_shares(data, given, generator):
+                new = self._said(rows, shares)
+                total = added(total, new) if total else new
             yield total
 
-    def _shares_of(self, given: Any, x: Tensor) -> Tensor:
-        found = tables.matrix(given, "responsibilities", rows=len(x)).to(x)
-        if found.shape != (len(x), self.components) or bool((found < 0).any()):
+    def _with_shares(
+        self, data: Rows, given: Tensor | None, generator: Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows with the shares of components in them, piece by piece."""
+        size = gaussians.chunk(self.components, data.columns)
+        if given is not None:
+            yield from zip(data.split(size), given.split(size), strict=True)
+            return
+        some = data[torch.randperm(len(data), generator=generator)[: starting.MOST_ROWS]]
+        centres = starting.k_means(some.centred(), self.components, generator)
+        for rows in data.split(size):
+            yield rows, starting.nearest(rows, centres)
+
+    def _shares_of(self, given: Any, data: Rows) -> Tensor:
+        found = tables.matrix(given, "responsibilities", rows=len(data)).to(data.shift)
+        if found.shape != (len(data), self.components) or bool((found < 0).any()):
             raise ValueError(
-                f"responsibilities are numbers of 0 or more, {(len(x), self.components)}; got "
+                f"responsibilities are numbers of 0 or more, {(len(data), self.components)}; got "
                 f"{tuple(found.shape)}, the least of them {float(found.min()):.3g}."
             )
         return found
@@ -105,11 +112,11 @@ class GaussianMixture(LatentModel):
         mode = (counts / counts.sum()).log() if self.inference.at_mode else None
         self._log_weights = Dirichlet((counts,)).expectation[0] if mode is None else mode
 
-    def _local(self, batch: Tensor) -> Local:
+    def _local(self, batch: Rows) -> Local:
         """Responsibilities `r_k ∝ exp(E_q[log π_k + log N(x | m_k, Λ_k⁻¹)])`, and what they say."""
         total: Messages = {}
-        evidence = batch.new_zeros(())
-        for rows in gaussians.chunks(batch, self.components):
+        evidence = self._shift.new_zeros(())
+        for rows in self._pieces(batch):
             joint = self._joint(rows)
             norm = joint.logsumexp(1, keepdim=True)
             new = self._said(rows, (joint - norm).exp_())
@@ -132,19 +139,10 @@ class GaussianMixture(LatentModel):
         flat = (self._spread.diagonal() <= self.reg_covar).nonzero()[:, 0].tolist()
         if flat:
             return [f"Column {flat[0]} does not vary beyond reg_covar: scale it, or leave it out."]
-        return [*self._collapsed()] if self.inference.at_mode else []
-
-    def _collapsed(self) -> Iterator[str]:
-        """Components of EM that hold on to too few rows to have a covariance."""
-        (counts,) = self._natural["weights"]
-        least = torch.linalg.eigvalsh(self._gaussians.covariance)[:, 0]
-        for k, (count, variance) in enumerate(zip(counts.tolist(), least.tolist(), strict=True)):
-            if count < 1.0 or variance < 2.0 * self.reg_covar:
-                yield (
-                    f"Component {k} has collapsed: it holds {count:.3g} rows, and its least "
-                    f"variance is {variance:.3g}. Take fewer components, a larger reg_covar, or "
-                    "inference=VB(), whose prior keeps covariances."
-                )
+        if not self.inference.at_mode:
+            return []
+        told = self._natural["components"]
+        return [*gaussians.collapsed(told, self._gaussians, self.reg_covar, "Component")]
 
     @property
     def weights_(self) -> Tensor:
@@ -168,16 +166,16 @@ class GaussianMixture(LatentModel):
 
     def predict_proba(self, x: Any) -> Tensor:
         """The probability of each component for each row, (n, K)."""
-        return self._joint(self._rows(x)).softmax(1)
+        return torch.cat([self._joint(rows).softmax(1) for rows in self._asked(x)])
 
     def predict(self, x: Any) -> Tensor:
         """The likeliest component of each row, (n,)."""
-        return self._joint(self._rows(x)).argmax(1)
+        return torch.cat([self._joint(rows).argmax(1) for rows in self._asked(x)])
 
     def log_prob(self, x: Any) -> Tensor:
         """`log p(x)` of each row, (n,); for VB θ is integrated out, each component a Student t."""
-        parts = self._predictive.log_prob(self._rows(x))
-        return (self.weights_.log() + parts).logsumexp(1)
+        logs, parts = self.weights_.log(), self._predictive
+        return torch.cat([(logs + parts.log_prob(rows)).logsumexp(1) for rows in self._asked(x)])
 
     def score(self, x: Any) -> float:
         """The mean of `log_prob`."""
@@ -196,9 +194,13 @@ class GaussianMixture(LatentModel):
             return self._gaussians
         return Students(NormalWishart(self._natural["components"]))
 
-    def _rows(self, x: Any) -> Tensor:
+    def _asked(self, x: Any) -> Iterator[Tensor]:
         self._need_fit()
-        return tables.matrix(x, columns=len(self._shift)).to(self._shift) - self._shift
+        table = tables.matrix(x, columns=len(self._shift)).to(self._shift.device)
+        return self._pieces(Rows(table, self._shift))
+
+    def _pieces(self, data: Rows) -> Iterator[Tensor]:
+        return data.split(gaussians.chunk(self.components, data.columns))
 
     def _learned(self) -> dict[str, Tensor]:
         return {**super()._learned(), "shift": self._shift, "spread": self._spread}

@@ -58,7 +58,7 @@ class Sequences:
 
 def lengths_of(x: Any, lengths: Sequence[int] | None) -> tuple[Any, Sequence[int] | None]:
     """A list of tables as one table and the length of each; one table as it is."""
-    if lengths is not None or not isinstance(x, list | tuple) or np.ndim(x[0]) == 0:
+    if lengths is not None or not isinstance(x, list | tuple) or not x or np.ndim(x[0]) == 0:
         return x, lengths
     if not hasattr(x[0], "shape"):
         return x, None  # rows as lists of numbers

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Generator, Tensor
 
-_MOST_ROWS = 10_000
+MOST_ROWS = 10_000
 _ROUNDS = 20
 
 
 def k_means(x: Tensor, num: int, generator: Generator) -> Tensor:
     """`num` centres (num, d) of rows: k-means++ seeds, then Lloyd's rounds, on a random subset."""
-    some = x[torch.randperm(len(x), generator=generator)[:_MOST_ROWS]]
+    some = x[torch.randperm(len(x), generator=generator)[:MOST_ROWS]]
     centres = _spread_out(some, num, generator)
     for _ in range(_ROUNDS):
         nearest = torch.cdist(some, centres).argmin(1)
@@ -25,15 +27,21 @@ def k_means(x: Tensor, num: int, generator: Generator) -> Tensor:
 
 
 def _spread_out(x: Tensor, num: int, generator: Generator) -> Tensor:
-    """Rows far from each other, drawn by squared distance; Arthur & Vassilvitskii (2007)."""
-    chosen = [x[int(torch.randint(len(x), (), generator=generator))]]
-    near = (x - chosen[0]).square().sum(1)
+    """Rows far from each other: of a few drawn by squared distance, the one that helps the most.
+
+    Arthur & Vassilvitskii (2007), in the greedy form of their last section.
+    """
+    chosen = [int(torch.randint(len(x), (), generator=generator))]
+    near = torch.cdist(x, x[chosen]).square()[:, 0]
     while len(chosen) < num:
         weights = near.cpu() if float(near.sum()) > 0 else torch.ones(len(x))
-        row = int(torch.multinomial(weights, 1, generator=generator))
-        chosen.append(x[row])
-        near = torch.minimum(near, (x - x[row]).square().sum(1))
-    return torch.stack(chosen)
+        tries = 2 + int(math.log(num))
+        drawn = torch.multinomial(weights, tries, replacement=True, generator=generator)
+        left = torch.minimum(near.unsqueeze(1), torch.cdist(x, x[drawn.to(x.device)]).square())
+        best = int(left.sum(0).argmin())
+        chosen.append(int(drawn[best]))
+        near = left[:, best]
+    return x[chosen]
 
 
 def nearest(x: Tensor, centres: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def vector(y: Any, name: str = "y", *, rows: int, missing: bool = False) -> Tens
 
 
 def _floats(x: Any, name: str) -> Tensor:
-    found = x.detach() if isinstance(x, Tensor) else torch.as_tensor(_array(x, name))
+    found = x.detach() if isinstance(x, Tensor) else _shared(_array(x, name))
     return found if found.is_floating_point() else found.double()
 
 
@@ -62,8 +63,16 @@ def _array(x: Any, name: str) -> np.ndarray:
             f"{name} holds something that is not a number: {problem}. Turn words and dates into "
             "numbers first."
         ) from problem
-    # torch takes no arrays that are read-only or run backwards.
-    return found if found.flags.writeable and min(found.strides, default=0) >= 0 else found.copy()
+    # torch takes no arrays that run backwards.
+    return found if min(found.strides, default=0) >= 0 else found.copy()
+
+
+def _shared(array: np.ndarray) -> Tensor:
+    """A tensor of the same memory, or of the same file where an array is mapped from one."""
+    with warnings.catch_warnings():
+        # Nothing is ever written into a table, so that it may be read-only.
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.as_tensor(array)
 
 
 def _check_size(x: Tensor, name: str, rows: int, columns: int | None) -> None:
