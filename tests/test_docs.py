@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 import bayesrule as br
 from bayesrule import moments
+from bayesrule.families import Gamma
 from bayesrule.training.models import mlp
 from benchmarks.tables import figures as tables
 from benchmarks.tables.natural_gradient import PAGE
@@ -75,6 +77,14 @@ def test_snippets_on_graphical_models_run() -> None:
     assert names["path"].shape == (300,)
     assert not names["full"].isnan().any()
     assert torch.equal(names["again"].means_, names["model"].means_)
+    assert names["rates"].tolist() == pytest.approx([2.0, 20.0], rel=0.15)
+    objective = names["mixed"].report_.objective
+    assert all(later > sooner - 1e-9 for sooner, later in itertools.pairwise(objective))
+    # One component is the Gamma and its counts, and the bound their evidence.
+    single, y = names["PoissonMixture"](components=1).fit(names["y"]), names["y"].double()
+    before, after = Gamma.make(1.0, 0.1), Gamma.make(1.0 + y.sum(), 0.1 + len(y))
+    evidence = after.log_partition - before.log_partition - torch.lgamma(y + 1.0).sum()
+    assert single.report_.objective[-1] == pytest.approx(float(evidence), rel=1e-6)
     assert (names["low"] == names["low"].round()).all()
     missing, month = names["shop"].smooth().mean[30:36], names["month"][30:36]
     assert (missing - 0.1 * month - torch.sin(month * torch.pi / 6)).abs().max() < 0.5

@@ -129,6 +129,15 @@ class LatentModel(Model):
             for number, value in enumerate(parts)
         }
 
+    def _adopt(self, tensors: dict[str, Tensor]) -> None:
+        self._see(natural_of(tensors))
+
+    def _words(self) -> list[str]:
+        return [
+            f"{name}: natural parameters {', '.join(str(tuple(one.shape)) for one in parts)}"
+            for name, parts in self._natural.items()
+        ]
+
 
 def batches(data: Any, size: int | None, generator: Generator) -> Iterator[Any]:
     """All of the data at once, or batches of it in a random order."""
