@@ -121,6 +121,22 @@ def test_files_build_nothing_but_options_of_the_library(tmp_path: Path) -> None:
             PPCA.load(file)
 
 
+def test_files_of_which_something_is_missing_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    PPCA(components=1).fit(randn(20, 3)).save(file)
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    save_file({k: v for k, v in tensors.items() if k != "mean"}, file, metadata)
+    with pytest.raises(CheckpointError, match=r"not a whole checkpoint.*'mean'"):
+        PPCA.load(file)
+    facts = json.loads(metadata["facts"])
+    facts.pop("report")
+    save_file(tensors, file, {**metadata, "facts": json.dumps(facts)})
+    with pytest.raises(CheckpointError, match=r"not a whole checkpoint.*'report'"):
+        PPCA.load(file)
+
+
 def test_options_go_there_and_back() -> None:
     for value in (3, None, "word", 1.5, (1, (2, 3)), EM(passes=7), SVI(batch_size=3)):
         assert saving.decoded(json.loads(json.dumps(saving.encoded(value)))) == value

@@ -214,6 +214,14 @@ def test_batches_of_sequences_come_near_the_whole() -> None:
     assert sorted(parts.means_[:, 0].tolist()) == pytest.approx([6.0, 7.0, 9.0], abs=0.15)
 
 
+def test_batches_of_which_nothing_was_seen_say_nothing() -> None:
+    x = numbers(200)
+    x[:50] = math.nan
+    model = HMM(states=2, inference=SVI(batch_size=1, passes=2)).fit(x, [50] * 4)
+    told = model._local(model._data(x[:50], None)).messages["emissions"]
+    assert all(float(one.abs().max()) == 0.0 for one in told)
+
+
 def test_gaps_are_filled_by_what_is_likely() -> None:
     x = numbers(500)
     holes = x.clone()
@@ -221,6 +229,12 @@ def test_gaps_are_filled_by_what_is_likely() -> None:
     model = HMM(states=3).fit(holes)
     full = model.impute(holes)
     assert torch.equal(full[1:7], holes[1:7])
+    assert torch.equal(model.impute(x), x)
+    close(
+        model.impute(torch.full((40, 2), math.nan))[-1],
+        model.predict_proba(torch.full((40, 2), math.nan))[-1] @ model.means_,
+        1e-9,
+    )
     error = (full[::7, 1] - x[::7, 1]).square().mean().sqrt()
     assert float(error) < 0.6 * float(x[:, 1].std())
 

@@ -76,8 +76,7 @@ class Model(ABC):
     A model writes `fit`, which sets `report_` and returns the model, `sample`, and the two halves
     of a checkpoint: `_learned`, its tensors by name, and `_adopt`, which takes them back. What was
     learned ends with an underscore, as in scikit-learn; fields with `init=False` are no options.
-    Options are numbers, words, None, tuples
-    of them, or frozen dataclasses of the library.
+    Options are numbers, words, None, tuples of them, or frozen dataclasses of the library.
     """
 
     kinds: ClassVar[dict[str, type[Model]]] = {}
@@ -113,11 +112,11 @@ class Model(ABC):
         kind = Model.kinds.get(str(facts.get("model")))
         if kind is None or not issubclass(kind, cls):
             raise saving.not_a(path, facts.get("model"), cls.__name__)
-        model = kind(**saving.decoded(facts["options"]))
-        model.report_ = Report(
-            **{**facts["report"], "objective": tuple(facts["report"]["objective"])}
-        )
-        model._adopt(tensors)
+        with saving.whole(path):
+            model = kind(**saving.decoded(facts["options"]))
+            report = facts["report"]
+            model.report_ = Report(**{**report, "objective": tuple(report["objective"])})
+            model._adopt(tensors)
         return model
 
     def _options(self) -> dict[str, Any]:

@@ -72,17 +72,14 @@ def log_prob(seen: Gaussians, x: Tensor) -> Tensor:
 
 def said(seen: Gaussians, x: Tensor, shares: Tensor, floor: float) -> Natural:
     """What rows with gaps say to K nodes; those of which nothing is known say nothing."""
-    total: Natural | None = None
+    total = gaussians.said(x[:0], shares[:0])
     for rows, hidden in _patterns(x):
         part, own = x[rows], shares[rows]
-        whole = not bool(hidden.any())
-        new = (
-            gaussians.said(part, own, floor)
-            if whole
-            else Filled.by(seen, part, hidden).said(own, floor)
-        )
-        total = new if total is None else tuple(a + b for a, b in zip(total, new, strict=True))
-    assert total is not None
+        if bool(hidden.any()):
+            new = Filled.by(seen, part, hidden).said(own, floor)
+        else:
+            new = gaussians.said(part, own, floor)
+        total = tuple(a + b for a, b in zip(total, new, strict=True))
     return total
 
 
@@ -90,6 +87,8 @@ def filled(seen: Gaussians, x: Tensor, shares: Tensor) -> Tensor:
     """Rows with their gaps filled by the mean over components, (n, d)."""
     found = shares @ seen.mean
     for rows, hidden in _patterns(x):
+        if not bool(hidden.any()):
+            continue
         found[rows] = torch.einsum(
             "nk,knd->nd", shares[rows], Filled.by(seen, x[rows], hidden).values
         )

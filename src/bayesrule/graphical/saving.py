@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +32,15 @@ def read(path: Place) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def not_a(path: Place, found: object, wanted: str) -> CheckpointError:
     """What is said of a file that holds something else."""
     return CheckpointError(f"{path} holds {found or 'no graphical model'}, not a {wanted}.")
+
+
+@contextlib.contextmanager
+def whole(path: Place) -> Iterator[None]:
+    """Around code that files make raise of which something is missing."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError) as problem:
+        raise checkpoint.damaged(path, f"{type(problem).__name__}: {problem}") from problem
 
 
 def encoded(value: Any) -> Any:
