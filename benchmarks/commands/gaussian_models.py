@@ -1,4 +1,4 @@
-"""`python -m benchmarks gaussian-models`: lines, functions and series beside others'."""
+"""`python -m benchmarks gaussians`: lines, functions and series beside others'."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def add(kinds: Any) -> None:
     """The grammar of the command."""
     parser = options.add_command(
         kinds,
-        "gaussian-models",
+        "gaussians",
         help="lines, Gaussian processes and series beside scikit-learn's and statsmodels'",
         description="Fits linear and logistic regression and Gaussian processes beside "
         "scikit-learn, and a series with missing values beside statsmodels where that is "
         "installed, on one thread. Ends with code 1 where held-out data are less likely by more "
         f"than {gaussian_models.MARGIN:g} nats a row.",
         examples="""
-            python -m benchmarks gaussian-models --splits 1
-            python -m benchmarks gaussian-models --out gaussian_models.json
+            python -m benchmarks gaussians --splits 1
+            python -m benchmarks gaussians --out gaussian_models.json
         """,
     )
     options.add_option(
