@@ -9,7 +9,8 @@ import torch
 
 from bayesrule.app.commands import options, text
 from benchmarks.beyond import graphical
-from benchmarks.commands.kept import check_files, kept, say
+from benchmarks.commands.kept import check_places, drawn, kept, say
+from benchmarks.pictures import growth
 
 
 def add(kinds: Any) -> None:
@@ -33,15 +34,17 @@ def add(kinds: Any) -> None:
     options.add_option(parser, "--documents", "N", "reviews at most", read=whole, default=25_000)
     options.add_option(parser, "--passes", "N", "passes that are timed", read=whole, default=5)
     parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--pictures", metavar="FOLDER", help="draw how time grows with the data")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 
 
 def run(args: argparse.Namespace) -> int:
     """Fits all models and prints a table; 1 if one is too slow or too unlikely."""
-    check_files(args.out)
+    check_places(args)
     torch.set_num_threads(1)
     result = graphical.run(args.rows, args.documents, args.passes, progress=say)
+    drawn(args, "graphical", result, growth.of_graphical)
     if not kept(args, result):
         _show(result)
     return int(not graphical.good(result))

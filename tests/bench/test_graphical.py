@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.beyond import graphical
+from benchmarks.pictures import growth
 
 FINE = {"model": "mixture", "ratio": 1.0, "objective": -1.0, "their_objective": -1.0, "margin": 0.0}
 SLOW, UNLIKELY = {**FINE, "ratio": 2.1}, {**FINE, "objective": -1.1}
@@ -38,3 +39,15 @@ def test_both_mixtures_come_to_the_same_likelihood() -> None:
 def test_the_time_of_a_pass_is_the_difference_of_the_shortest_times() -> None:
     quiet, busy = graphical._Timed(1.0, 3.0, "first"), graphical._Timed(5.0, 3.5, "last")
     assert graphical._shortest([quiet, busy], passes=4) == (0.5, "last")
+
+
+def test_growth_is_drawn_from_nothing_on() -> None:
+    rows = [
+        {"model": name, "size": size, "seconds": size / 1e4, "their_seconds": size / 5e3}
+        for name in ("mixture", "topics", "states")
+        for size in (1000, 2000)
+    ]
+    drawn = growth.of_graphical({"results": rows})["growth.svg"]
+    assert drawn.count('class="title"') == 3
+    assert drawn.count('class="line"') >= 6
+    assert "hmmlearn, no gaps" in drawn
