@@ -270,6 +270,7 @@ class Crooked(Kernel):
         (lambda: GP(kernel=Crooked(), noise=0.1).fit(X, Y), ValueError, "Crooked.* not positive"),
         (lambda: GP(likelihood=POISSON).fit(X, Y), ValueError, "PoissonLikelihood needs counts"),
         (lambda: GP().fit(X, Y[:3]), ValueError, "y has one number for each of 40 rows"),
+        (lambda: GP().fit(X[:1], Y[:1]), ValueError, "one row says nothing about noise"),
         (lambda: GP().predict(X), NotFittedError, "GP has seen no data"),
         (lambda: GP(noise=1.0).fit(X, Y).predict(X[:, :1]), ValueError, "x has 1 columns"),
     ],

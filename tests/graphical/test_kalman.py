@@ -42,6 +42,12 @@ def test_given_parameters_are_used_as_they_are() -> None:
     assert report.why == "exact: all parameters are given"
 
 
+def test_two_steps_are_enough_where_nothing_is_learned() -> None:
+    model, y = given()
+    short = Kalman(**{name: getattr(model.chain_, name) for name in NAMES}).fit(y[:2])
+    np.testing.assert_allclose(short.filtered_.means, model.filtered_.means[:2], atol=1e-12)
+
+
 def test_gaps_are_filled_and_forecasts_made_as_by_the_joint_gaussian() -> None:
     model, y = given()
     one, ahead = model.chain_, 5
@@ -230,6 +236,7 @@ def _bad(y: Tensor) -> Tensor:
         (lambda: Kalman(parts=("level",)), TypeError, "parts are such as Level"),
         (lambda: Kalman(parts=(Level(),), noise=1.0), ValueError, "parts or a chain, not both"),
         (lambda: Kalman(states=2, transition=np.eye(3)).fit(NILE_LIKE), ValueError, "the shape"),
+        (lambda: Kalman(states=3).fit(NILE_LIKE[:5]), ValueError, "learned from 10 steps or more"),
         (lambda: Kalman(states=0), ValueError, "states are 1 or more"),
         (lambda: Season(period=4, harmonics=3), ValueError, "harmonics are 1 to half of it"),
         (lambda: Kalman().fit(_bad(torch.zeros(9))), ValueError, "y is not finite at row 2"),
@@ -245,6 +252,14 @@ def test_bad_input_is_refused(build: Callable[[], Any], error: type[Exception], 
         build()
 
 
-def test_a_series_that_never_changes_is_no_problem() -> None:
-    p = Kalman().fit(np.full(20, 3.0)).predict(2)
+@pytest.mark.parametrize("options", [{}, {"states": 1}, {"states": 2}])
+def test_a_series_that_never_changes_is_no_problem(options: dict[str, Any]) -> None:
+    p = Kalman(passes=50, **options).fit(np.full(20, 3.0)).predict(2)
     np.testing.assert_allclose(p.mean.numpy(), 3.0, atol=1e-3)
+
+
+def test_a_wave_without_noise_is_learned_by_em() -> None:
+    model = Kalman(states=3, passes=300).fit(np.sin(0.3 * np.arange(60)))
+    p = model.predict(10)
+    np.testing.assert_allclose(p.mean.numpy(), np.sin(0.3 * np.arange(60, 70)), atol=0.05)
+    assert (p.std > 0).all()

@@ -204,6 +204,8 @@ def test_bad_tables_are_refused() -> None:
         LinearRegression().fit(X, Y[:4])
     with pytest.raises(ValueError, match="x has 3 columns; the model was fitted to 4"):
         fitted().predict(X[:, :3])
+    with pytest.raises(ValueError, match="one row says nothing about the noise"):
+        LinearRegression().fit(X[:1], Y[:1])
     with pytest.raises(NotFittedError, match="LinearRegression has seen no data"):
         LinearRegression().predict(X)
 

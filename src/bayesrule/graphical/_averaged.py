@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -95,30 +96,32 @@ class AveragedCounts(AveragedTargets):
 def best_constant(likelihood: Likelihood, y: Tensor) -> float:
     """The one output c with the largest `Σ log p(y | c)`, by Newton's method.
 
-    Steps that do not help are halved; a few suffice where the best one is infinitely far away, as
-    for answers that are all the same.
+    Where answers are all the same, or counts all 0, it would be infinite: outputs that are logits
+    or logarithms have the prior N(0, 10²). Steps that do not help are halved.
     """
+    precision = 0.0 if likelihood.distribution_class.gaussian else 0.01
+
+    def total(c: Tensor) -> Tensor:
+        found = likelihood.log_prob(c.expand_as(y), y, {}).sum() - 0.5 * precision * c.square()
+        return torch.where(found.isnan(), -math.inf, found)
+
     c = y.new_zeros(())
-    for _ in range(8):
-        slope, curve, value = _derivatives(likelihood, c, y)
+    for _ in range(20):
+        slope, curve, value = _derivatives(total, c)
         if abs(slope) < 1e-10 * (len(y) + abs(value)) or curve >= 0.0:
             break
         step = -slope / curve
-        while _total(likelihood, c + step, y) < value and abs(step) > 1e-9:
+        while float(total(c + step)) < value and abs(step) > 1e-9:
             step *= 0.5
         c = c + step
     return float(c)
 
 
-def _derivatives(likelihood: Likelihood, c: Tensor, y: Tensor) -> tuple[float, float, float]:
+def _derivatives(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[float, float, float]:
+    """Slope, curvature and value."""
     with torch.enable_grad():
-        at = c.clone().requires_grad_()
-        value = _total(likelihood, at, y)
-        (slope,) = torch.autograd.grad(value, at, create_graph=True)
-        curve = torch.autograd.grad(slope, at)[0] if slope.requires_grad else slope.new_zeros(())
+        x = at.clone().requires_grad_()
+        value = function(x)
+        (slope,) = torch.autograd.grad(value, x, create_graph=True)
+        (curve,) = torch.autograd.grad(slope, x)
     return float(slope.detach()), float(curve), float(value.detach())
-
-
-def _total(likelihood: Likelihood, c: Tensor, y: Tensor) -> Tensor:
-    total = likelihood.log_prob(c.expand_as(y), y, {}).sum()
-    return torch.where(total.isnan(), -math.inf, total)

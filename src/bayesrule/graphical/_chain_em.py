@@ -119,6 +119,24 @@ def _of_pattern(
     return _Pairs(after, slope @ seconds + mixed, seconds, len(means))
 
 
+def lifted(noise: Array, floor: Array) -> Array:
+    """The noise, with more on its diagonal where it is no wider than `floor` (P,) in some way.
+
+    A series without noise would leave none, and the filter could not divide by it.
+    """
+    scale = 1.0 / np.sqrt(floor)
+    lowest = float(np.linalg.eigvalsh(noise * scale * scale[:, None]).min())
+    return noise if lowest >= 1.0 else noise + (1.0 - lowest) * np.diag(floor)
+
+
+def blank(y: Array, states: int) -> Chain:
+    """A chain of zeros about the mean, for parameters that are all given."""
+    columns = y.shape[1]
+    square, noise = np.zeros((states, states)), np.zeros((columns, columns))
+    observation, offset = np.zeros((columns, states)), np.nanmean(y, axis=0)
+    return Chain(square, square, observation, noise, offset, np.zeros(states), square)
+
+
 def start(y: Array, states: int, seed: int = 0) -> Chain:
     """A first guess of all parameters: the main directions of a window, and regression on them.
 
@@ -128,6 +146,11 @@ def start(y: Array, states: int, seed: int = 0) -> Chain:
     offset = np.nanmean(y, axis=0)
     filled = np.where(np.isnan(y), 0.0, y - offset)
     lags = max(2, -(-2 * states // filled.shape[1]))
+    if len(y) < lags + states + 1:
+        raise ValueError(
+            f"A chain of {states} states is learned from {lags + states + 1} steps or more; got "
+            f"{len(y)}."
+        )
     windows = np.concatenate([filled[k : len(filled) - lags + k + 1] for k in range(lags)], axis=1)
     # A little noise keeps directions apart that the data do not have.
     jitter = 1e-3 * filled.std() * np.random.default_rng(seed).normal(size=windows.shape)

@@ -137,8 +137,8 @@ def block_diagonal(blocks: Sequence[Array]) -> Array:
 
 def chain_of(parts: Sequence[Part], y: Array) -> Chain:
     """The parts side by side, once for each column of y (T, P), at first guesses of variances."""
-    columns, scale = y.shape[1], _variance(y)
-    steps = _variance(np.diff(y, axis=0))
+    columns, scale = y.shape[1], variance_of(y)
+    steps = variance_of(np.diff(y, axis=0))
     one = block_diagonal([part.transition for part in parts])
     seen = np.concatenate([part.seen for part in parts])[None]
     first = np.concatenate([part.first for part in parts])
@@ -165,7 +165,7 @@ def groups_of(parts: Sequence[Part], columns: int) -> NDArray[np.intp]:
     return np.array(found, dtype=np.intp)
 
 
-def _variance(y: Array) -> Array:
+def variance_of(y: Array) -> Array:
     """Of each column, 1 where it never changes or nothing is known."""
     known = [column[~np.isnan(column)] for column in y.T]
     found = np.array([column.var() if len(column) else 0.0 for column in known])

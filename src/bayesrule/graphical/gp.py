@@ -81,6 +81,11 @@ class GP(Supervised):
         targets = self._targets(y, len(rows))
         of_targets = self._likelihood(1.0)
         targets = of_targets.check(targets, targets)
+        if len(rows) < 2 and self.likelihood is None and (self.learn or self.noise is None):
+            raise ValueError(
+                "GP: one row says nothing about noise and kernel; give both and learn=False, or "
+                "more rows."
+            )
         self._x = rows
         self.mean_ = best_constant(of_targets, targets) if self.mean is None else self.mean
         first = self._first(rows, targets)

@@ -14,7 +14,7 @@ from bayesrule.graphical import _chain_em, tables
 from bayesrule.graphical._base import Model, Report
 from bayesrule.graphical._climbing import climbed
 from bayesrule.graphical._filtering import Array, Chain, Filtered, Smoothed, filtered, smoothed
-from bayesrule.graphical._series_parts import Level, Part, chain_of, groups_of
+from bayesrule.graphical._series_parts import Level, Part, chain_of, groups_of, variance_of
 from bayesrule.graphical._supervised import need_rate
 from bayesrule.likelihoods import Likelihood, Marginal, NormalTargets
 from bayesrule.moments.quadrature import with_slopes
@@ -23,6 +23,8 @@ from bayesrule.training.progress import Progress
 
 Numbers = Any
 """A number, an array, or numbers in lists: kept as tuples."""
+_LEAST = 1e-8
+"""The least variance of noise that EM learns, in units of the series' own."""
 _FIELDS = tuple(Chain.__dataclass_fields__)
 
 
@@ -123,6 +125,7 @@ class Kalman(Model):
 
     def _em(self, y: Array, tell: Callable[[float], None]) -> tuple[Chain, Report]:
         chain, learn = self._first(y)
+        floor = _LEAST * variance_of(y)
         trace: list[float] = []
         for _ in range(self.passes):
             found = filtered(chain, y)
@@ -134,6 +137,8 @@ class Kalman(Model):
                 why = f"a pass of EM gained less than {self.tol:g} a step"
                 return chain, Report(tuple(trace), True, why)
             chain = _chain_em.maximised(chain, smoothed(chain, found), y, learn, False)
+            if "noise" in learn:
+                chain = replace(chain, noise=_chain_em.lifted(chain.noise, floor))
         why = f"EM still gains after {self.passes} passes"
         return chain, Report((*trace, float(filtered(chain, y).log_probs.sum())), False, why)
 
@@ -142,12 +147,13 @@ class Kalman(Model):
         given = {name: np.asarray(getattr(self, name), dtype=np.float64) for name in _FIELDS
                  if getattr(self, name) is not None}  # fmt: skip
         states = self.states or _size(given)
-        guess = _chain_em.start(y, states, self.seed)
+        learn = [one for one in _chain_em.PARTS if one not in given]
+        guess = _chain_em.start(y, states, self.seed) if learn else _chain_em.blank(y, states)
         shaped = {name: _shaped(name, v, getattr(guess, name)) for name, v in given.items()}
         for name in ("process", "noise", "first_covariance"):
             if name in shaped:
                 _check_covariance(name, shaped[name], strict=name == "noise")
-        return replace(guess, **shaped), [one for one in _chain_em.PARTS if one not in given]
+        return replace(guess, **shaped), learn
 
     @property
     def log_evidence(self) -> float:

@@ -156,6 +156,11 @@ class LinearRegression(Supervised):
         trace = [axes.evidence(alpha, beta)]
         if self.prior_precision and self.noise:
             return alpha, beta, Report(tuple(trace), True, "exact: conjugate Bayes in one step")
+        if axes.count < 1:
+            raise ValueError(
+                "LinearRegression: one row says nothing about the noise beside the intercept; give "
+                "noise and prior_precision, or more rows."
+            )
         for _ in range(self.passes):
             new, noise = axes.improved(alpha, beta)
             new = self.prior_precision or new
