@@ -189,6 +189,18 @@ def test_fits_do_not_depend_on_units(scale: float) -> None:
     close(other.covariances_ / scale**2, one.covariances_, 1e-6)
 
 
+@pytest.mark.parametrize("how", [EM(), VB()])
+def test_columns_of_very_different_sizes_and_copies_of_them_are_fine(how: Inference) -> None:
+    x = torch.cat([randn(60, 2), randn(40, 2, seed=1) + 8.0])
+    sizes = torch.tensor([1e-4, 1e6], dtype=DTYPE)
+    one = GaussianMixture(components=2, inference=how, reg_covar=0.0).fit(x)
+    other = GaussianMixture(components=2, inference=how, reg_covar=0.0).fit(x * sizes)
+    close(other.means_ / sizes, one.means_, 1e-5)
+    twice = GaussianMixture(components=2, inference=VB()).fit(torch.cat([x, x], 1))
+    close(twice.means_[:, :2], twice.means_[:, 2:], 1e-5)
+    assert sorted(twice.weights_.tolist()) == pytest.approx([0.4, 0.6], abs=0.02)
+
+
 def test_a_column_that_does_not_vary_is_reported() -> None:
     clouds = torch.cat([randn(30, 2), randn(30, 2, seed=1) + 8.0])
     x = torch.cat([clouds, torch.full((60, 1), 7.0, dtype=DTYPE)], 1)

@@ -47,12 +47,14 @@ class Rows:
             yield part.double() - self.shift
 
     def covariance(self) -> Tensor:
-        """(d, d), with a little added where a column does not vary."""
+        """(d, d), with so little added that it has an inverse."""
         total = torch.zeros(
             self.columns, self.columns, dtype=torch.float64, device=self.shift.device
         )
         for part in self.split(_AT_ONCE):
             total += part.T @ part
         found = total / max(len(self) - 1, 1)
-        little = 1e-12 * (found.diagonal().mean() + 1e-12)
-        return found + little * torch.eye(self.columns, dtype=found.dtype, device=found.device)
+        own = found.diagonal()
+        # A billionth of each column's own variance keeps copies of columns apart.
+        little = torch.where(own > 0, 1e-9 * own, 1e-12 * (own.mean() + 1e-12))
+        return found + little.diag()
