@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
+from bayesrule.graphical._blocks import affine
 from bayesrule.graphical._filtering import Chain, filtered, smoothed
 
 Array = NDArray[np.float64]
@@ -109,19 +110,47 @@ def test_smoother_is_conditioning_on_all_targets(states: int, targets: int) -> N
             np.testing.assert_allclose(found.crossed[t - 1], crossed, atol=1e-10)
 
 
-def test_long_series_share_matrices_and_are_still_exact() -> None:
-    one = chain(2, 1)
+@pytest.mark.parametrize("targets", [1, 2])
+def test_long_series_are_exact_too(targets: int) -> None:
+    one = chain(2, targets)
     y = series(one, steps=160, missing=0.0)
     y[100:103] = np.nan
     found = filtered(one, y)
-    assert (found.covariances[90] == found.covariances[91]).all()
-    assert (found.covariances[101] != found.covariances[91]).any()
+    if targets > 1:
+        # Covariances that have settled are shared, and are other ones in a gap.
+        assert (found.covariances[90] == found.covariances[91]).all()
+        assert (found.covariances[101] != found.covariances[91]).any()
     exact, joint, log_density = conditioned(one, y)
     assert found.log_probs.sum() == pytest.approx(log_density, abs=1e-9)
     back = smoothed(one, found)
     np.testing.assert_allclose(back.means, exact, atol=1e-10)
     for t in range(len(y)):
         np.testing.assert_allclose(back.covariances[t], block(joint, t, t, 2), atol=1e-10)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 24, 25, 26, 49, 50, 61])
+def test_any_number_of_steps_fits_into_blocks(steps: int) -> None:
+    one = chain(3, 1)
+    y = series(one, steps=max(steps, 5), missing=0.2)[:steps]
+    y[0] = 1.0
+    found = filtered(one, y)
+    exact, _, log_density = conditioned(one, y)
+    assert found.log_probs.sum() == pytest.approx(log_density, abs=1e-9)
+    np.testing.assert_allclose(smoothed(one, found).means, exact, atol=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 10, 100])
+def test_recursions_in_blocks_are_those_step_by_step(steps: int) -> None:
+    rng = np.random.default_rng(steps)
+    factors, first = 0.5 * rng.normal(size=(steps, 3, 3)), rng.normal(size=(3, 3))
+    vectors, matrices = rng.normal(size=(steps, 3)), rng.normal(size=(steps, 3, 3))
+    x, cover = first[0], first
+    found, found_both = affine(factors, vectors, x), affine(factors, matrices, cover)
+    for t in range(steps):
+        x = factors[t] @ x + vectors[t]
+        cover = factors[t] @ cover @ factors[t].T + matrices[t]
+        np.testing.assert_allclose(found[t], x, atol=1e-12)
+        np.testing.assert_allclose(found_both[t], cover, atol=1e-12)
 
 
 def test_a_state_without_noise_is_smoothed_too() -> None:

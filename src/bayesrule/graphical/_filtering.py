@@ -1,7 +1,8 @@
-"""Filter and smoother of a linear-Gaussian chain; what the data do not touch is computed once.
+"""Filter and smoother of a linear-Gaussian chain.
 
-Covariances depend on which values are missing, not on the values themselves. They soon settle, and
-from then on all steps with the same values missing share one set of matrices.
+Covariances depend on which values are missing, not on the values themselves. For one series all
+recursions run in blocks; for several, covariances soon settle, and from then on all steps with the
+same values missing share one set of matrices.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from bayesrule.graphical._blocks import Array, affine, covariances
+
 _LOG_2PI = math.log(2.0 * math.pi)
 _SETTLED = 1e-14
-_WIDE = 1e6
-"""Beliefs so many times as wide as the noise lose digits where their difference is taken."""
+_WIDE = 24
+"""So many steps at least are taken one by one, until a wide first belief has become narrow."""
 _LOOKS = 8
 """Whether covariances have settled is looked at every so many steps."""
 
@@ -106,51 +108,48 @@ def filtered(chain: Chain, y: Array) -> Filtered:
 
 
 def _means(chain: Chain, gains: _Gains, centred: Array) -> Array:
-    """`m_t = (I − K C) A m_{t−1} + K (y_t − d)`, the only part that goes step by step."""
+    """`m_t = (I − K C) A m_{t−1} + K (y_t − d)`."""
     kept = chain.eye - gains.gain @ chain.observation
-    moved = list(kept @ chain.transition)
     learned = np.einsum("tij,tj->ti", gains.gain[gains.which], centred)
-    means = np.empty((len(centred), chain.states))
-    means[0] = m = kept[gains.which[0]] @ chain.first_mean + learned[0]
-    for t, number in enumerate(gains.which[1:].tolist(), start=1):
-        means[t] = m = moved[number] @ m + learned[t]
-    return means
+    moved = (kept @ chain.transition)[gains.which]
+    moved[0] = kept[gains.which[0]]
+    return affine(moved, learned, chain.first_mean)
 
 
 def _single(chain: Chain, seen: NDArray[np.bool_]) -> _Gains:
-    """Gains for one target a step, where S is a number: as little as can be done step by step."""
+    """Gains for one target a step, where S is a number: all steps have their own."""
     row, noise = chain.observation[0], float(chain.noise[0, 0])
-    forth, back, process = chain.transition, chain.transition.T, chain.process
-    which, before, after, there = [], [], [], []
-    now, settled, former = chain.first_covariance, False, None
-    for t, known in enumerate(seen.tolist()):
-        if not (settled and known == former):
-            before.append(now)
-            there.append(known)
-            left = _after(now, row, noise) if known else now
-            after.append(left)
-            ahead = forth @ left @ back + process
-            settled = t % _LOOKS == 0 and _alike(ahead, now)
-            now, former = ahead, known
-        which.append(len(before) - 1)
-    predicted, known = symmetric(np.stack(before)), np.array(there)
+    begin = min(len(seen), max(_WIDE, 2 * chain.states, math.isqrt(len(seen))))
+    before, now = [], chain.first_covariance
+    for known in seen[:begin].tolist():
+        before.append(now)
+        left = _after(now, row, noise) if known else now
+        now = symmetric(chain.transition @ left @ chain.transition.T) + chain.process
+    predicted = np.stack(before)
+    if begin < len(seen):
+        rest = covariances(chain.transition, chain.process, row, noise, seen[begin:], now)
+        predicted = np.concatenate([predicted, rest])
+    return _of_single(chain, predicted, seen)
+
+
+def _of_single(chain: Chain, predicted: Array, seen: NDArray[np.bool_]) -> _Gains:
+    row, noise = chain.observation[0], float(chain.noise[0, 0])
     shared = predicted @ row
-    variance = np.where(known, shared @ row + noise, 1.0)
-    gain, inverse = known[:, None] * shared / variance[:, None], known / variance
-    numbers: tuple[Array, NDArray[np.intp]] = np.log(variance), np.array(which, dtype=np.intp)
-    return _Gains(
-        predicted, symmetric(np.stack(after)), gain[:, :, None], inverse[:, None, None], *numbers
-    )
+    variance = np.where(seen, shared @ row + noise, 1.0)
+    gain = seen[:, None] * shared / variance[:, None]
+    left = chain.eye - gain[:, :, None] * row
+    spread = noise * gain[:, :, None] * gain[:, None]
+    after = symmetric(left @ predicted @ np.swapaxes(left, 1, 2)) + spread
+    inverse, which = (seen / variance)[:, None, None], np.arange(len(seen))
+    return _Gains(predicted, after, gain[:, :, None], inverse, np.log(variance), which)
 
 
 def _after(now: Array, row: Array, noise: float) -> Array:
-    """`P − P c cᵀ P / s`; as Joseph wrote it where little would be left of a wide belief."""
+    """The covariance after a target as Joseph wrote it: a wide belief loses no digits."""
     shared = now @ row
     gain = shared / (row @ shared + noise)
-    if now.trace() < _WIDE * noise:
-        return now - np.multiply.outer(gain, shared)
     left = np.eye(len(now)) - np.outer(gain, row)
-    return symmetric(left @ now @ left.T + noise * np.outer(gain, gain))
+    return left @ now @ left.T + noise * np.outer(gain, gain)
 
 
 def _several(chain: Chain, seen: NDArray[np.bool_]) -> _Gains:
@@ -195,24 +194,19 @@ def smoothed(chain: Chain, found: Filtered) -> Smoothed:
     `J = P Aᵀ P₊⁻¹`, `m ← m + J (m₊ − A m)`, `P ← (I − J A) P (I − J A)ᵀ + J (P₊ˢ + Q) Jᵀ`.
     """
     back = _back(chain, found)
-    means, covariances = found.means.copy(), found.covariances.copy()
-    moved = found.predicted_means
-    for t in range(len(means) - 2, -1, -1):
-        means[t] += back[t] @ (means[t + 1] - moved[t + 1])
-    turned = np.swapaxes(back, 1, 2)
-    left = np.eye(chain.states) - back @ chain.transition
-    own = left @ covariances[:-1] @ np.swapaxes(left, 1, 2) + back @ chain.process @ turned
-    # Where nothing changes from step to step any more, neither does the smoothed covariance.
-    still = np.append(~(_changes(own) | _changes(back))[1:], False)
-    settled = False
-    for t in range(len(means) - 2, -1, -1):
-        if settled and still[t]:
-            covariances[t] = covariances[t + 1]
-            continue
-        covariances[t] = own[t] + back[t] @ covariances[t + 1] @ turned[t]
-        settled = t % _LOOKS == 0 and _alike(covariances[t], covariances[t + 1])
-    covariances = symmetric(covariances)
+    turned, left = np.swapaxes(back, 1, 2), chain.eye - back @ chain.transition
+    own = left @ found.covariances[:-1] @ np.swapaxes(left, 1, 2) + back @ chain.process @ turned
+    fixed = found.means[:-1] - np.einsum("tij,tj->ti", back, found.predicted_means[1:])
+    means = _backwards(back, fixed, found.means[-1])
+    covariances = symmetric(_backwards(back, own, found.covariances[-1]))
     return Smoothed(means, covariances, covariances[1:] @ turned, back)
+
+
+def _backwards(factors: Array, added: Array, last: Array) -> Array:
+    """The affine recursion from the last step to the first, the last one with it."""
+    if not len(factors):
+        return last[None]
+    return np.concatenate([affine(factors[::-1], added[::-1], last)[::-1], last[None]])
 
 
 def _back(chain: Chain, found: Filtered) -> Array:
