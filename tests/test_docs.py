@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 import bayesrule as br
 from bayesrule import moments
+from bayesrule.families import Gamma
 from bayesrule.training.models import mlp
 from benchmarks.tables import figures as tables
 from benchmarks.tables.natural_gradient import PAGE
@@ -62,6 +64,45 @@ def test_snippets_on_exploring_run() -> None:
     truth = float(names["best"])
     for found in (names["simple"], names["robust"]):
         assert abs(found.value - truth) < 5 * found.error
+
+
+def test_snippets_on_graphical_models_run() -> None:
+    names: dict[str, Any] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for block in _blocks((ROOT / "docs" / "graphical.md").read_text()):
+            exec(compile(block, "graphical.md", "exec"), names)
+    assert sorted(names["model"].weights_.tolist()) == pytest.approx([0.4, 0.6], abs=0.01)
+    assert int((names["bayesian"].weights_ > 0.01).sum()) == 2
+    assert names["path"].shape == (300,)
+    assert not names["full"].isnan().any()
+    assert torch.equal(names["again"].means_, names["model"].means_)
+    assert names["rates"].tolist() == pytest.approx([2.0, 20.0], rel=0.15)
+    objective = names["mixed"].report_.objective
+    assert all(later > sooner - 1e-9 for sooner, later in itertools.pairwise(objective))
+    # One component is the Gamma and its counts, and the bound their evidence.
+    single, y = names["PoissonMixture"](components=1).fit(names["y"]), names["y"].double()
+    before, after = Gamma.make(1.0, 0.1), Gamma.make(1.0 + y.sum(), 0.1 + len(y))
+    evidence = after.log_partition - before.log_partition - torch.lgamma(y + 1.0).sum()
+    assert single.report_.objective[-1] == pytest.approx(float(evidence), rel=1e-6)
+    assert (names["low"] == names["low"].round()).all()
+    missing, month = names["shop"].smooth().mean[30:36], names["month"][30:36]
+    assert (missing - 0.1 * month - torch.sin(month * torch.pi / 6)).abs().max() < 0.5
+
+
+def test_figures_on_graphical_models_are_those_of_the_result() -> None:
+    page = (ROOT / "docs" / "graphical.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "graphical.json").read_text())
+    rows = {(one["model"], one["size"]): one for one in result["results"]}
+    mixture, topics = rows["mixture", 1_000_000], rows["topics", 25_000]
+    batches, states = rows["topics in batches", 25_000], rows["states", 17_420]
+    for row, digits in ((mixture, 2), (topics, 2), (batches, 2), (states, 1)):
+        assert f"{row['ratio']:.{digits}f}" in page
+    for row in (topics, batches):
+        assert f"−{-row['objective']:.3f}" in page
+        assert f"−{-row['their_objective']:.3f}" in page
+    for growth in result["growth"].values():
+        assert f"{growth:.1f}" in page
 
 
 def test_snippets_on_variational_posteriors_run() -> None:

@@ -141,3 +141,37 @@ def test_dropout_is_drawn_beside_the_same_net_without_it() -> None:
     found = list(panels(example("dropout").picture(epochs=2)))
     assert [one["titles"][0].split(":")[0] for one in found] == ["adam", "dropout"]
     assert all(one["paths"].count("inner") == 1 for one in found)
+
+
+def test_clusters_and_states_are_drawn_beside_each_other() -> None:
+    module = example("graphical_models")
+    found = list(panels(module.picture()))
+    assert [one["titles"][0] for one in found] == [
+        "mixture: 3 of 6 components",
+        "states: 3 of the series",
+    ]
+    assert found[0]["paths"].count("ellipse") == 3
+    assert found[1]["paths"].count("level") == 1
+    # The belief knows the level of each step that was seen, and of those in the gaps.
+    model, truth = module.chain(1000), torch.arange(240) // 40 % 3
+    levels = model.means_[model.predict(module.series()), 0]
+    wanted = torch.tensor(module.LEVELS, dtype=torch.float64)[truth]
+    assert float(((levels - wanted).abs() < 1.0).double().mean()) > 0.97
+
+
+def test_functions_and_a_series_are_drawn_in_four_panels() -> None:
+    module = example("gaussian_process")
+    found = list(panels(module.picture(num=30)))
+    assert [one["titles"][0].split(":")[0] for one in found] == [
+        "numbers",
+        "answers",
+        "counts",
+        "a series, 36 steps ahead",
+    ]
+    assert [one["paths"].count("mean") for one in found] == [1] * 4
+    assert [one["paths"].count("outer") for one in found] == [1, 0, 1, 1]
+    # Less is known of the curve where there are no points.
+    low, high = module.numbers(60).bands["inner"]
+    width, at = high - low, module.GRID[:, 0]
+    gap = (at > 4.5) & (at < 5.5)
+    assert float(width[gap].min()) > 2.0 * float(width[(at > 1.0) & (at < 3.0)].mean())

@@ -30,7 +30,7 @@ FOLDERS: list[set[str]] = [
     {"methods"},
     {"execution"},
     {"training"},
-    {"explore", "hmc", "optim", "sequences"},
+    {"explore", "graphical", "hmc", "optim", "sequences"},
     {"app"},
     {"__main__", "_renamed", "sklearn"},
 ]

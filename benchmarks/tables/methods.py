@@ -61,7 +61,7 @@ def paper() -> str:
             one.approximations,
             one.where,
             ", ".join(f"`{name}`" for name in one.names),
-            f"`{one.proof}`" if not one.graphical else "",
+            f"`{one.proof}`",
         ]
         for one in TABLE_ONE
     )

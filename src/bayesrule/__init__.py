@@ -7,6 +7,7 @@ from bayesrule import (
     curvature,
     execution,
     explore,
+    graphical,
     matrices,
     moments,
     optim,
@@ -96,8 +97,8 @@ __all__ = [
     "Fisher", "GGN", "PerExample",
     "Average", "Conditioning", "Elbo", "Natural",
     # rooms with more
-    "curvature", "execution", "explore", "matrices", "metrics", "moments", "optim", "posteriors",
-    "schedules", "sequences",
+    "curvature", "execution", "explore", "graphical", "matrices", "metrics", "moments", "optim",
+    "posteriors", "schedules", "sequences",
 ]  # fmt: skip
 
 

@@ -111,7 +111,7 @@ class GaussianLikelihood(Noisy, Likelihood):
         if "again" in statistics:
             return self._counted(state, statistics)
         # Where examples have weights, they say how many data there are.
-        weight = statistics.get("count", weight)  # type: ignore[assignment]
+        weight = statistics.get("count", weight)
         b = self.rate + 0.5 * statistics["squares"]
         old = state["a"]
         a = torch.zeros_like(old) + (self.shape + 0.5 * weight)

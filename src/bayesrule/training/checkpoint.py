@@ -66,7 +66,7 @@ def load(
     `other_form` is that of the learner: a method may keep its belief in another form on another
     device, which is then taken over.
     """
-    tensors, metadata = _read(Path(path))
+    tensors, metadata = read(Path(path))
     numbers, facts = metadata["numbers"], metadata["facts"]
     if other_form is not None:
         first, adopted = other_form
@@ -159,7 +159,7 @@ def _names_in_file(template: State, tensors: dict[str, Tensor]) -> dict[str, str
 
 def facts(path: Place) -> dict[str, Any]:
     """Only the facts of a file."""
-    return _read(Path(path))[1]["facts"]
+    return read(Path(path))[1]["facts"]
 
 
 def write_atomically(
@@ -203,7 +203,7 @@ def is_checkpoint(path: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """The tensors of a file, and its `numbers` and `facts`."""
     if not path.is_file():
         raise CheckpointError(f"There is no checkpoint {path}.")

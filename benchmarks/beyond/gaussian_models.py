@@ -1,0 +1,288 @@
+"""Gaussian graphical models beside those of other libraries, on the same data in the same run.
+
+`rows(splits)` is everything: one row for each model and set. `objective` is the mean log-likelihood
+of held-out rows, larger is better; `seconds` are those of a fit, or of a pass where both count
+theirs, and then there is a `ratio`. `good(rows)` is whether ours are at least as good.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import bayesrule as br
+from bayesrule.app.provenance import machine, versions
+from bayesrule.graphical import RBF, Kalman, LinearRegression, LogisticRegression, Season, Trend
+from bayesrule.graphical._filtering import Chain, filtered, smoothed
+from benchmarks.data.timeseries import timeseries
+from benchmarks.data.uci import uci
+
+Row = dict[str, Any]
+Array = NDArray[np.float64]
+SETS = ("yacht", "boston")
+MARGIN = 0.01
+"""A held-out log-likelihood may be so much lower, in nats a row: other optima of the same model."""
+STARTS = 5
+"""How often both look for the parameters of a process: the evidence has several maxima."""
+AHEAD = 0.2
+"""The share of a series at its end that is held out."""
+WEEKS = 365.2425 / 7.0
+
+
+def run(splits: int, progress: Callable[[str], None] = print) -> Row:
+    """All rows, and with what they were made."""
+    others = ("scikit-learn", "statsmodels")
+    found = {name: _version(name) for name in others}
+    return {
+        "task": "gaussians",
+        "splits": splits,
+        "results": rows(splits, progress),
+        "versions": {**versions(), **{name: v for name, v in found.items() if v}},
+        "machine": machine(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def rows(splits: int = 3, progress: Callable[[str], None] = print) -> list[Row]:
+    """All models on all sets."""
+    found: list[Row] = []
+    _process("yacht", 0)  # what is loaded once is not timed
+    for name in SETS:
+        for split in range(splits):
+            found += [_linear(name, split), _process(name, split)]
+            progress(f"{name}, split {split}: {_said(found[-2])}; {_said(found[-1])}")
+    for split in range(splits):
+        found += [_logistic(split), _answers(split)]
+        progress(f"answers, split {split}: {_said(found[-2])}; {_said(found[-1])}")
+    found.append(_series("mauna_loa_co2_weekly"))
+    progress(f"series: {_said(found[-1])}")
+    return found
+
+
+def good(found: list[Row]) -> bool:
+    """Whether each model's mean objective is at least that of its peer, less the margin."""
+    pairs = {(one["model"], one["set"]) for one in found if "their_objective" in one}
+    for model, name in pairs:
+        alike = [one for one in found if (one["model"], one["set"]) == (model, name)]
+        gains = [one["objective"] - one["their_objective"] + one["margin"] for one in alike]
+        if float(np.mean(gains)) < 0.0:
+            return False
+    return True
+
+
+def _row(model: str, name: str, split: int, size: int, **figures: Any) -> Row:
+    given = {"model": model, "set": name, "split": split, "size": size, "margin": MARGIN}
+    return {**given, **figures}
+
+
+def _said(row: Row) -> str:
+    other = row.get("their_objective")
+    beside = "no peer installed" if other is None else f"{row['peer']} {other:.3f}"
+    return f"{row['model']} {row['objective']:.3f} ({beside})"
+
+
+def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    begun = time.perf_counter()
+    return action(), time.perf_counter() - begun
+
+
+def _normal(y: Array, mean: Array, std: Array) -> float:
+    """The mean log-density of independent Gaussians."""
+    return float(np.mean(-0.5 * ((y - mean) / std) ** 2 - np.log(std * np.sqrt(2.0 * np.pi))))
+
+
+def _regression(name: str, split: int) -> tuple[Array, Array, Array, Array]:
+    """Inputs and targets standardised by the training rows."""
+    data = uci(name, split)
+    x, y = np.asarray(data.x_train, np.float64), np.asarray(data.y_train, np.float64).reshape(-1)
+    new, truth = np.asarray(data.x_test, np.float64), np.asarray(data.y_test, np.float64)
+    scale = np.where(x.std(0) > 0, x.std(0), 1.0)
+    centre, spread = y.mean(), y.std()
+    targets = (y - centre) / spread, (truth.reshape(-1) - centre) / spread
+    return (x - x.mean(0)) / scale, targets[0], (new - x.mean(0)) / scale, targets[1]
+
+
+def _linear(name: str, split: int) -> Row:
+    from sklearn.linear_model import BayesianRidge
+
+    x, y, new, truth = _regression(name, split)
+    ours, seconds = _timed(lambda: LinearRegression().fit(x, y))
+    theirs, others = _timed(lambda: BayesianRidge().fit(x, y))
+    peer = _normal(truth, *theirs.predict(new, return_std=True))
+    return _row(
+        "LinearRegression", name, split, len(x), objective=ours.score(new, truth),
+        their_objective=peer, seconds=seconds, their_seconds=others, peer="BayesianRidge",
+    )  # fmt: skip
+
+
+def _process(name: str, split: int) -> Row:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF as Theirs
+    from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
+
+    x, y, new, truth = _regression(name, split)
+    lengths = np.full(x.shape[1], x.shape[1] ** 0.5)
+    passes = []
+
+    class Counted(GaussianProcessRegressor):
+        def log_marginal_likelihood(self, *given: Any, **more: Any) -> Any:
+            passes.append(1)
+            return super().log_marginal_likelihood(*given, **more)
+
+    kernel = ConstantKernel(1.0, (1e-4, 1e4)) * Theirs(lengths, (1e-4, 1e5)) + WhiteKernel(0.09)
+    reference = Counted(kernel, n_restarts_optimizer=STARTS - 1, random_state=split)
+    theirs, others = _timed(lambda: _quiet(lambda: reference.fit(x, y)))
+    peer = _normal(truth, *theirs.predict(new, return_std=True))
+    once, alone = _timed(lambda: br.graphical.GP(mean=0.0).fit(x, y))
+    assert once.report_ is not None
+    own, other = alone / once.report_.passes, others / len(passes)
+    ours, seconds = _timed(lambda: br.graphical.GP(mean=0.0, starts=STARTS).fit(x, y))
+    return _row(
+        "GP", name, split, len(x), objective=ours.score(new, truth), their_objective=peer,
+        seconds=own, their_seconds=other, ratio=own / other, peer="GaussianProcessRegressor",
+        evidence=ours.log_evidence, their_evidence=float(theirs.log_marginal_likelihood_value_),
+        fit_seconds=seconds, their_fit_seconds=others,
+    )  # fmt: skip
+
+
+def _quiet(action: Callable[[], Any]) -> Any:
+    """Without warnings of parameters at their bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return action()
+
+
+def _answered(split: int) -> tuple[Array, Array, Array, Array]:
+    """Breast tumours, malignant or not: 300 rows to learn from, 30 columns standardised."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(split).permutation(len(x))
+    known, new = order[:300], order[300:]
+    centre, scale = x[known].mean(0), x[known].std(0)
+    x = (x - centre) / scale
+    return x[known], y[known].astype(np.float64), x[new], y[new].astype(np.float64)
+
+
+def _logistic(split: int) -> Row:
+    from sklearn.linear_model import LogisticRegression as Theirs
+
+    x, y, new, truth = _answered(split)
+    ours, seconds = _timed(lambda: LogisticRegression().fit(x, y))
+    theirs, others = _timed(lambda: Theirs(C=1.0 / ours.prior_precision_, max_iter=5000).fit(x, y))
+    peer = _logs(theirs.predict_proba(new), truth)
+    return _row(
+        "LogisticRegression", "breast_cancer", split, len(x), objective=ours.score(new, truth),
+        their_objective=peer, seconds=seconds, their_seconds=others,
+        peer="LogisticRegression of the same prior",
+    )  # fmt: skip
+
+
+def _answers(split: int) -> Row:
+    from sklearn.gaussian_process import GaussianProcessClassifier
+    from sklearn.gaussian_process.kernels import RBF as Theirs
+    from sklearn.gaussian_process.kernels import ConstantKernel
+
+    x, y, new, truth = _answered(split)
+    length = x.shape[1] ** 0.5
+    kernel = ConstantKernel(1.0) * Theirs(length)
+    theirs, others = _timed(lambda: _quiet(lambda: GaussianProcessClassifier(kernel).fit(x, y)))
+    model = br.graphical.GP(kernel=RBF(1.0, length), likelihood=br.BernoulliLikelihood(), mean=0.0)
+    ours, seconds = _timed(lambda: model.fit(x, y))
+    peer = _logs(theirs.predict_proba(new), truth)
+    return _row(
+        "GP of answers", "breast_cancer", split, len(x), objective=ours.score(new, truth),
+        their_objective=peer, seconds=seconds, their_seconds=others,
+        peer="GaussianProcessClassifier",
+    )  # fmt: skip
+
+
+def _logs(probs: Array, truth: Array) -> float:
+    chosen = probs[np.arange(len(truth)), truth.astype(int)]
+    return float(np.log(chosen.clip(1e-300)).mean())
+
+
+def _series(name: str) -> Row:
+    """A trend and a yearly season: forecasts, and how gaps of 1 and of 26 steps are filled.
+
+    The peer gets our parameters: what is compared is the same computation.
+    """
+    y = timeseries(name).values[:, 0]
+    cut = int(len(y) * (1.0 - AHEAD))
+    known, ahead = y[:cut], y[cut:]
+    ours, seconds = _timed(lambda: _model().fit(known))
+    _, own = _timed(lambda: smoothed(ours.chain_, filtered(ours.chain_, y[:, None])))
+    assert ours.report_ is not None
+    return _row(
+        "Kalman", name, 0, len(y), objective=ours.score(ahead), seconds=own,
+        **_peer(ours.chain_, y[:, None], cut, own), fit_seconds=seconds,
+        passes=ours.report_.passes, converged=ours.report_.converged,
+        missing=int(np.isnan(y).sum()), gaps=[_gaps(known, length) for length in (1, 26)],
+    )  # fmt: skip
+
+
+def _model() -> Kalman:
+    return Kalman(parts=(Trend(), Season(period=WEEKS, harmonics=2)))
+
+
+def _gaps(y: Array, length: int) -> Row:
+    """About a tenth of the values hidden in gaps of some length, and filled in; errors are RMSE."""
+    starts = np.random.default_rng(0).choice(len(y) - length, len(y) // 10 // length, replace=False)
+    where = np.unique(starts[:, None] + np.arange(length))
+    where = where[~np.isnan(y[where])]
+    truth, left = y[where], y.copy()
+    left[where] = np.nan
+    filled, at = _model().fit(left).smooth(), torch.as_tensor(where)
+    low, high = (edge[at].numpy() for edge in filled.interval(0.9))
+    return {
+        "length": length,
+        "error": _rms(filled.mean[at].numpy() - truth),
+        "error_of_lines": _rms(_line(left, where) - truth),
+        "coverage_of_90_%": float(np.mean((low < truth) & (truth < high))),
+    }
+
+
+def _rms(errors: Array) -> float:
+    return float(np.sqrt(np.mean(errors**2)))
+
+
+def _line(y: Array, where: NDArray[np.intp]) -> Array:
+    """Gaps filled by straight lines."""
+    known = np.flatnonzero(~np.isnan(y))
+    return np.asarray(np.interp(where, known, y[known]))
+
+
+def _peer(chain: Chain, y: Array, cut: int, own: float) -> Row:
+    """The mean log-density after `cut`, and the seconds of filter and smoother, by statsmodels."""
+    if importlib.util.find_spec("statsmodels") is None:
+        return {}
+    module = importlib.import_module("statsmodels.tsa.statespace.kalman_smoother")
+    other = module.KalmanSmoother(1, chain.states)
+    other.bind(y.copy())
+    other["transition"], other["state_cov"] = chain.transition, chain.process
+    other["design"], other["obs_cov"] = chain.observation, chain.noise
+    other["selection"] = np.eye(chain.states)
+    other.initialize_known(chain.first_mean, chain.first_covariance)
+    found, seconds = _timed(other.smooth)
+    logs = float(found.llf_obs[cut:][~np.isnan(y[cut:, 0])].mean())
+    return {
+        "their_objective": logs,
+        "their_seconds": seconds,
+        "ratio": own / seconds,
+        "peer": "statsmodels",
+    }

@@ -1,0 +1,247 @@
+"""Mixtures, topics and hidden Markov models beside scikit-learn's and hmmlearn's, pass by pass."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import metadata, util
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesrule.app.provenance import machine, versions
+from bayesrule.graphical import EM, HMM, LDA, SVI, VB, GaussianMixture
+from benchmarks.data import imdb, tokenize
+from benchmarks.data.timeseries import timeseries
+
+COMPONENTS, COLUMNS, TOPICS, STATES = 10, 10, 20, 4
+WORDS, TOO_COMMON = 5000, 100
+# A pass takes at most so many times as long as theirs.
+LARGEST_RATIO = 2.0
+# And twice the data take at most so many times as long, where 2 is in proportion.
+LARGEST_GROWTH = 3.0
+_MISSING, _ROUNDS = 0.05, 3
+
+Fit = Callable[[int], Any]
+Row = dict[str, Any]
+
+
+def run(rows: int, documents: int, passes: int, progress: Callable[[str], None] = print) -> Row:
+    """All comparisons; `rows` of the mixture and `documents` of the corpus at most."""
+    results: list[Row] = []
+    parts = (4, 2, 1)
+    mixtures = (_mixture(rows // part, passes) for part in parts)
+    series = (_states(part, passes) for part in parts)
+    for found in chain(mixtures, _topics(documents, passes), series):
+        results.append(found)
+        progress(" ".join(f"{name} {_brief(value)}" for name, value in found.items()))
+    return {
+        "task": "graphical",
+        "passes": passes,
+        "results": results,
+        "growth": {name: _growth(results, name) for name in ("mixture", "topics", "states")},
+        "versions": {**versions(), **_others()},
+        "machine": machine(),
+    }
+
+
+def good(result: Row) -> bool:
+    """Whether passes are quick enough, fits good enough, and time grows as the data."""
+    rows = [one for one in result["results"] if "ratio" in one]
+    quick = all(one["ratio"] <= LARGEST_RATIO for one in rows)
+    likely = all(one["objective"] >= one["their_objective"] - one["margin"] for one in rows)
+    return quick and likely and all(one <= LARGEST_GROWTH for one in result["growth"].values())
+
+
+def _growth(results: list[Row], name: str) -> float:
+    """How many times as long the largest takes as the next one, half its size."""
+    seconds = [one["seconds"] for one in results if one["model"] == name]
+    return round(seconds[-1] / seconds[-2], 2)
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _others() -> dict[str, str]:
+    names = ("scikit-learn", "scipy", "hmmlearn")
+    return {name: metadata.version(name) for name in names if util.find_spec(_module(name))}
+
+
+def _module(name: str) -> str:
+    return {"scikit-learn": "sklearn"}.get(name, name)
+
+
+def _per_pass(passes: int, rounds: int, *fits: Fit) -> list[tuple[float, Any]]:
+    """Seconds of one pass of each, without what comes before the first, and the last fit.
+
+    Rounds take turns. Of the shortest times counts the difference: what else a machine does only
+    adds.
+    """
+    found = [[_timed(fit, passes) for fit in fits] for _ in range(rounds)]
+    return [_shortest(own, passes) for own in zip(*found, strict=True)]
+
+
+class _Timed(NamedTuple):
+    """Seconds with one pass, with some more, and the fit with those."""
+
+    one: float
+    more: float
+    model: Any
+
+
+def _timed(fit: Fit, passes: int) -> _Timed:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a few passes do not converge
+        begun = time.perf_counter()
+        fit(1)
+        middle = time.perf_counter()
+        model = fit(1 + passes)
+        return _Timed(middle - begun, time.perf_counter() - middle, model)
+
+
+def _shortest(rounds: Sequence[_Timed], passes: int) -> tuple[float, Any]:
+    extra = min(own.more for own in rounds) - min(own.one for own in rounds)
+    return extra / passes, rounds[-1].model
+
+
+def _row(model: str, size: int, ours: float, theirs: float, **more: Any) -> Row:
+    times = {"seconds": round(ours, 4), "their_seconds": round(theirs, 4)}
+    return {"model": model, "size": size, **times, "ratio": round(ours / theirs, 3), **more}
+
+
+def _mixture(num: int, passes: int) -> Row:
+    """EM from the same responsibilities as scikit-learn's GaussianMixture."""
+    from sklearn.mixture import GaussianMixture as Theirs
+
+    rng = np.random.default_rng(0)
+    centres = 3.0 * rng.normal(size=(COMPONENTS, COLUMNS))
+    which = rng.integers(COMPONENTS, size=num)
+    x = centres[which] + rng.normal(size=(num, COLUMNS))
+    start = np.full((num, COMPONENTS), 0.05)
+    start[np.arange(num), which] += 0.5
+    start /= start.sum(1, keepdims=True)
+
+    def ours(count: int) -> GaussianMixture:
+        how = EM(passes=count, tol=0.0)
+        return GaussianMixture(components=COMPONENTS, inference=how).fit(x, responsibilities=start)
+
+    def theirs(count: int) -> Any:
+        model = Theirs(COMPONENTS, max_iter=count, tol=0.0)
+        model._initialize_parameters = lambda data, _, **__: model._initialize(data, start)
+        return model.fit(x)
+
+    (own, found), (other, beside) = _per_pass(passes, _ROUNDS, ours, theirs)
+    assert found.report_ is not None
+    reached = found.report_.objective[-1] / num
+    scores = {"objective": reached, "their_objective": float(beside.lower_bound_), "margin": 1e-6}
+    return _row("mixture", num, own, other, **scores)
+
+
+def _topics(documents: int, passes: int) -> Iterator[Row]:
+    """Variational Bayes, and SVI on batches, beside LatentDirichletAllocation, of film reviews."""
+    from sklearn.decomposition import LatentDirichletAllocation as Theirs
+
+    x = _corpus(documents)
+    words = float(x.sum())
+
+    def ours(count: int, part: int = 1) -> LDA:
+        some = x[: x.shape[0] // part]
+        return LDA(topics=TOPICS, inference=VB(passes=count, tol=0.0)).fit(some)
+
+    def batches(count: int) -> LDA:
+        how = SVI(passes=count, tol=0.0, batch_size=512)
+        return LDA(topics=TOPICS, inference=how).fit(x)
+
+    def theirs(count: int) -> Any:
+        return Theirs(TOPICS, max_iter=count, random_state=0).fit(x)
+
+    def online(count: int) -> Any:
+        how = {"learning_method": "online", "batch_size": 512, "total_samples": x.shape[0]}
+        return Theirs(TOPICS, max_iter=count, random_state=0, **how).fit(x)
+
+    for part in (4, 2):
+        ((seconds, _),) = _per_pass(passes, 1, partial(ours, part=part))
+        yield {"model": "topics", "size": x.shape[0] // part, "seconds": round(seconds, 4)}
+    for name, own, other in (("topics", ours, theirs), ("topics in batches", batches, online)):
+        (seconds, model), (their_seconds, beside) = _per_pass(passes, 1, own, other)
+        scores = {
+            "objective": model.score(x) / words,
+            "their_objective": float(beside.score(x)) / words,
+            "margin": 0.0,
+        }
+        yield _row(name, x.shape[0], seconds, their_seconds, **scores)
+
+
+def _corpus(documents: int) -> Any:
+    """Counts of frequent words, without the most frequent ones, in reviews in a random order."""
+    from scipy import sparse  # type: ignore[import-untyped]
+
+    tallies = [Counter(tokenize(text)) for text in imdb().train_texts]
+    order = np.random.default_rng(0).permutation(len(tallies))[:documents]
+    total: Counter[str] = Counter()
+    for document in order:
+        total.update(tallies[document])
+    known = {w: i for i, (w, _) in enumerate(total.most_common(WORDS + TOO_COMMON)[TOO_COMMON:])}
+    cells = [
+        (row, known[word], count)
+        for row, document in enumerate(order)
+        for word, count in tallies[document].items()
+        if word in known
+    ]
+    rows, words, counts = np.array(cells).T
+    shape = len(order), len(known)
+    return sparse.csr_matrix((counts.astype(float), (rows, words)), shape=shape)
+
+
+def _states(part: int, passes: int) -> Row:
+    """EM of a hidden Markov model of hourly loads with gaps; beside hmmlearn's without them."""
+    values = timeseries("ETTh1").values
+    values = values[: len(values) // part]
+    values = (values - values.mean(0)) / values.std(0)
+    holes = np.where(np.random.default_rng(0).random(values.shape) < _MISSING, np.nan, values)
+    ((own, model),) = _per_pass(passes, _ROUNDS, lambda count: _own_states(holes, count))
+    assert model.report_ is not None
+    filled = model.impute(holes).numpy()[np.isnan(holes)]
+    error = float(np.sqrt(np.mean((filled - values[np.isnan(holes)]) ** 2)))
+    row = {"model": "states", "size": len(values), "seconds": round(own, 4), "fill_error": error}
+    return {**row, **(_beside_hmmlearn(values, passes) if util.find_spec("hmmlearn") else {})}
+
+
+def _own_states(x: NDArray[np.float64], count: int) -> HMM:
+    return HMM(states=STATES, inference=EM(passes=count, tol=0.0)).fit(x)
+
+
+def _beside_hmmlearn(x: NDArray[np.float64], passes: int) -> Row:
+    """Both without missing numbers, from the same parameters."""
+    from hmmlearn.hmm import GaussianHMM  # type: ignore[import-not-found]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = _own_states(x, 1)
+
+    def theirs(count: int) -> Any:
+        # The first pass is ours, and has given all parameters.
+        options = {"n_iter": count - 1, "tol": -np.inf, "init_params": "", "covars_prior": 0.0}
+        model = GaussianHMM(STATES, "full", **options)
+        model.startprob_, model.transmat_ = first.startprob_.numpy(), first.transmat_.numpy()
+        model.means_, model.covars_ = first.means_.numpy(), first.covars_.numpy()
+        return model.fit(x)
+
+    def ours(count: int) -> HMM:
+        return _own_states(x, count)
+
+    (own, model), (other, beside) = _per_pass(passes, _ROUNDS, ours, theirs)
+    return {
+        "whole_seconds": round(own, 4),
+        "their_seconds": round(other, 4),
+        "ratio": round(own / other, 3),
+        "objective": model.score(x) / len(x),
+        "their_objective": float(beside.score(x)) / len(x),
+        "margin": 1e-4,
+    }

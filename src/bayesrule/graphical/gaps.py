@@ -1,0 +1,107 @@
+"""Rows with missing values (NaN): Gaussians fill them in, each in its own way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule.families import Natural
+from bayesrule.graphical import gaussians
+from bayesrule.graphical.gaussians import Gaussians
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Rows with the same gaps, as each of K Gaussians fills them.
+
+    The hidden values are nodes with `q(x_m | k) = N(m_m − Λ_mm⁻¹ Λ_mo (x_o − m_o), Λ_mm⁻¹)`.
+    `values` (K, n, d), `spread` (K, d, d) is Λ_mm⁻¹ among the hidden and 0 elsewhere, and
+    `constant` (K,) the logarithm of what the hidden values integrate to.
+    """
+
+    values: Tensor
+    spread: Tensor
+    constant: Tensor
+
+    @classmethod
+    def by(cls, seen: Gaussians, x: Tensor, hidden: Tensor) -> Filled:
+        """`hidden` (d,) says which columns are missing in all rows of x."""
+        precision = seen.root @ seen.root.mT
+        inner = precision[:, hidden][:, :, hidden]
+        factor = torch.linalg.cholesky(inner)
+        gap = torch.where(hidden, 0.0, x).unsqueeze(0) - torch.where(
+            hidden, 0.0, seen.mean[:, None]
+        )
+        pull = precision[:, hidden] @ gap.mT
+        values = gap.clone()
+        values[:, :, hidden] = -torch.cholesky_solve(pull, factor).mT
+        spread = torch.zeros_like(precision)
+        spread[:, hidden.unsqueeze(1) & hidden] = torch.cholesky_inverse(factor).flatten(1)
+        halves = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        constant = 0.5 * _LOG_2PI * int(hidden.sum()) - halves
+        return cls(values + seen.mean.unsqueeze(1), spread, constant)
+
+    def log_prob(self, seen: Gaussians) -> Tensor:
+        """(n, K), the hidden values integrated out."""
+        white = (self.values - seen.mean.unsqueeze(1)) @ seen.root
+        return (seen.constant + self.constant) - 0.5 * white.square().sum(-1).T
+
+    def said(self, shares: Tensor, floor: float) -> Natural:
+        """The messages of these rows, with expected squares of what is hidden."""
+        counts, weighted = shares.sum(0), self.values * shares.T.unsqueeze(-1)
+        eye = torch.eye(self.values.shape[-1], dtype=shares.dtype, device=shares.device)
+        second = weighted.mT @ self.values + counts[:, None, None] * (self.spread + floor * eye)
+        return weighted.sum(1), -0.5 * counts, -0.5 * second, 0.5 * counts
+
+
+def log_prob(seen: Gaussians, x: Tensor) -> Tensor:
+    """`log p(x_o | k)` of what is there in each row, (n, K); 0 where nothing is."""
+    found = x.new_zeros(len(x), len(seen.mean))
+    for rows, hidden in _patterns(x):
+        part = x[rows]
+        whole = not bool(hidden.any())
+        found[rows] = seen.log_prob(part) if whole else Filled.by(seen, part, hidden).log_prob(seen)
+    return found
+
+
+def said(seen: Gaussians, x: Tensor, shares: Tensor, floor: float) -> Natural:
+    """What rows with gaps say to K nodes; those of which nothing is known say nothing."""
+    total = gaussians.said(x[:0], shares[:0])
+    for rows, hidden in _patterns(x):
+        part, own = x[rows], shares[rows]
+        if bool(hidden.any()):
+            new = Filled.by(seen, part, hidden).said(own, floor)
+        else:
+            new = gaussians.said(part, own, floor)
+        total = tuple(a + b for a, b in zip(total, new, strict=True))
+    return total
+
+
+def filled(seen: Gaussians, x: Tensor, shares: Tensor) -> Tensor:
+    """Rows with their gaps filled by the mean over components, (n, d)."""
+    found = shares @ seen.mean
+    for rows, hidden in _patterns(x):
+        if not bool(hidden.any()):
+            continue
+        found[rows] = torch.einsum(
+            "nk,knd->nd", shares[rows], Filled.by(seen, x[rows], hidden).values
+        )
+    return torch.where(x.isnan(), found, x)
+
+
+def _patterns(x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Which rows have the same gaps; those that are empty are left out."""
+    hidden = x.isnan()
+    if not bool(hidden.any()):
+        yield torch.arange(len(x), device=x.device), hidden[0]
+        return
+    kinds, which = hidden.unique(dim=0, return_inverse=True)
+    for number, kind in enumerate(kinds):
+        if not bool(kind.all()):
+            yield (which == number).nonzero()[:, 0], kind

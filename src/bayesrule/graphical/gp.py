@@ -1,0 +1,279 @@
+"""Gaussian processes: exact regression, and any other likelihood by conjugate computation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from bayesrule.families import Natural
+from bayesrule.graphical import _sites
+from bayesrule.graphical._averaged import averaged, best_constant
+from bayesrule.graphical._base import Report
+from bayesrule.graphical._climbing import climbed
+from bayesrule.graphical._process import Process
+from bayesrule.graphical._process import evidence as evidence_of
+from bayesrule.graphical._supervised import (
+    Supervised,
+    generator,
+    need_positive,
+    need_rate,
+)
+from bayesrule.graphical.kernels import RBF, Kernel
+from bayesrule.likelihoods import GaussianLikelihood, Likelihood
+from bayesrule.moments.quadrature import with_slopes
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.training.progress import Progress
+
+_COARSE = 1e-4
+"""How far the sites may be from their fixed point while parameters are still looked for."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class GP(Supervised):
+    """`y ~ p(y | f(x))`, f a Gaussian process: a belief about functions.
+
+    Without a likelihood, y is f with Gaussian `noise` (a standard deviation): exact regression, one
+    step with ρ = 1. With one, such as `br.BernoulliLikelihood()` or `br.PoissonLikelihood()`, each
+    row's factor stands in for a Gaussian site that the learning rule moves, and each pass is a
+    regression on these: conjugate-computation VI, Khan & Lin (2017), Khan & Rue (2023), eq. 60.
+
+    - `kernel`: by default an `RBF` with a length for each column. `learn=False` keeps its
+      parameters as they are given, else they and the noise are those of the largest evidence (of
+      its bound), starting there.
+    - `mean`: of the process; by default the constant that explains y best.
+    - `starts`: how many starts the search for parameters has; all but the first are drawn.
+
+    >>> x = torch.linspace(0.0, 6.0, 20)[:, None]
+    >>> model = GP(noise=0.1).fit(x, x[:, 0].sin())
+    >>> model.predict([[1.5]]).interval(0.9)[0] < math.sin(1.5)
+    tensor([True])
+    """
+
+    kernel: Kernel | None = None
+    likelihood: Likelihood | None = None
+    noise: float | None = None
+    mean: float | None = None
+    learn: bool = True
+    starts: int = 1
+    seed: int = 0
+    rate: float = 1.0
+    passes: int = 200
+    tol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        need_positive(self, noise=self.noise)
+        need_rate(self, self.rate, self.passes)
+        if self.starts < 1:
+            raise ValueError(f"GP: starts are 1 or more; got {self.starts}.")
+        if self.kernel is not None and not isinstance(self.kernel, Kernel):
+            raise TypeError(f"GP: kernel is a Kernel, such as RBF(); got {self.kernel!r}.")
+        if self.likelihood is not None:
+            _check_likelihood(self.likelihood, self.noise)
+
+    def fit(self, x: Any, y: Any, *, progress: bool | None = None) -> Self:
+        """The belief about functions given a table x (n, d) and targets y (n,)."""
+        rows = self._inputs(x, fitted=False)
+        targets = self._targets(y, len(rows))
+        of_targets = self._likelihood(1.0)
+        targets = of_targets.check(targets, targets)
+        if len(rows) < 2 and self.likelihood is None and (self.learn or self.noise is None):
+            raise ValueError(
+                "GP: one row says nothing about noise and kernel; give both and learn=False, or "
+                "more rows."
+            )
+        self._x = rows
+        self.mean_ = best_constant(of_targets, targets) if self.mean is None else self.mean
+        first = self._first(rows, targets)
+        with Progress(None, 0, "Gaussian process", progress) as bar:
+            task = _Task(self, rows, targets, lambda elbo: _shown(bar, elbo))
+            found = max((task.run(start) for start in self._starts(first)), key=_last)
+        self.kernel_, self.noise_, self._sites, self.report_ = found
+        self._solve()
+        return self
+
+    def _first(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Where the search for parameters starts."""
+        spread = float(y.std(correction=0).clamp_min(1e-6)) if self.likelihood is None else 1.0
+        kernel = self.kernel
+        if kernel is None:
+            width = x.std(0, correction=0) * math.sqrt(x.shape[1])
+            lengths = torch.where(width > 0, width, 1.0)
+            kernel = RBF(variance=spread**2, length=lengths.tolist())
+        noise = torch.tensor(self.noise or 0.3 * spread, dtype=torch.float64)
+        return {**kernel.parameters, **({} if self.likelihood else {"noise": noise})}
+
+    def _starts(self, first: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        draw = generator(self.seed)
+        far = [
+            {k: v * torch.randn(v.shape, generator=draw).double().exp() for k, v in first.items()}
+            for _ in range(self.starts - 1)
+        ]
+        return [first, *far]
+
+    def _likelihood(self, noise: float) -> Likelihood:
+        return self.likelihood or GaussianLikelihood(noise)
+
+    def _solve(self) -> None:
+        covariance = self.kernel_.covariance(self._x, self._x)
+        self._process = Process.of(covariance, self.mean_, self._sites, self.kernel_)
+
+    @property
+    def sites_(self) -> Natural:
+        """The natural parameters `(λ̃₁, λ̃₂)` that stand in for each row's factor, (n,) both."""
+        self._need_fit()
+        return self._sites
+
+    @property
+    def columns_(self) -> int:
+        self._need_fit()
+        return self._x.shape[1]
+
+    def predict(self, x: Any) -> Prediction:
+        rows = self._inputs(x, fitted=True)
+        between, own = self.kernel_.covariance(self._x, rows), self.kernel_.diagonal(rows)
+        mean, variance = self._process.at(between, own)
+        return averaged(self._likelihood(self.noise_), mean, variance.clamp_min(1e-300))
+
+    def sample(self, x: Any, num: int = 1, seed: int = 0) -> Tensor:
+        """`num` functions drawn from the belief, at rows x: (num, m), before the likelihood."""
+        rows = self._inputs(x, fitted=True)
+        own = self.kernel_.covariance(rows, rows)
+        mean, covariance = self._process.at(self.kernel_.covariance(self._x, rows), own)
+        values, vectors = torch.linalg.eigh(covariance)
+        white = torch.randn(num, len(rows), generator=generator(seed), dtype=torch.float64)
+        return mean + (white * values.clamp_min(0.0).sqrt()) @ vectors.T
+
+    def _learned(self) -> dict[str, Tensor]:
+        self._need_fit()
+        numbers = torch.tensor([self.mean_, self.noise_], dtype=torch.float64)
+        named = {f"kernel/{name}": value for name, value in self.kernel_.parameters.items()}
+        first, second = self._sites
+        return {"x": self._x, "first": first, "second": second, "numbers": numbers, **named}
+
+    def _adopt(self, tensors: dict[str, Tensor]) -> None:
+        named = {k.removeprefix("kernel/"): v for k, v in tensors.items() if "/" in k}
+        self.kernel_ = (self.kernel or RBF()).replaced(named)
+        self._x, self._sites = tensors["x"], (tensors["first"], tensors["second"])
+        self.mean_, self.noise_ = tensors["numbers"].tolist()
+        self._solve()
+
+    def _words(self) -> list[str]:
+        words = [f"{len(self._x)} rows; {self.kernel_!r}"]
+        if self.likelihood is None:
+            words.append(f"noise {self.noise_:.4g}, mean {self.mean_:.4g}")
+        return words
+
+
+_Found = tuple[Kernel, float, Natural, Report]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One fit: rows, targets, and where what was found is told."""
+
+    model: GP
+    x: Tensor
+    y: Tensor
+    tell: Callable[[float], None]
+
+    def run(self, start: dict[str, Tensor]) -> _Found:
+        """Kernel, noise, sites and report from one start."""
+        return self._exact(start) if self.model.likelihood is None else self._sited(start)
+
+    def _kernel(self, parameters: dict[str, Tensor]) -> Kernel:
+        own = {name: value for name, value in parameters.items() if name != "noise"}
+        return (self.model.kernel or RBF()).replaced(own)
+
+    def _exact(self, start: dict[str, Tensor]) -> _Found:
+        def evidence(parameters: dict[str, Tensor]) -> Tensor:
+            kernel, noise = self._kernel(parameters), parameters["noise"]
+            covariance = kernel.covariance(self.x, self.x)
+            with torch.no_grad():
+                process = Process.of(covariance, self.model.mean_, self._told(noise), kernel)
+                slope, value = process.slope(), evidence_of(process, self.y)
+            known = with_slopes(value, (noise.square(), slope.trace()))
+            return known + with_slopes(torch.zeros_like(slope), (covariance, slope)).sum()
+
+        learned = set(start) if self.model.learn else set()
+        learned = learned - {"noise"} if self.model.noise else learned | {"noise"}
+        found = climbed(evidence, start, learned, passes=self.model.passes, tell=self.tell)
+        noise = found.parameters["noise"]
+        report = Report(found.trace, found.converged, found.why)
+        return self._kernel(found.parameters), float(noise), self._told(noise), report
+
+    @torch.no_grad()
+    def _told(self, noise: Tensor) -> Natural:
+        """What Gaussian targets say: `λ̃ = (τ y, −τ/2)`, whatever is believed."""
+        precision = noise**-2 * torch.ones_like(self.y)
+        return precision * self.y, -0.5 * precision
+
+    def _sited(self, start: dict[str, Tensor]) -> _Found:
+        sites = [_sites.nothing(self.y)]
+
+        def bound(parameters: dict[str, Tensor]) -> Tensor:
+            kernel = self._kernel(parameters)
+            covariance = kernel.covariance(self.x, self.x)
+            found = self._settle(kernel, covariance.detach(), sites[-1], _COARSE)
+            # The next look starts from where this one came to rest.
+            sites[-1] = found.sites
+            process = Process.of(covariance.detach(), self.model.mean_, found.sites, kernel)
+            slope = process.slope()
+            pairs = with_slopes(torch.zeros_like(slope), (covariance, slope))
+            return found.look.elbo + pairs.sum()
+
+        learned = set(start) if self.model.learn else set()
+        found = climbed(bound, start, learned, passes=self.model.passes, tell=self.tell)
+        kernel = self._kernel(found.parameters)
+        covariance = kernel.covariance(self.x, self.x)
+        first = sites[-1] if learned else _sites.nothing(self.y)
+        last = self._settle(kernel, covariance, first, self.model.tol)
+        trace = (*found.trace, *last.trace[1:]) if learned else tuple(last.trace)
+        done, why = last.converged and found.converged, last.why
+        why = found.why if last.converged and learned else last.why
+        return kernel, 0.0, last.sites, Report(trace, done, why)
+
+    def _settle(
+        self, kernel: Kernel, covariance: Tensor, sites: Natural, tolerance: float
+    ) -> _sites.Settled:
+        def solve(now: Natural) -> _sites.Marginals:
+            return Process.of(covariance, self.model.mean_, now, kernel).marginals()
+
+        return _sites.settle(
+            solve, self.model._likelihood(1.0), self.y, sites, passes=self.model.passes,
+            tolerance=tolerance, rate=self.model.rate,
+        )  # fmt: skip
+
+
+def _check_likelihood(likelihood: Likelihood, noise: float | None) -> None:
+    """Refuses a likelihood that one function cannot serve."""
+    name = type(likelihood).__name__
+    if not isinstance(likelihood, Likelihood):
+        raise TypeError(
+            f"GP: likelihood is a Likelihood, such as br.PoissonLikelihood(); got {likelihood!r}."
+        )
+    if noise is not None:
+        raise ValueError(f"noise belongs to regression; {name} has its own.")
+    if likelihood.num_outputs(1) != 1 or likelihood.distribution_class.class_numbers:
+        raise TypeError(
+            f"GP has one function, and {name} needs several outputs for each target. Take "
+            "br.BernoulliLikelihood() for each class against the rest."
+        )
+    if likelihood.learns:
+        raise TypeError(
+            f"{name} would learn its noise step by step; leave the likelihood out, and GP finds "
+            "the noise of the largest evidence: GP(noise=None)."
+        )
+
+
+def _last(found: _Found) -> float:
+    return found[3].objective[-1]
+
+
+def _shown(bar: Progress, elbo: float) -> None:
+    bar.advance()
+    bar.note(evidence=elbo)

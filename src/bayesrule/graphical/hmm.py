@@ -1,0 +1,237 @@
+"""Hidden Markov models by EM, variational Bayes and SVI, with missing values."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from bayesrule.families import Dirichlet, Natural
+from bayesrule.graphical import chains, gaps
+from bayesrule.graphical._base import Messages
+from bayesrule.graphical.chains import Chain
+from bayesrule.graphical.emissions import Emissions, GaussianEmissions, expected_log
+from bayesrule.graphical.gaussians import Gaussians
+from bayesrule.graphical.latent import LatentModel, Local, natural_of
+from bayesrule.graphical.sequences import Sequences, lengths_of
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class HMM(LatentModel):
+    """`p(x, z) = π(z_1) Π_t A(z_{t−1}, z_t) Π_t p(x_t | z_t)`; Khan & Rue (2023), sec. 5.
+
+    Beliefs are Dirichlets of the first state and of each row of A, and nodes of `emissions`. q(z)
+    is a chain: the forward-backward algorithm in log space gives expected counts, which are the
+    messages. `inference` is `EM()`, `VB()`, or `SVI()` on batches of sequences. NaN is missing.
+
+    Learned: `startprob_` (K,), `transmat_` (K, K), `report_`; of Gaussians `means_` (K, d) and
+    `covars_` (K, d, d), of symbols `emissionprob_` (K, V).
+
+    >>> x = torch.tensor([0.0, 0.1, -0.1, 5.0, 5.1, 4.9] * 5)[:, None]
+    >>> HMM(states=2).fit(x).predict(x[:6]).diff().tolist()
+    [0, 0, 1, 0, 0]
+    """
+
+    states: int
+    emissions: Emissions[Any] = field(default_factory=GaussianEmissions)
+    concentration: float = 1.0
+    _facts: dict[str, Tensor] = field(init=False)
+    _chain: tuple[Tensor, Tensor] = field(init=False)
+    _seen: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.states < 1:
+            raise ValueError(f"A hidden Markov model has 1 or more states; got {self.states}.")
+
+    def fit(
+        self,
+        x: Any,
+        lengths: Sequence[int] | None = None,
+        *,
+        responsibilities: Any = None,
+        progress: bool | None = None,
+    ) -> Self:
+        """Learns from one sequence (T, d), a list of sequences, or one table and their lengths.
+
+        It begins at k-means, or at given shares of the states in each step, (T, K).
+        """
+        rows, lengths = lengths_of(x, lengths)
+        # Chains are many small steps, which a processor takes faster than a graphics card.
+        table = self.emissions.table(rows, None).cpu()
+        self._facts = self.emissions.facts(table)
+        data = Sequences.of(self.emissions.table(table, self._facts), lengths)
+        if len(data.x) < self.states:
+            raise ValueError(f"{self.states} states need as many steps; got {len(data.x)}.")
+        self._climb(data, self._starts(data, responsibilities), progress)
+        return self
+
+    def _starts(self, data: Sequences, given: Any) -> Iterator[Messages]:
+        generator = torch.Generator().manual_seed(self.seed)
+        for _ in range(self.restarts if given is None else 1):
+            drawn = given is None
+            shares = self.emissions.start(data.x, self.states, generator) if drawn else given
+            yield self._first(data, torch.as_tensor(shares).to(data.x))
+
+    def _first(self, data: Sequences, shares: Tensor) -> Messages:
+        """Messages as if states of neighbouring steps had nothing to do with each other."""
+        if shares.shape != (len(data.x), self.states):
+            raise ValueError(
+                f"responsibilities are {(len(data.x), self.states)}; got {tuple(shares.shape)}."
+            )
+        inner = ~data.begins[1:]
+        pairs = shares[:-1][inner].T @ shares[1:][inner]
+        known = torch.isfinite(data.x).reshape(len(data.x), -1).all(1)
+        natural = self.emissions.prior(self._facts, self.states, self.inference.at_mode)
+        blank = self.emissions.seen(natural, self.inference.at_mode)
+        rows = known if bool(known.any()) else torch.ones_like(known)
+        # EM never leaves a probability of zero.
+        return {
+            "initial": (shares[data.begins].sum(0) + 1.0 / self.states,),
+            "transitions": (pairs + 1.0 / self.states,),
+            "emissions": self.emissions.said(blank, data.x[rows], shares[rows]),
+        }
+
+    def _prior(self) -> Messages:
+        natural = self.emissions.prior(self._facts, self.states, self.inference.at_mode)
+        tiny = 10.0 * torch.finfo(natural[0].dtype).eps
+        level = tiny if self.inference.at_mode else self.concentration - 1.0
+        initial = natural[0].new_full((self.states,), level)
+        rows = initial.expand(self.states, -1)
+        return {"initial": (initial,), "transitions": (rows,), "emissions": natural}
+
+    def _see(self, natural: dict[str, Natural]) -> None:
+        at_mode = self.inference.at_mode
+        self._natural = natural
+        self._chain = (
+            expected_log(natural["initial"][0], at_mode),
+            expected_log(natural["transitions"][0], at_mode),
+        )
+        self._seen = self.emissions.seen(natural["emissions"], at_mode)
+
+    def _local(self, batch: Sequences) -> Local:
+        """The chain q(z) of each sequence, and its expected counts."""
+        found = chains.smoothed(self._chain_of(batch))
+        told = self.emissions.said(self._seen, batch.x, found.states)
+        messages = {"initial": (found.firsts,), "transitions": (found.pairs,), "emissions": told}
+        return Local(messages, found.evidence)
+
+    def _chain_of(self, data: Sequences) -> Chain:
+        shown = self.emissions.log_prob(self._seen, data.x)
+        return Chain(*self._chain, shown, data.begins)
+
+    def _divergence(self) -> float:
+        if self.inference.at_mode:
+            return 0.0
+        prior, own = self._prior(), self._natural
+        total = self.emissions.kl(own["emissions"], prior["emissions"])
+        for name in ("initial", "transitions"):
+            total = total + Dirichlet(own[name]).kl(Dirichlet(prior[name])).sum()
+        return float(total)
+
+    def _troubles(self) -> list[str]:
+        if not self.inference.at_mode:
+            return []
+        return self.emissions.troubles(self._natural["emissions"], self._seen)
+
+    @property
+    def startprob_(self) -> Tensor:
+        """Of the first state, (K,); for VB the mean."""
+        return self._shares("initial")
+
+    @property
+    def transmat_(self) -> Tensor:
+        """From state i (row) to state j (column), (K, K); for VB the mean."""
+        return self._shares("transitions")
+
+    def _shares(self, name: str) -> Tensor:
+        self._need_fit()
+        (counts,) = self._natural[name]
+        counts = counts if self.inference.at_mode else counts + 1.0
+        return counts / counts.sum(-1, keepdim=True)
+
+    @property
+    def means_(self) -> Tensor:
+        """Of Gaussian emissions, (K, d)."""
+        return self._of_gaussians().mean + self._facts["shift"]
+
+    @property
+    def covars_(self) -> Tensor:
+        """Of Gaussian emissions, (K, d, d); for VB the inverse of the expected precision."""
+        return self._of_gaussians().covariance
+
+    @property
+    def emissionprob_(self) -> Tensor:
+        """Of symbols, (K, V); for VB the mean."""
+        self._need_fit()
+        if not isinstance(self._seen, Tensor):
+            raise AttributeError("emissionprob_ is for CategoricalEmissions; see means_, covars_.")
+        return self._shares("emissions")
+
+    def _of_gaussians(self) -> Gaussians:
+        self._need_fit()
+        if not isinstance(self._seen, Gaussians):
+            raise AttributeError("means_ and covars_ are for GaussianEmissions; see emissionprob_.")
+        return self._seen
+
+    def predict_proba(self, x: Any, lengths: Sequence[int] | None = None) -> Tensor:
+        """The probability of each state in each step, given all steps, (T, K)."""
+        return chains.smoothed(self._chain_of(self._data(x, lengths))).states
+
+    def predict(self, x: Any, lengths: Sequence[int] | None = None) -> Tensor:
+        """The likeliest path of states, (T,)."""
+        return chains.best_path(self._chain_of(self._data(x, lengths)))
+
+    def log_prob(self, x: Any, lengths: Sequence[int] | None = None) -> Tensor:
+        """`log p(x)` of each sequence, (S,); for VB at the means of initial, A and precisions."""
+        data = self._data(x, lengths)
+        shown = self.emissions.log_prob(self.emissions.plain(self._seen), data.x)
+        chain = Chain(self.startprob_.log(), self.transmat_.log(), shown, data.begins)
+        ends = chains.up_to(chain)[data.ends]
+        return ends.diff(prepend=ends.new_zeros(1))
+
+    def score(self, x: Any, lengths: Sequence[int] | None = None) -> float:
+        """The sum of `log_prob`."""
+        return float(self.log_prob(x, lengths).sum())
+
+    def impute(self, x: Any, lengths: Sequence[int] | None = None) -> Tensor:
+        """The table with what is missing filled by its expectation, (T, d); Gaussians only."""
+        data, seen = self._data(x, lengths), self._of_gaussians()
+        shares = chains.smoothed(self._chain_of(data)).states
+        return gaps.filled(seen, data.x, shares) + self._facts["shift"]
+
+    def sample(self, num: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """One sequence of `num` steps, (num, *), and its states (num,)."""
+        generator = torch.Generator().manual_seed(seed)
+        edges = self.transmat_.cumsum(1).tolist()
+        row, path = self.startprob_.cumsum(0).tolist(), list[int]()
+        for chance in torch.rand(num, generator=generator, dtype=torch.float64).tolist():
+            path.append(min(bisect.bisect(row, chance), self.states - 1))
+            row = edges[path[-1]]
+        which = torch.tensor(path)
+        drawn = self.emissions.sample(self.emissions.plain(self._seen), which, generator)
+        return drawn + self._facts.get("shift", 0.0), which
+
+    def _data(self, x: Any, lengths: Sequence[int] | None) -> Sequences:
+        self._need_fit()
+        rows, lengths = lengths_of(x, lengths)
+        return Sequences.of(self.emissions.table(rows, self._facts), lengths)
+
+    def _learned(self) -> dict[str, Tensor]:
+        return {**super()._learned(), **{f"facts.{k}": v for k, v in self._facts.items()}}
+
+    def _adopt(self, tensors: dict[str, Tensor]) -> None:
+        facts = [name for name in tensors if name.startswith("facts.")]
+        self._facts = {name.removeprefix("facts."): tensors.pop(name) for name in facts}
+        self._see(natural_of(tensors))
+
+    def _words(self) -> list[str]:
+        stay = self.transmat_.diagonal().tolist()
+        return [
+            f"state {k}: {self.emissions.words(self._seen, k, self._facts)}, stays {share:.1%}"
+            for k, share in enumerate(stay[:8])
+        ]
