@@ -12,6 +12,7 @@ import bayesrule as br
 from bayesrule import curvature, likelihoods
 from bayesrule.curvature import Here
 from bayesrule.execution import Compiled, Stacked
+from bayesrule.hmc.density import LogDensity
 from bayesrule.likelihoods import Likelihood
 from bayesrule.predicting.predict import as_tensor, elbo
 from bayesrule.tensors import tree
@@ -262,6 +263,26 @@ def test_weights_go_with_uncertain_targets() -> None:
     found, _ = after(learner, (x, br.weighted(br.uncertain(y, 0.75), WEIGHTS)))
     expected, _ = after(more, (x, br.weighted(y, WEIGHTS)))
     close(found.posterior, expected.posterior)
+
+
+@pytest.mark.parametrize("case", ["gaussian", "learned noise", "categorical", "poisson"])
+def test_samplers_see_the_density_of_repeated_rows(case: str) -> None:
+    likelihood, outputs, targets = CASES[case]
+    x, y, rows = inputs(), targets(), torch.arange(6).repeat_interleave(WEIGHTS)
+    found = LogDensity(net(outputs), likelihood, (x, br.weighted(y, WEIGHTS)), temperature=0.7)
+    expected = LogDensity(net(outputs), likelihood, (x[rows], y[rows]), temperature=0.7)
+    theta = torch.randn(found.num, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found(theta), expected(theta), rtol=1e-10, atol=1e-10)
+
+
+def test_samplers_see_weights_of_classes() -> None:
+    x, y = inputs(), classes()
+    weighing = br.CategoricalLikelihood(class_weight=(0.5, 2.0, 3.0))
+    weighted = br.weighted(y, torch.tensor([0.5, 2.0, 3.0])[y])
+    found = LogDensity(net(3), weighing, (x, y))
+    expected = LogDensity(net(3), br.CategoricalLikelihood(), (x, weighted))
+    theta = torch.randn(found.num, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found(theta), expected(theta))
 
 
 @pytest.mark.parametrize(

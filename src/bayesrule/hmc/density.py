@@ -19,6 +19,8 @@ from torch.fx import GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesrule.likelihoods import Likelihood
+from bayesrule.likelihoods._uncertain import EXAMPLE_WEIGHT
+from bayesrule.likelihoods._weighted import split, times
 from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import stacked_outputs
 from bayesrule.rules.fit_of_parts import instance
@@ -66,7 +68,9 @@ class LogDensity:
         self.prior_noise = likelihood.init(next(iter(self.params.values())))
         self.learned = likelihood.learns
         self._refuse_changes()
-        self.x, self.y = as_inputs(data[0]), _plain(data[1], "targets")
+        targets = data[1] if isinstance(data[1], Tensor) else torch.as_tensor(np.array(data[1]))
+        targets, self.weight = split(likelihood.weighed(targets))
+        self.x, self.y = as_inputs(data[0]), _plain(targets, "targets")
         self.count = check_batch(self.x, self.y)
         with torch.no_grad():
             likelihood.check(self.outputs(self.params, self.x), self.y)
@@ -96,7 +100,8 @@ class LogDensity:
             start = a.lgamma() - a0.lgamma() + a0 * b0.log() - (a - a0) * math.log(2.0 * math.pi)
             fit = (start - a * b.log()).sum()
         else:
-            fit = self.likelihood.log_prob(outputs, self.y, {}).sum() / self.temperature
+            each = self.likelihood.log_prob(outputs, self.y, {})
+            fit = times(each, self.weight).sum() / self.temperature
         width = math.log(self.prior_precision / (2.0 * math.pi))
         return fit + 0.5 * (self.num * width - self.prior_precision * theta.square().sum())
 
@@ -117,7 +122,9 @@ class LogDensity:
 
     def conjugate(self, outputs: Tensor) -> Params:
         """The belief Gamma(a, b) over the noise precision, given the outputs at all data."""
-        statistics = self.likelihood.statistics(outputs, self.y)
+        counted = {} if self.weight is None else {EXAMPLE_WEIGHT: self.weight.to(outputs.dtype)}
+        state = {**self.prior_noise, **counted}
+        statistics = self.likelihood.expected_statistics(outputs, self.y, state)
         scaled = {name: value / self.temperature for name, value in statistics.items()}
         # From its prior, a likelihood makes the whole conjugate step at once.
         return self.likelihood.update(self.prior_noise, scaled, self.count / self.temperature)
