@@ -105,6 +105,37 @@ def test_figures_on_graphical_models_are_those_of_the_result() -> None:
         assert f"{growth:.1f}" in page
 
 
+def test_figures_on_gaussian_models_are_those_of_the_result() -> None:
+    page = (ROOT / "docs" / "graphical.md").read_text().replace("−", "-")
+    text = (ROOT / "benchmarks" / "results" / "gaussian_models.json").read_text()
+    rows = json.loads(text)["results"]
+
+    def mean(model: str, data: str, figure: str) -> float:
+        found = [one[figure] for one in rows if (one["model"], one["set"]) == (model, data)]
+        return sum(found) / len(found)
+
+    tumours = "breast_cancer"
+    for model, data in (
+        *(("GP", "yacht"), ("GP", "boston")),
+        *(("GP of answers", tumours), ("LogisticRegression", tumours)),
+    ):
+        for figure in ("objective", "their_objective"):
+            assert f"{mean(model, data, figure):.3f}" in page
+    for data in ("yacht", "boston"):
+        assert f"{mean('GP', data, 'ratio'):.2f}" in page
+    slower = mean("GP of answers", tumours, "seconds") / mean(
+        "GP of answers", tumours, "their_seconds"
+    )
+    series = rows[-1]
+    assert series["objective"] == pytest.approx(series["their_objective"], abs=1e-7)
+    assert f"{slower:.1f} times" in page
+    assert f"{series['ratio']:.1f} times" in page
+    single, half_year = series["gaps"]
+    for gaps, digits in ((single, 3), (half_year, 2)):
+        assert f"{gaps['error']:.{digits}f}" in page
+        assert f"{gaps['error_of_lines']:.{digits}f}" in page
+
+
 def test_snippets_on_variational_posteriors_run() -> None:
     names: dict[str, Any] = {}
     with torch.random.fork_rng(devices=[]):

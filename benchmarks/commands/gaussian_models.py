@@ -21,7 +21,8 @@ def add(kinds: Any) -> None:
         description="Fits linear and logistic regression and Gaussian processes beside "
         "scikit-learn, and a series with missing values beside statsmodels where that is "
         "installed, on one thread. Ends with code 1 where held-out data are less likely by more "
-        f"than {gaussian_models.MARGIN:g} nats a row.",
+        f"than {gaussian_models.MARGIN:g} nats a row, or a pass takes more than "
+        f"{gaussian_models.LARGEST_RATIO:g} times as long as theirs.",
         examples="""
             python -m benchmarks gaussians --splits 1
             python -m benchmarks gaussians --out gaussian_models.json
@@ -36,7 +37,7 @@ def add(kinds: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fits all models and prints a table; 1 if one is too unlikely."""
+    """Fits all models and prints a table; 1 if one is too slow or too unlikely."""
     check_files(args.out)
     torch.set_num_threads(1)
     result = gaussian_models.run(args.splits, progress=say)

@@ -47,7 +47,7 @@ def test_a_fixed_point_has_no_slope() -> None:
     """At convergence the evidence is stationary in the process noise and in the noise."""
     truth = Chain(*(np.array([[v]]) for v in (0.8, 0.5, 1.0, 0.3)), *np.zeros((2, 1)), np.eye(1))
     y = drawn(truth, 200)
-    found, _ = climbed(truth, y, ("process", "noise"), passes=3000)
+    found, _ = climbed(truth, y, ("process", "noise"), passes=800)
 
     def evidence(part: str, factor: float) -> float:
         changed = replace(found, **{part: factor * getattr(found, part)})

@@ -168,7 +168,7 @@ def test_em_learns_what_is_not_given_and_never_lowers_the_evidence() -> None:
     truth = chain(2, 3)
     y = drawn(truth, 150)
     y[np.random.default_rng(0).random(y.shape) < 0.1] = np.nan
-    model = Kalman(states=2, passes=400).fit(y)
+    model = Kalman(states=2, passes=200).fit(y)
     assert model.report_ is not None
     assert (np.diff(model.report_.objective) > -1e-8).all()
     # As many parameters as the truth, found from the data, explain these at least as well.
