@@ -224,7 +224,7 @@ def _own_states(x: NDArray[np.float64], count: int) -> HMM:
 
 def _beside_hmmlearn(x: NDArray[np.float64], passes: int) -> Row:
     """Both without missing numbers, from the same parameters."""
-    from hmmlearn.hmm import GaussianHMM  # type: ignore[import-not-found]
+    from hmmlearn.hmm import GaussianHMM
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

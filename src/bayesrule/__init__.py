@@ -19,7 +19,8 @@ from bayesrule._renamed import renamed
 from bayesrule.curvature import GGN, Fisher, PerExample
 from bayesrule.curvature import Hessian as Hessian
 from bayesrule.curvature import Price as Price
-from bayesrule.expectations import AtMean, Draws, Flipout, LocalDraws, Moments
+from bayesrule.expectations import AtMean, Draws, LocalDraws, Moments
+from bayesrule.expectations import Flipout as Flipout
 from bayesrule.explore import find_minima, information_gain
 from bayesrule.hmc.nuts import hmc
 from bayesrule.learner import Learner
@@ -93,7 +94,7 @@ __all__ = [
     "Dense", "Diagonal", "GaussianFamily", "GaussianPrior", "Kronecker", "MeanFieldFamily",
     "PerGroup",
     # where the loss is looked at, which curvature, and how the belief moves
-    "AtMean", "Draws", "Flipout", "LocalDraws", "Moments",
+    "AtMean", "Draws", "LocalDraws", "Moments",
     "Fisher", "GGN", "PerExample",
     "Average", "Conditioning", "Elbo", "Natural",
     # rooms with more
