@@ -1,7 +1,7 @@
 # make demo and make test build what they need; nothing else has to be set up.
 PYTHON ?= python3
 BIN := .venv/bin
-SET ?=
+SET ?= friedman
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test docs dist lint types bench clean

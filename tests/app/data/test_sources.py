@@ -18,6 +18,7 @@ SHAPES = {
     "wine": (178, 14),
     "iris": (150, 5),
     "digits": (1797, 65),
+    "friedman": (500, 6),
 }
 
 
@@ -210,7 +211,7 @@ def test_each_set_loads_and_knows_its_target(name: str) -> None:
     assert table.frame.shape == SHAPES[name]
     assert table.target == EMBEDDED[name]
     encoder = Encoder.fit(table)
-    kind = "regression" if name == "diabetes" else "classification"
+    kind = "regression" if name in ("diabetes", "friedman") else "classification"
     assert encoder.task.kind == kind
     x, y = encoder.transform(table), encoder.targets(table)
     assert x.isfinite().all()

@@ -29,6 +29,7 @@ EMBEDDED = {
     "wine": "cultivar",
     "iris": "species",
     "digits": "digit",
+    "friedman": "response",
 }
 """The sets inside scikit-learn, each with its target column; the first is the default."""
 
@@ -135,6 +136,8 @@ def embedded(name: str = "diabetes") -> Table:
         )
     datasets = require("sklearn.datasets", "The embedded sets")
     require("pandas", "The embedded sets")
+    if name == "friedman":
+        return _friedman(datasets)
     options = {"scaled": False} if name == "diabetes" else {}
     bunch = getattr(datasets, f"load_{name}")(as_frame=True, **options)
     frame, target = bunch.data.copy(), EMBEDDED[name]
@@ -142,6 +145,14 @@ def embedded(name: str = "diabetes") -> Table:
     if name in ("breast_cancer", "wine", "iris"):
         frame[target] = [str(bunch.target_names[code]) for code in bunch.target]
     return Table(frame, name, target)
+
+
+def _friedman(datasets: Any) -> Table:
+    """500 rows of `10 sin(πx₁x₂) + 20 (x₃ − ½)² + 10 x₄ + 5 x₅` with noise; Friedman (1991)."""
+    pandas = require("pandas", "The embedded sets")
+    x, y = datasets.make_friedman1(500, n_features=5, noise=1.0, random_state=0)
+    frame = pandas.DataFrame({f"x{i + 1}": x[:, i] for i in range(5)})
+    return Table(frame.assign(response=y), "friedman", "response")
 
 
 def open_table(source: str | os.PathLike[str] | None = None) -> Table:
