@@ -111,10 +111,10 @@ class Learner:
         """The temperature with so many data: the one that was given, or what is usual."""
         if self._given_temperature is not None:
             return self._given_temperature
-        looks = (self.expectation, self.predictive)
-        if not any(getattr(look, "sees_spread", True) for look in looks):
+        in_training = self.expectation.sees_spread or self.family.has_scales
+        if not (in_training or getattr(self.predictive, "sees_spread", True)):
             return 1.0
-        borne = self.likelihood.spread_share * num_data
+        borne = num_data * (self.likelihood.spread_share if in_training else 1.0)
         return self.family.usual_temperature(borne, self.network.params())
 
     @property

@@ -88,4 +88,7 @@ def test_functions_of_classes_are_surer() -> None:
     size = 2 * P
     assert br.vogn(model, likelihood, num_data=6).temperature == pytest.approx(0.05 * 6 / size)
     assert br.vogn(model, likelihood, num_data=100 * size).temperature == 1.0
+    assert br.mean_field(model, likelihood, num_data=6).temperature == pytest.approx(0.3 / size)
+    # Their spread is not seen in training.
     assert br.laplace(model, likelihood, num_data=6).temperature == 1.0
+    assert br.ogn(model, likelihood, num_data=6).temperature == 6 / size

@@ -131,13 +131,39 @@ def _same_groups(name: str, one: Sequence[Hashable], other: Sequence[Hashable]) 
 
 def _numbers(name: str, values: Sequence[float | None], encoded: Any) -> None:
     """Compares a standardised column with exact fractions."""
-    expected, slack = standardised(values)
+    expected, slack = standardised(drawn_in(values))
     for got, z in zip(encoded[:, 0], expected, strict=True):
         near = abs(got - z) <= 1e-6 * (1.0 + abs(z)) + slack
         require(near, f"'{name}' is encoded as {got} instead of {z}")
     if encoded.shape[1] > 1:
         holes = [value is None for value in values]
         require(encoded[:, 1].astype(bool).tolist() == holes, f"'{name}': holes are elsewhere")
+
+
+def drawn_in(values: Sequence[float | None]) -> Sequence[float | None]:
+    """`asinh((x − median) / spread)` where some lie more than ten spreads out, by fractions.
+
+    >>> drawn_in([0.0, 1.0, 2.0, 3.0, 4.0])
+    [0.0, 1.0, 2.0, 3.0, 4.0]
+    >>> [round(z, 2) for z in drawn_in([0.0, 1.0, 2.0, 3.0, 1000.0, None])]
+    [-1.11, -0.63, 0.0, 0.63, 7.21, 0.0]
+    """
+    exact = sorted(Fraction(value) for value in values if value is not None)
+    low, median, high = (_quantile(exact, Fraction(quarter, 4)) for quarter in (1, 2, 3))
+    distances = [abs(value - median) for value in exact]
+    spread = (high - low) / Fraction(1.349) or sum(distances, Fraction()) / len(exact)
+    if max(distances) <= 10 * spread:
+        return values
+    filled = [median if value is None else Fraction(value) for value in values]
+    most = Fraction(1e300)
+    return [math.asinh(max(-most, min(most, (value - median) / spread))) for value in filled]
+
+
+def _quantile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = ordered[min(below + 1, len(ordered) - 1)]
+    return ordered[below] + (place - below) * (above - ordered[below])
 
 
 def standardised(values: Sequence[float | None]) -> tuple[list[float], float]:

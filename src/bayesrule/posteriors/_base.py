@@ -232,8 +232,8 @@ class Family(Part, ABC):
         A belief that learns the spread of each weight, or of each layer, by itself counts all P
         weights as determined by the data, and then believes the function at N training rows to have
         P/N times the variance of the noise on average. No exact posterior has more than the noise.
-        With P above N the temperature N/P brings it back to that; otherwise it is 1. For classes
-        N counts as a twentieth (`Likelihood.spread_share`).
+        With P above N the temperature N/P brings it back to that; otherwise it is 1. Where the
+        spread is seen in training, N is a twentieth for classes (`Likelihood.spread_share`).
         """
         size = self.counted(params)
         return min(1.0, num_data / size) if size else 1.0
