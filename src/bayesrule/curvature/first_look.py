@@ -42,6 +42,16 @@ def first_look(problem: Problem, posterior: Posterior) -> float | None:
     return largest if 0.0 < largest < math.inf else None
 
 
+def _least_known(problem: Problem, outputs: Tensor) -> Tensor:
+    """Outputs at which the curvature is not taken for smaller than it may become.
+
+    Where classes are known well the loss is flat, and steps of Newton's kind would be enormous. So
+    they are taken as equally probable.
+    """
+    classes = problem.likelihood.classification
+    return torch.zeros_like(outputs) if classes else outputs.detach()
+
+
 def _random_slopes(problem: Problem, outputs: Tensor) -> Iterator[Tensor]:
     """Slopes of the outputs whose outer products are the Fisher information on average, (n, *).
 
@@ -50,7 +60,7 @@ def _random_slopes(problem: Problem, outputs: Tensor) -> Iterator[Tensor]:
     targets are drawn, and where it draws none, those of the data are taken.
     """
     if problem.likelihood.lacks("fisher_vectors") is None:
-        vectors = problem.fisher_vectors(outputs.detach())
+        vectors = problem.fisher_vectors(_least_known(problem, outputs))
         shape = vectors.shape[:2] + (1,) * (vectors.ndim - 2)
         for _ in range(_LOOKS):
             half = torch.full(shape, 0.5, dtype=vectors.dtype, device=vectors.device)

@@ -59,6 +59,7 @@ def mixture(
     "(2016) (predictions by masks)",
     needs=(Need.DRAWS,),
     limits="how often units are dropped is not learned; its doubt is that about units",
+    represented_by="mean_field",
     explained={
         "drop": "probability that a unit is dropped",
         "inputs": "whether inputs of the network are dropped, too",

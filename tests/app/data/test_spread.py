@@ -71,14 +71,15 @@ def test_numbers_far_from_the_others_are_drawn_in() -> None:
     assert column.heavy == pytest.approx((high - low) / 1.349)
     expected = np.arcsinh((values - middle) / column.heavy)
     expected = (expected - expected.mean()) / expected.std()
+    expected /= np.sqrt(1.0 + (expected / 5.0) ** 2)
     np.testing.assert_allclose(encoder.transform(table).squeeze(1), expected, rtol=1e-5)
     # Without that it would be 31 standard deviations away, and all others equal.
-    assert encoder.transform(table).max() < 16.0
+    assert encoder.transform(table).max() < 5.0
     assert Encoder.from_json(encoder.to_json()) == encoder
 
 
-@pytest.mark.parametrize("values", [[0.0, 1.0] * 10, [0.0] * 19 + [1.0], list(range(20))])
-def test_ordinary_columns_and_those_of_two_values_are_only_standardised(values: list) -> None:
+@pytest.mark.parametrize("values", [[0.0, 1.0] * 10, list(range(20))])
+def test_ordinary_columns_are_only_standardised(values: list) -> None:
     table = Table.from_frame(pd.DataFrame({"x": values, "y": np.arange(20.0)}))
     x = Encoder.fit(table, "y").transform(table).squeeze(1).double().numpy()
     plain = (np.array(values) - np.mean(values)) / np.std(values)

@@ -22,6 +22,8 @@ Kind = Literal["number", "level", "date", "other"]
 MOST_LEVELS = 100
 MOST_MIXED = 20
 _FARTHEST = 1e300
+# Standardised numbers of columns with heavy tails stay within so many deviations.
+_BOUND = 5.0
 NOT_ENCODED = {"date": "dates or times", "other": "neither numbers nor text"}
 _DATE = re.compile(
     r"-?\d{4,}[-/]\d{1,2}([-/]\d{1,2}([ T]\d{1,2}:\d{2}.*)?)?"
@@ -104,9 +106,9 @@ class NumberColumn:
     """A column of numbers, standardised: (x − mean) / std, with the training moments.
 
     Where some numbers lie far from the others, `heavy` is the spread of most of them, and x is
-    `asinh((x − median) / heavy)`: nearly a line for most, the logarithm of the distance far out, so
-    that no row weighs a hundred times as much as others. With `truth` the words true and false are
-    read as 1 and 0.
+    `asinh((x − median) / heavy)`: nearly a line for most, the logarithm of the distance far out.
+    Then z, the standardised number, becomes `z / √(1 + (z/5)²)`, within ±5, so that no row weighs
+    a hundred times as much as others. With `truth` the words true and false are read as 1 and 0.
     """
 
     name: str
@@ -140,6 +142,8 @@ class NumberColumn:
         with np.errstate(over="ignore"):  # what becomes infinite is refused afterwards
             drawn_in = _drawn_in(np.where(holes, self.median, values), self.median, self.heavy)
             scaled = (drawn_in - self.mean) / self.std
+        if self.heavy:
+            scaled /= np.sqrt(1.0 + np.square(scaled / _BOUND))
         return np.column_stack([scaled, holes] if self.indicator else [scaled])
 
 
