@@ -18,7 +18,7 @@ SHAPES = {
     "wine": (178, 14),
     "iris": (150, 5),
     "digits": (1797, 65),
-    "friedman": (1500, 6),
+    "friedman": (2000, 6),
 }
 
 

@@ -148,9 +148,9 @@ def embedded(name: str = "diabetes") -> Table:
 
 
 def _friedman(datasets: Any) -> Table:
-    """1,500 rows of `10 sin(πx₁x₂) + 20 (x₃ − ½)² + 10 x₄ + 5 x₅` with noise; Friedman (1991)."""
+    """2,000 rows of `10 sin(πx₁x₂) + 20 (x₃ − ½)² + 10 x₄ + 5 x₅` with noise; Friedman (1991)."""
     pandas = require("pandas", "The embedded sets")
-    x, y = datasets.make_friedman1(1500, n_features=5, noise=1.0, random_state=0)
+    x, y = datasets.make_friedman1(2000, n_features=5, noise=1.0, random_state=0)
     frame = pandas.DataFrame({f"x{i + 1}": x[:, i] for i in range(5)})
     return Table(frame.assign(response=y), "friedman", "response")
 
