@@ -29,5 +29,5 @@ def test_flips_and_kills_are_counted(tmp_path: Path) -> None:
 
 def test_flips_that_nobody_looks_for_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "check", lambda *_: None)
-    found = folders.flips(40)
+    found = folders.flips(60)
     assert sum(one["missed"] for one in found.values()) > 5
