@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.predicting.outputs import NOISE, SHARPNESS, SPREAD, Outputs, uncalibrated
-from bayesrule.predicting.predict import believed_outputs
+from bayesrule.predicting.predict import as_tensor, believed_outputs
 from bayesrule.tensors.network import take
 from bayesrule.training.batches import is_pair
 from bayesrule.types import Params, State
@@ -92,7 +92,7 @@ class Held(NamedTuple):
         plain = uncalibrated(state)
         with torch.no_grad():
             outputs = believed_outputs(learner, plain, x, seed=seed)
-        targets = torch.as_tensor(y, device=outputs.values.device)
+        targets = as_tensor(y, outputs.values.device)
         return cls(outputs, targets, plain.likelihood)
 
     def log_prob(self, likelihood: Likelihood, calibration: Calibration) -> Tensor:
