@@ -28,6 +28,8 @@ CHOSEN = ("temperature", "prior_precision")
 """The options of a learner that `fit` chooses."""
 # Longer trainings have to be worth so many nats for each example.
 _WORTH = 0.005
+# A score no better than that of a constant by so many nats is one before anything was learned.
+_LEARNED = 0.1
 
 
 class Choice(NamedTuple):
@@ -93,10 +95,11 @@ def choose(
 
     `build(num_data, options, epochs)` makes the learner of a candidate. The first of the `epochs`
     is tried with all options, the later ones, which are larger, with the best of them, for as long
-    as more epochs are worth it. All candidates and parts of the data train together where that is
-    possible (`fit_many`). What fails does not stand for choice. With `calibrate` candidates are
-    held against each other as they are after calibration on the held-out rows. `starts` are
-    trainings of other learners without the same rows, at whose weights these begin.
+    as more epochs are worth it, or numbers are known no better than by their mean. All candidates
+    and parts of the data train together where that is possible (`fit_many`). What fails does not
+    stand for choice. With `calibrate` candidates are held against each other as they are after
+    calibration on the held-out rows. `starts` are trainings of other learners without the same
+    rows, at whose weights these begin.
     """
     parts = held_out_parts(len(data[1]), seed)
     best = Choice(options[0], epochs[0], -math.inf)
@@ -110,12 +113,26 @@ def choose(
         found = max(choices, key=lambda choice: choice.score)
         if found.score > max(best.score + _WORTH, -math.inf):
             best = found
-        if found.score < before + _WORTH:
+        if found.score < before + _WORTH and not _nothing_learned(found.score, data[1]):
             break
         tried, before = [found.options], found.score
     if best.score == -math.inf:
         raise TrainingError("None of the options to choose from could be trained with.")
     return best
+
+
+def _nothing_learned(score: float, y: Tensor) -> bool:
+    """Whether numbers are hardly known better than by their mean and variance, as on a plateau.
+
+    >>> y = torch.tensor([[-1.0], [1.0]])
+    >>> _nothing_learned(-1.4, y), _nothing_learned(-1.3, y)
+    (True, False)
+    """
+    if not y.is_floating_point():
+        return False
+    variance = y.double().reshape(len(y), -1).var(0, correction=0)
+    constant = -0.5 * float((2.0 * math.pi * math.e * variance).log().sum())
+    return score < constant + _LEARNED
 
 
 def chosen_learner(
