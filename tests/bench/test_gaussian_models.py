@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_places import real_data
 
 from benchmarks.beyond import gaussian_models
+
+__all__ = ["real_data"]
 
 FINE = {"model": "GP", "set": "a", "objective": -1.0, "their_objective": -1.0, "margin": 0.01}
 QUICK, SLOW = {**FINE, "ratio": 1.9}, {**FINE, "ratio": 2.1}
@@ -46,6 +49,7 @@ def test_answers_are_scored_by_the_probability_of_the_truth() -> None:
 
 
 @pytest.mark.data
+@pytest.mark.usefixtures("real_data")
 def test_lines_are_as_likely_as_those_of_scikit_learn() -> None:
     row = gaussian_models._linear("yacht", 0)
     assert row["objective"] == pytest.approx(row["their_objective"], abs=0.01)
