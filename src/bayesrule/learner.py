@@ -192,18 +192,19 @@ class Learner:
         return self.advance(begun, self.problem(begun, batch), donate=donate, checked=checked)
 
     @for_modules_only
-    def begun(self, state: State, batch: Batch, weight: float | None = None) -> State:
-        """A state before the first step, whose belief now knows the size of the loss's curvature.
-
-        Where the family has no first curvature of its own, the first batch says what it is.
-        """
+    def begun(self, state: State, batch: Batch) -> State:
+        """A state before the first step, whose first curvature is that which its batch shows."""
         state.check()
         if state.step > 0 or not self.family.looks_first:
             return state
-        size = first_look(self.problem(state, batch), state.posterior)
+        [size] = first_look(self.problem(state, batch), state.posterior)
+        return self.begun_at(state, size, self.weight)
+
+    def begun_at(self, state: State, size: float | None, weight: float) -> State:
+        """The first state with another first curvature of one datum; None leaves it as it is."""
         if size is None:
             return state
-        family, weight = self.family.looked(size), weight or self.weight
+        family = self.family.looked(size)
         posterior = family.init(state.posterior.mean, weight=weight, prior=self.prior)
         memory = self.rule.init(family, posterior, weight)
         return dataclasses.replace(state, posterior=posterior, rule=memory)
@@ -268,9 +269,8 @@ class Learner:
         rates = self.rule.rates(state.step) if problem.rates is None else problem.rates
         now = Now(belief, derivatives, self.prior, memory, rates, state.step)
         posterior, memory = self.rule.move(now)
-        learned = problem.learned(local.statistics)
-        buffers = distributed.mean_over_ranks(problem.buffers)
-        new = State(posterior, memory, learned, buffers, state.step + 1, state.seed)
+        known = problem.learned(local.statistics), distributed.mean_over_ranks(problem.buffers)
+        new = State(posterior, memory, *known, state.step + 1, state.seed)
         streams = self.randomness.streams
         return new, self.info(derivatives.loss, new, lambda at: problem.again(at, streams(at)))
 

@@ -50,7 +50,7 @@ def exact(x: Tensor) -> dict[str, float]:
 
 def looks(learner: Learner, state: State, batch: tuple[Tensor, Tensor]) -> float:
     """The size that the first look finds."""
-    found = first_look(learner.problem(state, batch), state.posterior)
+    [found] = first_look(learner.problem(state, batch), state.posterior)
     assert found is not None
     return found
 

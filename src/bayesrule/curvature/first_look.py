@@ -11,20 +11,21 @@ from torch import Tensor
 from bayesrule.curvature._base import Problem
 from bayesrule.posteriors import Posterior
 from bayesrule.tensors import distributed
-from bayesrule.tensors.network import as_leaves, num_examples
+from bayesrule.tensors.network import as_leaves
+from bayesrule.tensors.randomness import normal_like
 from bayesrule.tensors.stand_in import gradients
 
 # Each costs a backward pass, once.
 _LOOKS = 4
 
 
-def first_look(problem: Problem, posterior: Posterior) -> float | None:
-    """The curvature that the loss of one datum has in the layer that matters most to it.
+def first_look(problem: Problem, posterior: Posterior) -> list[float | None]:
+    """The curvature that the loss of one datum has in the layer that matters most to it, by net.
 
     It is the largest of the layers' mean squares of some random gradients, whose squares are the
     diagonal of the Fisher information on average, so that few backward passes tell the size of it.
     With the largest layer, the first steps are small enough for all layers. None where there is no
-    curvature to be seen, or a number is not finite.
+    curvature to be seen, or a number is not finite. A stack has several nets, others have one.
     """
     leaves = as_leaves(posterior.mean)
     with problem.module_randomness():
@@ -33,13 +34,16 @@ def first_look(problem: Problem, posterior: Posterior) -> float | None:
             gradients(outputs, leaves, leaves, vector, retain_graph=True)
             for vector in _random_slopes(problem, outputs)
         ]
-    count = num_examples(problem.x) * len(found)
-    squares = {
-        name: torch.stack([one[name].detach().square().mean() for one in found]).sum() / count
-        for name in leaves
-    }
-    largest = max(float(value) for value in distributed.mean_over_ranks(squares).values())
-    return largest if 0.0 < largest < math.inf else None
+
+    count = problem.count / distributed.world_size()
+
+    def mean_square(name: str) -> Tensor:
+        each = torch.stack([one[name].detach() for one in found]).movedim(0, problem.axes)
+        return each.square().flatten(problem.axes).mean(-1) / count
+
+    squares = distributed.mean_over_ranks({name: mean_square(name) for name in leaves})
+    largest = torch.stack(list(squares.values())).amax(0).reshape(-1).tolist()
+    return [value if 0.0 < value < math.inf else None for value in largest]
 
 
 def _least_known(problem: Problem, outputs: Tensor) -> Tensor:
@@ -61,14 +65,16 @@ def _random_slopes(problem: Problem, outputs: Tensor) -> Iterator[Tensor]:
     """
     if problem.likelihood.lacks("fisher_vectors") is None:
         vectors = problem.fisher_vectors(_least_known(problem, outputs))
-        shape = vectors.shape[:2] + (1,) * (vectors.ndim - 2)
+        num, *examples = vectors.shape[: problem.axes + 2]
+        blank = vectors.new_empty(math.prod(examples), num)
         for _ in range(_LOOKS):
-            half = torch.full(shape, 0.5, dtype=vectors.dtype, device=vectors.device)
-            signs = 2.0 * torch.bernoulli(half, generator=problem.targets) - 1.0
-            yield (signs * vectors).sum(0)
+            # A normal number is negative with a chance of one half.
+            negative = normal_like(blank, problem.targets).T.signbit()
+            negative = negative.reshape(num, *examples, *[1] * (outputs.ndim - len(examples)))
+            yield torch.where(negative, -vectors, vectors).sum(0)
         return
     drawn = problem.likelihood.lacks("sample") is None
     for _ in range(_LOOKS if drawn else 1):
         given = outputs.detach().requires_grad_()
         loss = problem.nll(given, problem.sample(given.detach()) if drawn else problem.y)
-        yield torch.autograd.grad(loss, given)[0]
+        yield torch.autograd.grad(loss.sum(), given)[0]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
+from bayesrule.posteriors.mixture import Weighted
+
 Batched = Callable[[Tensor], Tensor]
 """A function of points (n, d) that gives a value for each, (n,)."""
 # A step moves a mean by at most this share of the component's own spread.
@@ -59,22 +61,12 @@ def _check_values(values: object, points: Tensor) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class FullMixture:
+class FullMixture(Weighted):
     """`q(θ) = Σ_k π_k N(m_k, S_k⁻¹)`: `means` (K, d), `precisions` (K, d, d), `logits` (K,)."""
 
     means: Tensor
     precisions: Tensor
     logits: Tensor
-
-    @property
-    def log_weights(self) -> Tensor:
-        """`log π`, (K,)."""
-        return self.logits.log_softmax(0)
-
-    @property
-    def weights(self) -> Tensor:
-        """`π`, (K,)."""
-        return self.logits.softmax(0)
 
     @property
     def factors(self) -> Tensor:

@@ -44,9 +44,11 @@ def maximised(
     """
     wanted, new = set(learn), chain
     if wanted & {"transition", "process"} and len(y) > 1:
-        new = _moved(new, _transitions(found), wanted, independent)
+        new = _regressed(new, _transitions(found), wanted, independent, "transition", "process")
     if wanted & {"observation", "noise"}:
-        new = _observed(new, _observations(chain, found, y), wanted, independent)
+        new = _regressed(
+            new, _observations(chain, found, y), wanted, independent, "observation", "noise"
+        )
     if "first_mean" in wanted:
         new = replace(new, first_mean=found.means[0])
     if "first_covariance" in wanted:
@@ -55,20 +57,15 @@ def maximised(
     return new
 
 
-def _moved(chain: Chain, pairs: _Pairs, wanted: set[str], independent: bool) -> Chain:
-    transition = pairs.slope() if "transition" in wanted else chain.transition
-    process = _kept(pairs.spread(transition), independent)
-    if "process" not in wanted:
-        process = chain.process
-    return replace(chain, transition=transition, process=process)
-
-
-def _observed(chain: Chain, pairs: _Pairs, wanted: set[str], independent: bool) -> Chain:
-    observation = pairs.slope() if "observation" in wanted else chain.observation
-    noise = _kept(pairs.spread(observation), independent)
-    if "noise" not in wanted:
-        noise = chain.noise
-    return replace(chain, observation=observation, noise=noise)
+def _regressed(
+    chain: Chain, pairs: _Pairs, wanted: set[str], independent: bool, slope: str, spread: str
+) -> Chain:
+    """The chain with the slope and the spread that fit the pairs best, where they are wanted."""
+    known = pairs.slope() if slope in wanted else getattr(chain, slope)
+    new = {slope: known}
+    if spread in wanted:
+        new[spread] = _kept(pairs.spread(known), independent)
+    return replace(chain, **new)
 
 
 def _kept(covariance: Array, independent: bool) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Self
 
@@ -139,6 +140,17 @@ class Matrix(ABC):
     def descend_(self, point: Params, gradient: Params, rate: Number) -> Params:
         """`x − rate S⁻¹ g`; may use up x."""
         return vectors.add_(point, self.solve(gradient), alpha=-rate)
+
+    def descend_shortened_(
+        self, point: Params, gradient: Params, rate_of: Callable[[Tensor], Number], nets: int = 0
+    ) -> Params:
+        """`x − rate S⁻¹ g` with a rate that depends on `gᵀ S⁻¹ g`; may use up x.
+
+        With `nets=1` each net of a stack has such a number of its own, (num,).
+        """
+        direction = self.solve(gradient)
+        rate = rate_of(vectors.dot(gradient, direction, nets))
+        return vectors.add_(point, direction, alpha=-rate)
 
     # The same, for those that others still need.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -161,7 +162,7 @@ class Posterior(ABC):
         """What is wrong with the spread of the belief after training has gone astray, in words."""
         return None
 
-    @property
+    @cached_property
     def any_tensor(self) -> Tensor:
         """One of the belief's own tensors."""
         return next(value for _, value in tree.parts(self, Tensor))

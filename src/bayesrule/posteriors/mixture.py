@@ -38,8 +38,24 @@ def _in_blocks(components: Matrix) -> BlockMatrix:
     return BlockMatrix({"components": components, "weights": UnitMatrix()}, groups)
 
 
+class Weighted:
+    """What has components with log weights `logits`, (K,), up to a constant."""
+
+    logits: Tensor
+
+    @property
+    def log_weights(self) -> Tensor:
+        """`log π`, (K,)."""
+        return self.logits.log_softmax(0)
+
+    @property
+    def weights(self) -> Tensor:
+        """`π`, (K,)."""
+        return self.logits.softmax(0)
+
+
 @dataclass(frozen=True, repr=False)
-class Mixture(Posterior):
+class Mixture(Weighted, Posterior):
     """`q(θ) = Σ_k π_k N(m_k, diag(s_k)⁻¹)`: `means` and `precision` (K, *shape), `logits` (K,).
 
     `baseline` is the average objective over draws, from which those of single draws are counted
@@ -52,16 +68,6 @@ class Mixture(Posterior):
     baseline: Tensor
 
     must_track = True
-
-    @property
-    def log_weights(self) -> Tensor:
-        """`log π`, (K,)."""
-        return self.logits.log_softmax(0)
-
-    @property
-    def weights(self) -> Tensor:
-        """`π`, (K,)."""
-        return self.logits.softmax(0)
 
     @property
     def parts_of_step(self) -> Tensor:

@@ -129,11 +129,27 @@ class NaturalStep:
     def _descended(self) -> Params:
         """The mean after the step; that before it is used up."""
         (divisor, factor), rate = self._divisor(), self.rates.learning_rate
-        mean = self.posterior.coordinates().mean
-        if not self.rule.looks_at_direction:
+        mean, shortened = self.posterior.coordinates().mean, math.isfinite(self.rule.kl_clip)
+        if not self.rule.looks_at_direction and not shortened:
             return divisor.descend_(mean, self.gradient, rate / factor)
+        # The nets of a stack, each with a loss of its own, come first in all tensors.
+        nets = self.derivatives.loss.ndim
+        if not self.rule.looks_at_direction:
+
+            def rate_of(moved: Tensor) -> Number:
+                share = self._share(moved / factor)
+                # A number is faster than a tensor; on a CPU nothing has to wait for it.
+                known = not isinstance(rate, Tensor) and nets == 0 and share.device.type == "cpu"
+                return (share.item() if known else share) * (rate / factor)
+
+            return divisor.descend_shortened_(mean, self.gradient, rate_of, nets)
         divisor = divisor.times_(factor) if self.rule.square_root else divisor
-        direction = self._clipped(divisor.solve(self.gradient))
+        direction = divisor.solve(self.gradient)
+        if shortened:
+            moved = vectors.dot(self.gradient, direction, nets)
+            vectors.scale_(direction, self._share(moved))
+        if math.isfinite(self.rule.clip):
+            direction = vectors.clamp_(direction, self.rule.clip * self.rates.seen)
         momentum = self.rule.momentum
         if isinstance(momentum, Velocity):
             velocity = vectors.scale_(self.memory["momentum"], momentum.decay)
@@ -142,20 +158,14 @@ class NaturalStep:
             return self._rolled(vectors.add(mean, direction, alpha=-rate), momentum)
         return vectors.add_(mean, direction, alpha=-rate)
 
-    def _clipped(self, direction: Params) -> Params:
-        """The preconditioned gradient within its bounds."""
-        rule, rates, derivatives = self.rule, self.rates, self.derivatives
-        if math.isfinite(rule.kl_clip):
-            # The nets of a stack, each with a loss of its own, come first in all tensors.
-            moved = vectors.dot(self.gradient, direction, derivatives.loss.ndim)
-            moved = moved * (rates.learning_rate**2 / derivatives.weight)
-            # Where the loss of a datum is large there is far to go; an optimiser does not know it.
-            loss = derivatives.loss.nan_to_num(0.0) / derivatives.num_data
-            most = rule.kl_clip * loss.clamp(derivatives.least_loss, 1e3)
-            vectors.scale_(direction, (most / moved).sqrt().clamp_max(1.0))
-        if math.isfinite(rule.clip):
-            direction = vectors.clamp_(direction, rule.clip * rates.seen)
-        return direction
+    def _share(self, moved: Tensor) -> Tensor:
+        """ν of `kl_clip`, by which a step is multiplied, from `gᵀ S⁻¹ g`."""
+        derivatives = self.derivatives
+        moved = moved * (self.rates.learning_rate**2 / derivatives.weight)
+        # Where the loss of a datum is large there is far to go; an optimiser does not know it.
+        loss = derivatives.loss.nan_to_num(0.0) / derivatives.num_data
+        most = self.rule.kl_clip * loss.clamp(derivatives.least_loss, 1e3)
+        return (most / moved).sqrt().clamp_max(1.0)
 
     def _rolled(self, mean: Params, momentum: HeavyBall) -> Params:
         """Adds `γ S⁻¹ S₋ (m − m₋)`, S the new precision and S₋, m₋ those of the step before."""

@@ -292,9 +292,8 @@ class Natural(Rule):
 
     @property
     def looks_at_direction(self) -> bool:
-        """Whether the preconditioned gradient is changed before it is followed."""
-        clipped = math.isfinite(self.clip) or math.isfinite(self.kl_clip)
-        return clipped or isinstance(self.momentum, Velocity | HeavyBall)
+        """Whether more than the length of the preconditioned gradient is changed in a step."""
+        return math.isfinite(self.clip) or isinstance(self.momentum, Velocity | HeavyBall)
 
     def move(self, now: Now) -> tuple[Posterior, Memory]:
         return NaturalStep(self, now).taken()

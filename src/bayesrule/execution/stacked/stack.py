@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.curvature.first_look import first_look
 from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
@@ -20,7 +21,7 @@ from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
-from bayesrule.tensors.inputs import Inputs, parts, take
+from bayesrule.tensors.inputs import Inputs, parts
 from bayesrule.tensors.network import copies, forked_randomness
 from bayesrule.tensors.randomness import Generators
 from bayesrule.tensors.step_randomness import DRAWS, MODULE, TARGETS, Streams
@@ -169,14 +170,9 @@ class Stacked:
         """As `Learner.begun`, for each net by its own examples."""
         if state.step > 0 or not self.learner.family.looks_first:
             return state
-        (x, y), own = batch, self.own(batch[1], sizes)
-
-        def single(which: int, one: State) -> State:
-            rows = slice(None) if own is None else own[which]
-            batch: Any = take(take(x, which), rows), y[which][rows]
-            return self.learner.begun(one, batch, self.weights[which])
-
-        return self.stack([single(*one) for one in enumerate(self.unstack(state))])
+        found = first_look(self.problem(state, batch, sizes=sizes), state.posterior)
+        nets = zip(self.unstack(state), found, self.weights, strict=True)
+        return self.stack([self.learner.begun_at(*net) for net in nets])
 
     def problem(
         self,
