@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayesrule.curvature.layers import LinearLayer
+from bayesrule.tensors.recurrence import Recurrence
 
 States = tuple[Tensor, ...]
 Step = Callable[[Tensor, Tensor, States], States]
@@ -68,28 +69,20 @@ def _layer(
     return torch.stack(after, 1), states, [(from_inputs, drive), (from_states, slot)]
 
 
-def _run(step: Step, input: Tensor, first: States, options: Sequence[Any]) -> tuple[States, Maps]:
+def _run(step: Step, input: Tensor, first: States, call: Recurrence) -> tuple[States, Maps]:
     """All layers: outputs and last states as torch has them, and every map."""
-    params, has_biases, num_layers, dropout, train, bidirectional, batch_first = options
-    x = input if batch_first else input.transpose(0, 1)
-    each, directions = (4 if has_biases else 2), (2 if bidirectional else 1)
     maps: Maps = []
-    ends: list[States] = []
-    for layer in range(num_layers):
-        if layer and train and dropout:
-            x = functional.dropout(x, dropout)
-        hidden = []
-        for number in range(layer * directions, (layer + 1) * directions):
-            weights = params[number * each : (number + 1) * each]
-            states = tuple(state[number] for state in first)
-            backwards = number % directions == 1
-            out, last, found = _layer(step, x, states, weights, backwards=backwards)
-            hidden.append(out)
-            ends.append(last)
-            maps += found
-        x = torch.cat(hidden, -1) if bidirectional else hidden[0]
+
+    def one(
+        x: Tensor, states: list[Tensor], weights: Sequence[Tensor], backwards: bool
+    ) -> tuple[Tensor, States]:
+        out, last, found = _layer(step, x, tuple(states), weights, backwards=backwards)
+        maps.extend(found)
+        return out, last
+
+    x, ends = call.run(input if call.batch_first else input.transpose(0, 1), first, one)
     last_states = (torch.stack(state) for state in zip(*ends, strict=True))
-    return (x if batch_first else x.transpose(0, 1), *last_states), maps
+    return (x if call.batch_first else x.transpose(0, 1), *last_states), maps
 
 
 def unrolled(
@@ -107,4 +100,4 @@ def unrolled(
     first = (args[1],) if isinstance(args[1], Tensor) else tuple(args[1])
     if first[0].shape != first[-1].shape:
         return None
-    return _run(step, args[0], first, args[2:])
+    return _run(step, args[0], first, Recurrence(*args[2:]))

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.moments.cells import CELLS, Back, Cell, Drive, States
-from bayesrule.moments.shape import cat, stack
+from bayesrule.moments.shape import stack
 from bayesrule.moments.tensor import (
     GaussianTensor,
     Innovation,
@@ -32,6 +32,7 @@ from bayesrule.moments.tensor import (
     rule,
     tape_of,
 )
+from bayesrule.tensors.recurrence import Recurrence
 
 Part: TypeAlias = tuple[Any, Tensor | None]
 """Mean and variance; None where there is no variance, and for both where there is no bias."""
@@ -193,35 +194,19 @@ def _together(tape: Tape, ends: Sequence[list[GaussianTensor]]) -> list[Gaussian
     return whole
 
 
-def _sequence(
-    name: str,
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> tuple[Any, ...]:
+def _sequence(name: str, input: Any, hx: Any, *options: Any) -> tuple[Any, ...]:
     """A module on whole sequences: its outputs (T, B, D·H) and its last states (L·D, B, H)."""
-    states = _states(name, hx)
-    tape = tape_of(input, *states, *params)
-    each, directions = 4 if has_biases else 2, 1 + bidirectional
-    x, ends = input.transpose(0, 1) if batch_first else input, []
-    for layer in range(num_layers):
-        if layer and train and dropout:
-            x = F.dropout(x, dropout)
-        hidden = []
-        for number in range(layer * directions, (layer + 1) * directions):
-            weights = params[number * each : (number + 1) * each]
-            first, backwards = [state[number] for state in states], number % directions == 1
-            out, *last = _layer(name, tape, x, first, weights, backwards=backwards)
-            hidden.append(out)
-            ends.append(last)
-        x = cat(hidden, -1) if bidirectional else hidden[0]
-    return x.transpose(0, 1) if batch_first else x, *_together(tape, ends)
+    states, call = _states(name, hx), Recurrence(*options)
+    tape = tape_of(input, *states, *call.params)
+
+    def one(
+        x: Any, first: list[Any], weights: Sequence[Any], backwards: bool
+    ) -> tuple[Any, list[Any]]:
+        out, *last = _layer(name, tape, x, first, weights, backwards=backwards)
+        return out, last
+
+    x, ends = call.run(input.transpose(0, 1) if call.batch_first else input, states, one)
+    return x.transpose(0, 1) if call.batch_first else x, *_together(tape, ends)
 
 
 def _states(name: str, hx: Any) -> list[Any]:
