@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.curvature._base import Curvature, Here, Problem, plain_gradient
-from bayesrule.matrices import Structure
+from bayesrule.matrices import Matrix, Structure
 from bayesrule.matrices.diagonal import SquareMatrix
 from bayesrule.tensors import vectors
 from bayesrule.tensors.abilities import derived
@@ -23,19 +23,28 @@ from bayesrule.types import Derivatives, Local, Params, Rows
 _ROWS = 64
 
 
-@dataclass(frozen=True)
-class NoCurvature(Curvature):
-    """Gradients only."""
+class _FromGradient(Curvature):
+    """What the gradient of a batch is enough for."""
 
-    gives_curvature = False
-    takes_coordinates = True
-    of_weights = True
     from_gradient = True
     stack_obstacle = None
 
     def local(self, problem: Problem, here: Here) -> Local:
         loss, gradient, outputs = plain_gradient(problem, here.point)
-        return Local(loss, gradient, None, problem.statistics(outputs))
+        return Local(loss, gradient, self._of(gradient, here), problem.statistics(outputs))
+
+    def _of(self, gradient: Params, here: Here) -> Matrix | None:
+        """What the gradient at one point says of the curvature."""
+        return None
+
+
+@dataclass(frozen=True)
+class NoCurvature(_FromGradient):
+    """Gradients only."""
+
+    gives_curvature = False
+    takes_coordinates = True
+    of_weights = True
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class _OneRow(Rows):
 
 
 @dataclass(frozen=True)
-class SquaredGradient(Curvature):
+class SquaredGradient(_FromGradient):
     """`N ĝ²`, the square of the batch-mean gradient: cheap, and what RMSprop and Adam use.
 
     It falls with the batch size where the squares of single examples would not; Khan & Rue (2023),
@@ -81,11 +90,6 @@ class SquaredGradient(Curvature):
 
     additive = False
     of_weights = True
-    from_gradient = True
-    stack_obstacle = None
-
-    def local(self, problem: Problem, here: Here) -> Local:
-        return NoCurvature().local(problem, here)
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
         # The square is taken of the whole gradient: after the sum over draws and machines.
@@ -120,7 +124,7 @@ class PerExample(Curvature):
 
 
 @dataclass(frozen=True)
-class Price(Curvature):
+class Price(_FromGradient):
     """`E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`: the Hessian averaged over q, from gradients at draws alone.
 
     An estimate may be negative; the rule's retraction keeps the precision positive.
@@ -128,12 +132,9 @@ class Price(Curvature):
 
     needs_draws = True
     may_be_negative = True
-    from_gradient = True
-    stack_obstacle = None
 
-    def local(self, problem: Problem, here: Here) -> Local:
-        loss, gradient, outputs = plain_gradient(problem, here.point)
-        return Local(loss, gradient, here.point.price(gradient), problem.statistics(outputs))
+    def _of(self, gradient: Params, here: Here) -> Matrix:
+        return here.point.price(gradient)
 
 
 class _ModelVectors(Curvature):
