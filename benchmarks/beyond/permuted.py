@@ -12,9 +12,11 @@ from torch import Generator, Tensor, nn
 import bayesrule as br
 from bayesrule.app.provenance import machine, versions
 from bayesrule.learner import Learner
+from bayesrule.schedules import falling
 from bayesrule.tensors.network import forked_randomness
 from bayesrule.types import State
 from benchmarks.data import mnist
+from benchmarks.images.binary_tasks import PAPER
 from benchmarks.images.tagi import split
 from benchmarks.precision import fast_math
 from benchmarks.trials import loaded, usable
@@ -24,7 +26,7 @@ METHODS = ("bayesbinn", "bayesbinn without prior", "ste")
 
 @dataclass(frozen=True)
 class Setting:
-    """What all methods have in common, and the learning rate and temperature of each.
+    """What all methods have in common, and the first learning rate of each.
 
     `width` is that of two hidden layers, `num` how many images are learned from, `held_out` how
     many training images stand in for the test images, for choosing settings.
@@ -37,9 +39,9 @@ class Setting:
     held_out: int = 0
     batch_size: int = 100
     device: str = "cpu"
-    rate: float = 1e-3
-    temperature: float = 1.0
-    straight_rate: float = 1e-2
+    rate: float = 1e-2
+    free_rate: float = 1e-3
+    straight_rate: float = 1e-3
 
 
 def net(width: int, seed: int = 0) -> nn.Sequential:
@@ -119,11 +121,16 @@ def _in_turn(setting: Setting, method: str, data: Sequence[Tensor], seed: int) -
     for number, order in enumerate(orders):
         learner = _learner(setting, method, len(y), state, seed)
         batch = x.flatten(1)[:, order], y
-        options = {"epochs": setting.epochs, "batch_size": setting.batch_size}
         fitted = br.fit(
-            learner, batch, state=state, seed=seed + number, progress=False, calibrate=False,
-            **options,
-        )  # fmt: skip
+            learner,
+            batch,
+            epochs=setting.epochs,
+            batch_size=setting.batch_size,
+            state=state,
+            seed=seed + number,
+            progress=False,
+            calibrate=False,
+        )
         state = fitted.state
         found.append([_right(learner, state, x_test, y_test, o) for o in orders[: number + 1]])
     return found
@@ -140,19 +147,13 @@ def _learner(
     setting: Setting, method: str, num_data: int, state: State | None, seed: int
 ) -> Learner:
     """The learner of the next task; one method takes what it believes so far as the prior."""
-    model = net(setting.width, seed).to(setting.device)
-    given: dict[str, Any] = {"num_data": num_data}
+    parts = net(setting.width, seed).to(setting.device), br.CategoricalLikelihood()
     if method == "ste":
-        rate = br.schedules.falling(setting.straight_rate)
-        return br.ste(model, br.CategoricalLikelihood(), learning_rate=rate, **given)
-    if method == METHODS[0] and state is not None:
-        given["prior"] = state.posterior
-    rate = br.schedules.falling(setting.rate)
-    given |= {"learning_rate": rate, "temperature": setting.temperature}
-    return br.bayesbinn(model, br.CategoricalLikelihood(), **PAPER, **given)
-
-
-PAPER = {"sure": 10.0, "relaxation": 1e-10}
+        return br.ste(*parts, num_data=num_data, learning_rate=falling(setting.straight_rate))
+    carried = method == METHODS[0]
+    rate = falling(setting.rate if carried else setting.free_rate)
+    prior = state.posterior if carried and state is not None else None
+    return br.bayesbinn(*parts, num_data=num_data, learning_rate=rate, prior=prior, **PAPER)
 
 
 def _right(learner: Learner, state: State, x: Tensor, y: Tensor, order: Tensor) -> float:

@@ -27,7 +27,7 @@ def add(kinds: Any) -> None:
         "call goes on from there.",
         examples="""
             python -m benchmarks permuted --tasks 3 --epochs 2 --num 5000 --seeds 0
-            python -m benchmarks permuted --num 20000 --held-out 5000 --rate 1e-3
+            python -m benchmarks permuted --num 20000 --held-out 5000 --rate 0.003
             python -m benchmarks permuted --device cuda --out permuted.json
         """,
     )
@@ -46,8 +46,8 @@ def add(kinds: Any) -> None:
         parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     for name, what in (
         ("rate", "the first learning rate of bayesbinn"),
-        ("temperature", "of its posterior"),
-        ("straight-rate", "the first learning rate of ste"),
+        ("free-rate", "that of bayesbinn without a prior"),
+        ("straight-rate", "that of ste"),
     ):
         default = getattr(usual, name.replace("-", "_"))
         options.add_option(parser, f"--{name}", "X", what, read=options.positive, default=default)
