@@ -24,6 +24,7 @@ from benchmarks.commands import (
     linearised,
     many,
     minima,
+    permuted,
     resnet,
     speed,
     table,
@@ -47,7 +48,8 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
-    *(uci.add, active.add, hmc.add, heteroscedastic.add, minima.add, dropout.add),
+    *(uci.add, active.add, hmc.add, heteroscedastic.add, minima.add),
+    *(dropout.add, permuted.add),
     *(graphical.add, gaussian_models.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
     *(images.add, images.add_text, adversarial.add, resnet.add),

@@ -13,7 +13,7 @@ from bayesrule.app.data.errors import nearest
 from benchmarks.commands import tagi as bench_tagi
 from benchmarks.commands import variational as bench_variational
 from benchmarks.commands.kept import several
-from benchmarks.images import noisy_tasks, tagi, tied, variational, variational_tasks
+from benchmarks.images import binary_tasks, noisy_tasks, tagi, tied, variational, variational_tasks
 
 TEXT = ("imdb-tied",)
 
@@ -47,6 +47,11 @@ KINDS = (
         bench_variational.run_methods,
     ),
     Kind(
+        binary_tasks.TASKS,
+        ("methods", "rates", *("epochs", "num", "held-out", "device"), *KEPT),
+        bench_variational.run_methods,
+    ),
+    Kind(
         tied.TASKS,
         ("ranks", "seeds", "marks", "epochs", "num", "device", "jobs", "out", "pictures", "json"),
         bench_variational.run_tied,
@@ -64,7 +69,8 @@ def add(kinds: Any) -> None:
         "log-likelihood and calibration on the test images after each epoch; --held-out scores the "
         "last training images instead, for choosing settings. The -preact and -noisy tasks compare "
         "methods at temperatures, of which each method gets the one that predicts held-out "
-        "training images best. The -tied tasks compare ranks of standard deviations. These keep "
+        "training images best; -binary is about nets of weights that are ±1. "
+        "The -tied tasks compare ranks of standard deviations. These keep "
         "each trial in --out when it is done, and the same call goes on from there. MNIST and "
         "fashion-noisy take minutes on a CPU; the residual nets want a GPU.",
         examples="""
@@ -117,8 +123,8 @@ def _add_common(parser: argparse.ArgumentParser, *, held_out: bool = True) -> No
     ):
         parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     if held_out:
-        what = "so many training images stand in for the test images, or (-preact, -noisy) choose "
-        what += f"the settings (default there: {variational.HELD_OUT})"
+        what = "so many training images stand in for the test images, or (-preact, -noisy, "
+        what += f"-binary) choose the settings (default there: {variational.HELD_OUT})"
         parser.add_argument("--held-out", type=options.whole(), metavar="N", help=what)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
     what = "so many trials at a time, each in a process of its own (default: 1; not TAGI's tasks); "
@@ -129,7 +135,7 @@ def _add_common(parser: argparse.ArgumentParser, *, held_out: bool = True) -> No
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("-preact and -noisy tasks")
+    group = parser.add_argument_group("-preact, -noisy and -binary tasks")
     every = ",".join(variational.METHODS)
     what = f"of {every} (default: all that the task has)"
     group.add_argument("--methods", type=options.names, metavar="A,B", help=what)

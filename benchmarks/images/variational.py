@@ -25,7 +25,7 @@ from bayesrule.predicting import metrics
 from bayesrule.predicting.predict import How, predict
 from bayesrule.tensors import vectors
 from bayesrule.types import State
-from benchmarks.images import noisy_tasks, variational_tasks
+from benchmarks.images import binary_tasks, noisy_tasks, variational_tasks
 from benchmarks.images.tagi import shifted_and_mirrored, split
 from benchmarks.images.variational_tasks import Task
 from benchmarks.precision import fast_math, half
@@ -35,8 +35,8 @@ Figures = dict[str, float]
 HELD_OUT, MULTIPLIER = 5000, 10.0
 
 
-TASKS = ChainMap(variational_tasks.TASKS, noisy_tasks.TASKS)
-METHODS = {**variational_tasks.METHODS, **noisy_tasks.METHODS}
+TASKS = ChainMap(variational_tasks.TASKS, noisy_tasks.TASKS, binary_tasks.TASKS)
+METHODS = {**variational_tasks.METHODS, **noisy_tasks.METHODS, **binary_tasks.METHODS}
 
 
 @dataclass(frozen=True)

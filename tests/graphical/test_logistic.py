@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 import torch
 from exact import DTYPE, close, generator, randn
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as loss
 
+import bayesrule as br
 from bayesrule.graphical import LogisticRegression, Model
 from graphical.variational import best
 
@@ -88,6 +89,34 @@ def test_probabilities_are_averages_over_the_belief() -> None:
     assert p.labels.tolist() == [0, 0, 0, 1, 1]
     entropies = torch.special.entr(draws).mean(0) + torch.special.entr(1.0 - draws).mean(0)
     torch.testing.assert_close(p.entropy - p.mutual_information, entropies, rtol=0.0, atol=0.01)
+
+
+def test_probabilities_are_those_of_the_no_u_turn_sampler() -> None:
+    """Three weights and 60 rows: the exact posterior, by draws of it."""
+    pytest.importorskip("nutpie", reason="needs bayesrule[hmc]")
+    x = randn(60, 3, seed=6)
+    y = torch.bernoulli(
+        (x @ torch.tensor([1.5, -1.0, 0.0]).double()).sigmoid(), generator=generator(7)
+    )
+    options: dict[str, Any] = {
+        "chains": 2,
+        "draws": 500,
+        "warmup": 200,
+        "progress": False,
+        "compile": False,
+    }
+    samples = br.hmc(
+        nn.Linear(3, 1, bias=False), br.BernoulliLikelihood(), (x, y[:, None]),
+        prior_precision=0.8, **options,
+    )  # fmt: skip
+    model = LogisticRegression(prior_precision=0.8, intercept=False).fit(x, y)
+    draws, new = samples.draws["weight"].flatten(1), randn(50, 3, seed=8)
+    q = model.belief_
+    # The best Gaussian is near the posterior, not equal to it: it is a little narrower.
+    assert ((q.mean - draws.mean(0)).abs() < 0.15 * draws.std(0)).all()
+    torch.testing.assert_close(q.covariance.diagonal().sqrt(), draws.std(0), rtol=0.1, atol=0.0)
+    probs = (new @ draws.T).sigmoid().mean(1)
+    torch.testing.assert_close(model.predict(new).mean, probs, rtol=0.0, atol=0.02)
 
 
 def test_every_pass_raises_the_bound_and_shorter_steps_end_in_the_same_place() -> None:

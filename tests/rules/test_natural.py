@@ -4,10 +4,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.linear_model import BayesianRidge
 from torch import Tensor, nn
+from torch.nn import functional
 
 import bayesrule as br
 from bayesrule import (
@@ -157,6 +160,41 @@ def test_newton_finds_the_mode_of_a_logistic_regression() -> None:
     gradient, hessian = _logistic_derivatives(x, y, mean)
     assert (gradient + 0.8 * mean).abs().max() < 1e-10
     torch.testing.assert_close(precision, hessian + 0.8 * torch.eye(3), rtol=1e-10, atol=1e-10)
+
+
+def test_newton_and_gradient_descent_end_where_scipy_does() -> None:
+    """The delta method: both are the rule at the mean, with and without a covariance that moves."""
+    torch.manual_seed(3)
+    _, x, y = _logistic(Dense(), Natural(1.0, 1.0))
+
+    def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+        at = torch.as_tensor(w)
+        loss = functional.binary_cross_entropy_with_logits(x @ at, y, reduction="sum")
+        slope = _logistic_derivatives(x, y, at)[0] + 0.8 * at
+        return float(loss + 0.4 * at.square().sum()), slope.numpy()
+
+    def bend(w: np.ndarray) -> np.ndarray:
+        return (_logistic_derivatives(x, y, torch.as_tensor(w))[1] + 0.8 * torch.eye(3)).numpy()
+
+    options = {"gtol": 1e-12}
+    theirs = minimize(
+        objective, np.zeros(3), jac=True, hess=bend, method="trust-exact", options=options
+    )
+    given = {"num_data": 12, "prior_precision": 0.8}
+    for method, more, steps in (
+        (br.newton, {}, 15),
+        (br.sgd, {"learning_rate": 0.5, "momentum": 0.0}, 600),
+    ):
+        learner = method(nn.Linear(3, 1, bias=False), BernoulliLikelihood(), **given, **more)
+        state = learner.init()
+        for _ in range(steps):
+            state, _ = learner.step(state, (x, y[:, None]))
+        mean = state.posterior.mean["weight"].flatten()
+        torch.testing.assert_close(mean, torch.as_tensor(theirs.x), rtol=1e-7, atol=1e-8)
+        if method is br.newton:
+            covariance = torch.linalg.inv(moments(state)[1])
+            wanted = torch.linalg.inv(torch.as_tensor(bend(theirs.x)))
+            torch.testing.assert_close(covariance, wanted, rtol=1e-6, atol=1e-8)
 
 
 def _moved(

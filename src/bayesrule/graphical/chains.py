@@ -1,15 +1,15 @@
-"""Sums over all paths of hidden states, in log space, with loops of only about √T steps.
+"""Sums over all paths of hidden states, in log space, with loops of only about ∛T steps.
 
 A chain is cut into G blocks of B steps. Products of the transition matrices of all blocks grow
-side by side, then G short steps carry messages from block to block, and all blocks are gone
-through side by side once more. Several sequences are one chain: where a sequence begins, every
-state goes to the initial distribution.
+side by side, messages go from block to block (in the same way: blocks are the steps of a shorter
+chain), and all blocks are gone through side by side once more. Several sequences are one chain:
+where a sequence begins, every state goes to the initial distribution.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,10 @@ from torch import Tensor
 Reduce = Callable[[Tensor, int], Tensor]
 # With more states than this the products cost more than they save.
 _MOST_STATES_IN_BLOCKS = 16
-_AT_ONCE = 1 << 20
+# Numbers of the products of all blocks, which then fit a cache, and of pairs of states.
+_PRODUCTS, _AT_ONCE = 1 << 18, 1 << 20
+# So many steps are taken one by one.
+_FEW = 24
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ def smoothed(chain: Chain) -> Smoothed:
     blocks = _Blocks.of(chain, _log_sum)
     ahead, up_to = blocks.forward()
     behind = blocks.backward()
-    states = (ahead + behind).softmax(1)
+    # Along the first axis, because sums of a few neighbours are several times slower.
+    states = (ahead + behind).T.contiguous().softmax(0).T.contiguous()
     return Smoothed(states, states[chain.begins].sum(0), _pairs(chain, ahead, behind), up_to)
 
 
@@ -80,9 +84,9 @@ def _pairs(chain: Chain, ahead: Tensor, behind: Tensor) -> Tensor:
     k = len(chain.initial)
     total = torch.zeros_like(chain.transitions)
     for t in (~chain.begins).nonzero()[:, 0].split(max(_AT_ONCE // k**2, 1)):
-        joint = ahead[t - 1].unsqueeze(-1) + chain.transitions
-        joint = joint + (chain.emissions[t] + behind[t]).unsqueeze(-2)
-        total += joint.flatten(1).softmax(1).sum(0).view(k, k)
+        after = (chain.emissions[t] + behind[t]).T.contiguous()
+        joint = ahead[t - 1].T.contiguous().unsqueeze(1) + chain.transitions.unsqueeze(2) + after
+        total += joint.flatten(0, 1).softmax(0).sum(1).view(k, k)
     return total
 
 
@@ -103,7 +107,8 @@ class _Blocks:
     @classmethod
     def of(cls, chain: Chain, reduce: Reduce) -> _Blocks:
         (num, k), peaks = chain.emissions.shape, chain.emissions.amax(1)
-        size = math.isqrt(num - 1) + 1 if k <= _MOST_STATES_IN_BLOCKS else num
+        size = max(math.ceil(num ** (1 / 3)), num * k**3 // _PRODUCTS)
+        size = size if k <= _MOST_STATES_IN_BLOCKS else num
         more = -num % size
         emissions = torch.nn.functional.pad(chain.emissions - peaks.unsqueeze(1), (0, 0, 0, more))
         begins = torch.nn.functional.pad(chain.begins, (0, more), value=True)
@@ -112,48 +117,40 @@ class _Blocks:
 
     def step(self, number: int) -> Tensor:
         """`log p(z_t = j, x_t | z_{t−1} = i)` at that place of all blocks, (K, K, G)."""
-        begins = self.begins[number]
         into = self.chain.transitions.unsqueeze(-1)
-        if bool(begins.any()):
-            into = torch.where(begins, self.chain.initial.unsqueeze(-1), into)
+        if self._some_begin[number]:
+            into = torch.where(self.begins[number], self.chain.initial.unsqueeze(-1), into)
         return into + self.emissions[number]
 
     @cached_property
-    def products(self) -> tuple[Tensor, ...]:
-        """Those of all steps of each block, G times (K, K)."""
-        total = self.step(0)
+    def _some_begin(self) -> list[bool]:
+        return self.begins.any(1).tolist()
+
+    @cached_property
+    def products(self) -> Tensor:
+        """Those of all steps of each block, (K, K, G)."""
         # One block passes nothing on.
-        for number in range(1, len(self.begins) if self.begins.shape[1] > 1 else 1):
-            total = self.reduce(total.unsqueeze(2) + self.step(number), 1)
-        return total.permute(2, 0, 1).contiguous().unbind()
+        num = len(self.begins) if self.begins.shape[1] > 1 else 1
+        return _product(map(self.step, range(num)), self.reduce)
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """`log p(z_t, x_1..t)` up to a constant in each block (T, K), and log p(x_1..t) (T,)."""
-        state, scale = torch.zeros_like(self.chain.initial), self.peaks.new_zeros(())
-        entered, scales = [], []
-        for product in self.products:
-            entered.append(state)
-            scales.append(scale)
-            state = self.reduce(state.unsqueeze(-1) + product, 0)
-            scale, state = scale + state.amax(), state - state.amax()
-        here, found = torch.stack(entered, -1), []
+        here, scales = _entering(self.products, self.reduce)
+        found = []
         for number in range(len(self.begins)):
             here = self.reduce(here.unsqueeze(1) + self.step(number), 0)
             found.append(here)
         ahead = torch.stack(found)
         # The chain begins in no state: each of the K that stand for it has counted once.
-        sums = ahead.logsumexp(1) + torch.stack(scales) - math.log(len(state))
+        sums = ahead.logsumexp(1) + scales - math.log(ahead.shape[1])
         up_to = sums.T.flatten()[: len(self.peaks)] + self.peaks.cumsum(0)
         return self._joined(ahead), up_to
 
     def backward(self) -> Tensor:
         """`log p(x_{t+1..T} | z_t)` up to a constant in each block, (T, K)."""
-        state, left = torch.zeros_like(self.chain.initial), []
-        for product in reversed(self.products):
-            left.append(state)
-            state = self.reduce(product + state, 1)
-            state = state - state.amax()
-        here, found = torch.stack(left[::-1], -1), []
+        # As what came before reaches the beginning of a block, what comes later reaches its end.
+        left, _ = _entering(self.products.transpose(0, 1).flip(2), self.reduce)
+        here, found = left.flip(1), []
         for number in reversed(range(len(self.begins))):
             found.append(here)
             here = self.reduce(self.step(number) + here, 1)
@@ -162,6 +159,36 @@ class _Blocks:
     def _joined(self, blocks: Tensor) -> Tensor:
         """(B, K, G) as one chain again, without what filled it up."""
         return blocks.permute(2, 0, 1).flatten(0, 1)[: len(self.peaks)]
+
+
+def _product(steps: Iterator[Tensor], reduce: Reduce) -> Tensor:
+    """Of matrices (K, K, G), G products side by side."""
+    total = next(steps)
+    for step in steps:
+        total = reduce(total.unsqueeze(2) + step, 1)
+    return total
+
+
+def _entering(steps: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    """What reaches the beginning of each of some steps (K, K, G), from nothing at the first.
+
+    A message (K, G) and a constant (G,) to be added to it, so that messages stay small.
+    """
+    k, _, num = steps.shape
+    size = num if num <= _FEW else math.isqrt(num - 1) + 1
+    blocks = torch.nn.functional.pad(steps, (0, -num % size)).view(k, k, -1, size)
+    inner = blocks.permute(3, 0, 1, 2).contiguous().unbind()
+    here, scale = steps.new_zeros(k, 1), steps.new_zeros(1)
+    if size < num:
+        here, scale = _entering(_product(iter(inner), reduce), reduce)
+    found, scales = [], []
+    for step in inner:
+        found.append(here)
+        scales.append(scale)
+        here = reduce(here.unsqueeze(1) + step, 0)
+        top = here.amax(0)
+        here, scale = here - top, scale + top
+    return torch.stack(found, -1).view(k, -1)[:, :num], torch.stack(scales, -1).flatten()[:num]
 
 
 def _log_sum(x: Tensor, dim: int) -> Tensor:
