@@ -25,6 +25,7 @@ from benchmarks.commands import (
     linearised,
     many,
     minima,
+    qlearning,
     resnet,
     speed,
     table,
@@ -49,7 +50,7 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add, minima.add, dropout.add),
-    *(graphical.add, gaussian_models.add, bandits.add),
+    *(graphical.add, gaussian_models.add, bandits.add, qlearning.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
     *(images.add, images.add_text, adversarial.add, resnet.add),
     *(devices.add, folders.add, hostile.add, table.add, tables.add),

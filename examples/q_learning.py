@@ -22,18 +22,19 @@ import argparse
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import bayesrule as br
-from bayesrule.app.report.axes import Axis
+from bayesrule.app.report.axes import Axis, limits
 from bayesrule.app.report.svg import Plot
+from bayesrule.tensors import tree
+from bayesrule.training.checkpoint import write_atomically
 from bayesrule.training.models import mlp
 
 try:
@@ -41,6 +42,13 @@ try:
     from gymnasium import spaces
 except ImportError:
     sys.exit("This example needs Gymnasium: pip install 'bayesrule[explore]'")
+
+STYLE = """
+svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
+.grid { stroke: #e6e6e6; fill: none; } .notch, .base { stroke: #999; fill: none; }
+.tick.y { text-anchor: end; } .tick.x { text-anchor: middle; } .axis-label.x { text-anchor: end; }
+.episodes { fill: #9cc3e4; } .judged { fill: none; stroke: #d1301f; stroke-width: 2; }
+"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class Settings:
 SETTINGS = {
     "CartPole-v1": Settings(),
     "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4, lag=1000, start=2000),
-    "DeepSea-v0": Settings(steps=40_000, hidden=(50,), scale=1.0, lag=20, every=1, start=100),
+    "DeepSea-v0": Settings(steps=40_000, hidden=(), scale=1.0, lag=20, every=1, start=100),
 }
 
 
@@ -197,3 +205,154 @@ class Agent:
         known = torch.full((*y.shape, self.actions), torch.nan)
         known = known.scatter(2, memory.action[rows][..., None], y[..., None])
         self.state, _ = self.stack.step(self.state, (memory.x[rows], known), donate=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is needed to go on, by name."""
+        parts = {"state": self.state, "target": self.target, "memory": vars(self.memory)}
+        counts = torch.tensor([self.steps, self.state.step, self.memory.seen])
+        own = {"counts": counts, "generator": self.generator.get_state()}
+        return tree.tensors(parts) | own
+
+    def restore(self, known: dict[str, Tensor]) -> None:
+        """Goes on from what `tensors` gave."""
+        steps, learned, seen = known["counts"].tolist()
+        state = tree.rebuild(self.state, lambda name, old: known.get(f"state/{name}", old))
+        self.state, self.steps = replace(state, step=learned), steps
+        self.target = {name: known[f"target/{name}"] for name in self.target}
+        for name in tree.tensors(vars(self.memory)):
+            setattr(self.memory, name, known[f"memory/{name}"])
+        self.memory.seen = seen
+        self.generator.set_state(known["generator"])
+
+
+@dataclass
+class Log:
+    """Returns of episodes and of judgements, each with the step at which it ended."""
+
+    episodes: list[tuple[int, float]] = field(default_factory=list)
+    judged: list[tuple[int, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+Act = Callable[[Tensor], int]
+After = Callable[[Tensor, int, float, Tensor, bool], None]
+
+
+def episode(env: Any, act: Act, after: After | None = None, *, seed: int) -> float:
+    """The return of one episode; `after` gets each transition."""
+    seen, _ = env.reset(seed=seed)
+    x, earned, over = torch.as_tensor(seen, dtype=torch.float32), 0.0, False
+    while not over:
+        action = act(x)
+        seen, reward, ended, cut, _ = env.step(action)
+        following = torch.as_tensor(seen, dtype=torch.float32)
+        earned, over = earned + float(reward), ended or cut
+        if after is not None:
+            after(x, action, float(reward), following, ended)
+        x = following
+    return earned
+
+
+def make(name: str, size: int, seed: int) -> Any:
+    """An environment; Deep Sea's has a size, and which actions go right follows from the seed."""
+    return gymnasium.make(name, **({"size": size, "seed": seed} if name == "DeepSea-v0" else {}))
+
+
+def train(
+    name: str,
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    size: int = 10,
+    judgements: int = 20,
+    of_each: int = 10,
+    out: Path | None = None,
+    progress: Callable[[str], None] = print,
+) -> Log:
+    """Learns to act; the mean over all nets is judged by some episodes now and then."""
+    s = settings or SETTINGS[name]
+    env, other = make(name, size, seed), make(name, size, seed)
+    agent = Agent(env.observation_space.shape[0], int(env.action_space.n), s, seed)
+    log = resumed(out, agent, asdict(s) | {"env": name, "seed": seed, "size": size})
+    begun = time.time() - log.seconds
+    while agent.steps < s.steps:
+        agent.follow()
+        # The seed of an episode follows from its number, so that a checkpoint need not hold it.
+        number = seed * 1_000_000 + len(log.episodes)
+        earned = episode(env, agent.act, agent.observe, seed=number)
+        log.episodes.append((agent.steps, earned))
+        if agent.steps * judgements < (len(log.judged) + 1) * s.steps:
+            continue
+        found = [episode(other, agent.act_by_all, seed=10**9 + k) for k in range(of_each)]
+        log.judged.append((agent.steps, sum(found) / of_each))
+        log.seconds = time.time() - begun
+        recent = [value for _, value in log.episodes[-50:]]
+        progress(
+            f"{name}, seed {seed}, step {agent.steps:,}: last episodes "
+            f"{sum(recent) / len(recent):.4g}, all nets {log.judged[-1][1]:.4g}, "
+            f"{log.seconds:.0f} s"
+        )
+        keep(out, agent, log)
+    return log
+
+
+def keep(out: Path | None, agent: Agent, log: Log) -> None:
+    """Writes the checkpoint, the returns and their picture, where there is a folder for them."""
+    if out is None:
+        return
+    partial = out / "agent.partial"
+    torch.save(agent.tensors(), partial)
+    write_atomically(out / "picture.svg", picture(log).encode())
+    write_atomically(out / "log.json", json.dumps(asdict(log)).encode())
+    partial.replace(out / "agent.pt")
+
+
+def resumed(out: Path | None, agent: Agent, call: dict[str, Any]) -> Log:
+    """The log of a folder, whose agent goes on; an empty one where there is none yet."""
+    if out is None:
+        return Log()
+    out.mkdir(parents=True, exist_ok=True)
+    mine, calls = json.dumps(call), out / "call.json"
+    if calls.exists() and calls.read_text() != mine:
+        sys.exit(f"'{out}' is of another call, so it is left as it is. Choose another --out.")
+    write_atomically(calls, mine.encode())
+    if not (out / "agent.pt").exists():
+        return Log()
+    agent.restore(torch.load(out / "agent.pt", weights_only=True))
+    log = Log(**json.loads((out / "log.json").read_text()))
+    # The log may be newer than the checkpoint, where the call was ended between them.
+    rows = ([one for one in each if one[0] <= agent.steps] for each in (log.episodes, log.judged))
+    return Log(*rows, log.seconds)
+
+
+def picture(log: Log) -> str:
+    """Returns of all episodes, and of the mean over all nets."""
+    (x, y), (at, judged) = zip(*log.episodes, strict=True), zip(*log.judged, strict=True)
+    plot = Plot(Axis("steps", *limits(x)), Axis("return", *limits(y, judged)), "", width=640.0)
+    plot.points(x, y, kind="episodes", radius=1.5)
+    plot.line(at, judged, kind="judged")
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="340">'
+        f'<style>{STYLE}</style><rect width="100%" height="100%" fill="white"/>'
+        f"{plot.render()}</svg>\n"
+    )
+
+
+def main(words: list[str] | None = None) -> None:
+    """Learns as the command line says."""
+    parser = argparse.ArgumentParser(description="Q-learning by TAGI with Thompson draws.")
+    parser.add_argument("env", choices=SETTINGS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="(default: those of the settings)")
+    parser.add_argument("--size", type=int, default=10, help="of Deep Sea (default: 10)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="checkpoint, returns, picture")
+    args = parser.parse_args(words)
+    torch.set_num_threads(1)
+    settings = SETTINGS[args.env]
+    settings = replace(settings, steps=args.steps or settings.steps)
+    log = train(args.env, settings, seed=args.seed, size=args.size, out=args.out)
+    print(f"The mean over all nets earns {log.judged[-1][1]:.4g} at the end.")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bayesrule.app.data.errors import nearest
 from bayesrule.app.provenance import machine, versions
+from benchmarks.explore.games import in_processes, refuse_unknown
 from benchmarks.explore.problems import PROBLEMS, make
 from benchmarks.explore.settings import AGENTS
 from benchmarks.kept_rows import kept_rows
@@ -73,7 +71,7 @@ def run(
             best = chosen(rows.values())
             games = [Game(*place, best[place], seed) for place in places for seed in range(seeds)]
         missing = [game for game in games if game not in rows]
-        for row in _played(missing, plan, jobs):
+        for row in in_processes(play, missing, plan, jobs):
             rows[_game(row)] = row
             progress(line(row))
             keep(document(plan, rows.values()))
@@ -82,12 +80,8 @@ def run(
 
 def check(sets: Sequence[str], agents: Sequence[str]) -> None:
     """Refuses problems and agents that there are not."""
-    for kind, names, known in (("problem", sets, PROBLEMS), ("agent", agents, AGENTS)):
-        for name in names:
-            if name not in known:
-                raise ValueError(
-                    f"Unknown {kind} {name!r}.{nearest(name, known)} There are {', '.join(known)}."
-                )
+    refuse_unknown("problem", sets, PROBLEMS)
+    refuse_unknown("agent", agents, AGENTS)
 
 
 def play(game: Game, plan: Plan) -> Row:
@@ -112,18 +106,6 @@ def play(game: Game, plan: Plan) -> Row:
         "last_half": 200.0 * sum(lost[len(lost) // 2 :]) / by_chance,
         "seconds": round(time.perf_counter() - begun, 2),
     }
-
-
-def _played(games: Sequence[Game], plan: Plan, jobs: int) -> Iterator[Row]:
-    """The rows of the games as they end."""
-    if jobs == 1:
-        yield from (play(game, plan) for game in games)
-        return
-    # What torch has started does not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context) as pool:
-        for done in as_completed([pool.submit(play, game, plan) for game in games]):
-            yield done.result()
 
 
 def _game(row: Row) -> Game:
