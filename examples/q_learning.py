@@ -67,6 +67,7 @@ class Settings:
     scale: float = 0.01
     noise: float = 0.1
     gain: float = 1.0
+    second_look: float = 0.1
     batch: int = 32
     every: int = 2
     lag: int = 500
@@ -148,7 +149,8 @@ class Agent:
         self.settings, self.actions, self.steps = settings, actions, 0
         net = mlp(observed, actions, settings.hidden, seed=seed)
         likelihood = br.GaussianLikelihood(noise=settings.noise)
-        learner = br.tagi(net, likelihood, num_data=1, gain=settings.gain)
+        rule = br.Conditioning(second_look=settings.second_look)
+        learner = br.tagi(net, likelihood, num_data=1, gain=settings.gain, rule=rule)
         self.stack = br.execution.Stacked(learner, settings.nets)
         self.state = self.stack.init(range(seed * settings.nets, (seed + 1) * settings.nets))
         self.target = self.values_by()
@@ -198,7 +200,10 @@ class Agent:
     def _learn(self) -> None:
         s, memory = self.settings, self.memory
         rows = memory.rows((s.nets, s.batch), self.generator)
-        best = self.values(self.target, memory.after[rows]).amax(2)
+        after = memory.after[rows]
+        # Chosen by the nets of now, so that errors of the older ones are not sought out.
+        chosen = self.values(dict(self.state.posterior.mean), after).argmax(2, keepdim=True)
+        best = self.values(self.target, after).gather(2, chosen).squeeze(2)
         noise = memory.noise[rows, torch.arange(s.nets)[:, None]]
         y = memory.reward[rows] + noise + s.discount * memory.goes_on[rows] * best
         # A target is known of the action that was taken alone.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import statistics
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from benchmarks.explore.games import in_processes, refuse_unknown
 from benchmarks.kept_rows import kept_rows
 
 Row = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
 JUDGEMENTS, OF_EACH = 20, 20
 BARS = {"CartPole-v1": 475.0, "LunarLander-v3": 200.0, "DeepSea-v0": 0.5}
 """From which mean return on a task counts as solved."""
@@ -113,16 +117,25 @@ def play(game: Game, plan: Plan) -> Row:
     }
 
 
-def _example() -> Any:
-    return importlib.import_module("examples.q_learning")
+@cache
+def example() -> Any:
+    """`examples/q_learning.py` as a module."""
+    name, file = "q_learning_example", ROOT / "examples" / "q_learning.py"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _tagi(game: Game, plan: Plan) -> Row:
-    example = _example()
-    settings = example.SETTINGS[game.env]
+    settings = example().SETTINGS[game.env]
     settings = replace(settings, steps=plan.steps or settings.steps)
     how = {"seed": game.seed, "size": plan.size, "judgements": JUDGEMENTS, "of_each": OF_EACH}
-    log = example.train(game.env, settings, progress=lambda _: None, **how)
+    log = example().train(game.env, settings, progress=lambda _: None, **how)
     return {**asdict(log), "steps": settings.steps, "settings": asdict(settings)}
 
 
@@ -130,31 +143,30 @@ def _dqn(game: Game, plan: Plan) -> Row:
     from stable_baselines3 import DQN
     from stable_baselines3.common.monitor import Monitor
 
-    example, log = _example(), _example().Log()
-    steps = plan.steps or example.SETTINGS[game.env].steps
-    make = (game.env, plan.size, game.seed)
-    env, other = Monitor(example.make(*make)), example.make(*make)
+    log, steps = example().Log(), plan.steps or example().SETTINGS[game.env].steps
+    env, other = (example().make(game.env, plan.size, game.seed) for _ in range(2))
+    env = Monitor(env)
     model = DQN("MlpPolicy", env, seed=game.seed, device="cpu", **_DQN[game.env])
 
     def judge(seen: dict[str, Any], _: Any) -> bool:
         if model.num_timesteps * JUDGEMENTS >= (len(log.judged) + 1) * steps:
-            log.judged.append((model.num_timesteps, _judged(example, model, other)))
+            log.judged.append((model.num_timesteps, _judged(model, other)))
         return True
 
-    begun = example.time.time()
+    begun = time.time()
     model.learn(steps, callback=judge)
-    log.seconds = example.time.time() - begun
+    log.seconds = time.time() - begun
     log.episodes = list(enumerate(env.get_episode_rewards()))
     return {**asdict(log), "steps": steps, "settings": _DQN[game.env]}
 
 
-def _judged(example: Any, model: Any, env: Any) -> float:
+def _judged(model: Any, env: Any) -> float:
     """The mean return of episodes without exploration."""
 
     def act(x: Any) -> int:
         return int(model.predict(x.numpy(), deterministic=True)[0])
 
-    return statistics.fmean(example.episode(env, act, seed=10**9 + k) for k in range(OF_EACH))
+    return statistics.fmean(example().episode(env, act, seed=10**9 + k) for k in range(OF_EACH))
 
 
 def _game(row: Row) -> Game:

@@ -60,15 +60,21 @@ AGENTS = {
         _grid(learning_rate=(3e-3, 1e-2), drop=(0.05, 0.2, 0.5)),
         own=False,
     ),
-    "tagi": Entry(_thompson("tagi"), _grid(noise=(0.1, 0.3), steps=(1, 5, 20), replay=(20,))),
-    "vogn": Entry(_thompson("vogn"), _grid(learning_rate=(0.1, 0.3), noise=(0.05, 0.1, 0.3))),
+    "tagi": Entry(
+        _thompson("tagi"),
+        (
+            *_grid(noise=(0.03, 0.1), steps=(5,), replay=(20, 64)),
+            *_grid(noise=(0.03, 0.1), steps=(20,), replay=(64,)),
+        ),
+    ),
+    "vogn": Entry(_thompson("vogn"), _grid(learning_rate=(0.1, 0.3), noise=(0.03, 0.1, 0.3))),
     "noisy_kfac": Entry(
         _thompson("noisy_kfac", stats_every=1, inverse_every=20),
-        _grid(learning_rate=(0.02, 0.1), noise=(0.05, 0.1, 0.3)),
+        _grid(learning_rate=(0.02, 0.1), noise=(0.03, 0.1, 0.3)),
     ),
     "laplace": Entry(
         _thompson("laplace", last_layer=True),
-        _grid(learning_rate=(3e-3, 1e-2), noise=(0.05, 0.1, 0.3)),
+        _grid(learning_rate=(3e-3, 1e-2), noise=(0.03, 0.1, 0.3)),
     ),
 }
 """Agents by name: the usual ones first, then the library's."""
