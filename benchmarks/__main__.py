@@ -10,6 +10,7 @@ from bayesrule.app import cli
 from benchmarks.commands import (
     active,
     adversarial,
+    bandits,
     coverage,
     defaults,
     devices,
@@ -25,6 +26,7 @@ from benchmarks.commands import (
     many,
     minima,
     permuted,
+    qlearning,
     resnet,
     speed,
     table,
@@ -49,13 +51,13 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add, minima.add),
-    *(dropout.add, permuted.add),
+    *(dropout.add, permuted.add, bandits.add, qlearning.add),
     *(graphical.add, gaussian_models.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
     *(images.add, images.add_text, adversarial.add, resnet.add),
     *(devices.add, folders.add, hostile.add, table.add, tables.add),
 )
-"""What adds the grammar of each: speed, regression, defaults, images, files and docs."""
+"""What adds the grammar of each: speed, regression, decisions, defaults, images, files and docs."""
 
 
 def parser() -> argparse.ArgumentParser:

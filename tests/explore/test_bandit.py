@@ -9,6 +9,7 @@ from torch import nn
 import bayesrule as br
 from bayesrule.explore import (
     Bandit,
+    DrawnFunction,
     EpsilonGreedy,
     InformationDirected,
     Thompson,
@@ -25,6 +26,7 @@ METHODS: dict[str, Any] = {
     "vogn": (br.vogn, {"prior_precision": 0.1}, {"replay": 32, "steps": 4}),
     "noisy_kfac": (br.noisy_kfac, {}, {"replay": 16}),
     "ridge": (br.ridge, {}, {"replay": -1, "every": 10}),
+    "laplace": (br.laplace, {"learning_rate": 0.03}, {"replay": 16, "every": 5, "steps": 10}),
 }
 
 
@@ -66,6 +68,19 @@ def test_what_lies_beyond_the_window_is_forgotten() -> None:
     _play(bandit, 60)
     assert len(bandit._rewards) == len(bandit._inputs) == 20
     assert bandit.learner.num_data == 20
+
+
+def test_laplace_acts_by_the_curvature_of_all_its_rewards() -> None:
+    bandit = _bandit("laplace", Thompson())
+    _play(bandit, 20)
+    x, y = torch.stack(bandit._inputs), torch.tensor(bandit._rewards).unsqueeze(1)
+    expected = bandit.learner.finish(bandit.state, [(x, y)]).posterior.variance()
+    torch.testing.assert_close(bandit.belief.posterior.variance(), expected)
+    known, first = bandit.belief.posterior, bandit.state.posterior
+    assert float(known.variance()["weight"].sum()) < 0.9 * float(first.variance()["weight"].sum())
+    bandit.choose(torch.randn(3))
+    drawn = DrawnFunction(bandit.learner, bandit.belief, seed=bandit.rounds)
+    assert torch.equal(bandit.function()(x), drawn(x))
 
 
 def test_features() -> None:

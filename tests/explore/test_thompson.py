@@ -80,3 +80,17 @@ def test_a_mean_alone_is_refused() -> None:
     learner, state = _trained(br.map)
     with pytest.raises(ValueError, match="mean of its weights"):
         draw_marginals(learner, state, torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="one function"):
+        draw_function(learner, state)
+
+
+def test_a_function_of_dropout_is_the_mean_with_units_dropped() -> None:
+    learner, state = _trained(br.dropout)
+    x, mean = torch.randn(4, 3), state.posterior.slab  # type: ignore[attr-defined]
+    act = draw_function(learner, state)
+    hidden = torch.tanh(x @ mean["0.weight"].T + mean["0.bias"])
+    for seed in range(20):
+        act.redraw(state, seed=seed)
+        kept = (act._tensors["2.weight"] != 0).to(x)
+        expected = hidden @ (kept * mean["2.weight"]).T + mean["2.bias"]
+        torch.testing.assert_close(act(x), expected)

@@ -56,7 +56,7 @@ class UpperBound(Policy):
     width: float = 1.0
 
     def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
-        p = predict(bandit.learner, bandit.state, x)
+        p = predict(bandit.learner, bandit.belief, x)
         return int((p.mean + self.width * p.epistemic.sqrt()).reshape(-1).argmax())
 
 
@@ -69,7 +69,7 @@ class EpsilonGreedy(Policy):
     def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
         if float(torch.rand((), generator=generator)) < self.epsilon:
             return int(torch.randint(len(x), (), generator=generator))
-        return int(predict(bandit.learner, bandit.state, x).mean.reshape(-1).argmax())
+        return int(predict(bandit.learner, bandit.belief, x).mean.reshape(-1).argmax())
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class InformationDirected(Policy):
     width: float = 1.0
 
     def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
-        p = predict(bandit.learner, bandit.state, x)
+        p = predict(bandit.learner, bandit.belief, x)
         mean, std = p.mean.reshape(-1), p.epistemic.sqrt().reshape(-1)
         gain = gaussian_gain(p.epistemic, p.aleatoric)
         regret = (mean + self.width * std).max() - (mean - self.width * std)
@@ -96,6 +96,8 @@ class Bandit:
     The network takes `features(context, actions)`. Rewards are learned from `every` so many rounds,
     in `steps` steps: on what is new, or on `replay` rounds drawn from the memory; a `replay` of -1
     takes all of it. `window` keeps the last rounds alone, so that older ones are forgotten.
+    `belief` is what is acted by: the state, or for Laplace what `Learner.finish` makes of it over
+    the whole memory each time that something was learned.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -125,6 +127,7 @@ class Bandit:
             got = f"actions={actions}, every={every}, steps={steps}, replay={replay}"
             raise ValueError(f"A bandit has 2 actions or more, every and steps from 1; got {got}.")
         self.learner, self.state = learner, learner.init(seed)
+        self.belief = self.state
         self.actions, self.policy, self.features = actions, policy or Thompson(), features
         self.every, self.steps, self.replay, self.window = every, steps, replay, window
         self.rounds, self._seed = 0, seed
@@ -151,9 +154,9 @@ class Bandit:
         """The function that is acted by, drawn from the belief `every` so many rounds."""
         seed = self._seed * 1_000_003 + self.rounds
         if self._drawn is None:
-            self._drawn = DrawnFunction(self.learner, self.state, seed=seed)
+            self._drawn = DrawnFunction(self.learner, self.belief, seed=seed)
         elif self.rounds % every == 0:
-            self._drawn.redraw(self.state, seed=seed)
+            self._drawn.redraw(self.belief, seed=seed)
         return self._drawn
 
     def _learn(self) -> None:
@@ -162,10 +165,15 @@ class Bandit:
         if self.learner.curvature.whole_data and not 0.9 <= self.learner.num_data / size <= 1.1:
             self.learner = self.learner.replaced(num_data=size)
         for _ in range(self.steps):
-            rows = self._rows(size)
-            x = torch.stack([self._inputs[row] for row in rows])
-            y = torch.tensor([self._rewards[row] for row in rows]).to(x).unsqueeze(1)
-            self.state, _ = self.learner.step(self.state, (x, y))
+            batch = self._batch(self._rows(size))
+            self.state, _ = self.learner.step(self.state, batch)
+        self.belief = self.state
+        if self.learner.final_curvature is not None:
+            self.belief = self.learner.finish(self.state, [self._batch(list(range(size)))])
+
+    def _batch(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        x = torch.stack([self._inputs[row] for row in rows])
+        return x, torch.tensor([self._rewards[row] for row in rows]).to(x).unsqueeze(1)
 
     def _rows(self, size: int) -> list[int]:
         if self.replay == -1:

@@ -6,13 +6,15 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from bayesrule.expectations import Expectation, Look
 from bayesrule.explore.information import gaussian_outputs, refuse_mean_only
 from bayesrule.learner import Learner
+from bayesrule.posteriors import Posterior
 from bayesrule.predicting.predict import How, believed_outputs
 from bayesrule.tensors import seeds
-from bayesrule.types import State
+from bayesrule.types import Params, State
 
 
 class DrawnFunction:
@@ -33,6 +35,12 @@ class DrawnFunction:
 
     def __init__(self, learner: Learner, state: State, *, seed: int = 0) -> None:
         self._module: nn.Module = copy.deepcopy(learner.model).requires_grad_(False).eval()
+        if not getattr(learner.predictive, "sees_spread", True):
+            raise ValueError(
+                "This learner predicts with the mean of its weights, so all draws would be one "
+                "function. Use a method with a belief, such as vogn, laplace or tagi."
+            )
+        self._how = learner.predictive
         named = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
         self._tensors: dict[str, Tensor] = named
         self.redraw(state, seed=seed)
@@ -42,9 +50,17 @@ class DrawnFunction:
         """Draws the weights of the next episode."""
         state.check()
         generator = seeds.generator(state.posterior.device, seed, state.step)
-        drawn = state.posterior.sample(generator)
+        drawn = self._drawn(state.posterior, generator)
         for name, value in {**state.buffers, **drawn}.items():
             self._tensors[name].copy_(value)
+
+    def _drawn(self, posterior: Posterior, generator: Generator) -> Params:
+        """Weights as the learner's predictions draw them, such as masked means for dropout."""
+        how = self._how
+        # What is linearised, or carried as moments, has the belief's own draws.
+        if isinstance(how, Expectation) and how.look is Look.WEIGHTS:
+            return next(iter(how.points(posterior, generator, tracked=False))).params
+        return posterior.sample(generator)
 
     @torch.inference_mode()
     def __call__(self, *x: Tensor) -> Any:

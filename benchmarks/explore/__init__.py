@@ -1,0 +1,1 @@
+"""Decisions from uncertainty: contextual bandits and Q-learning."""

@@ -1,0 +1,363 @@
+"""Q-learning by TAGI with Thompson draws, in one file, for Gymnasium's environments.
+
+    pip install 'bayesrule[explore]'
+    python examples/q_learning.py CartPole-v1
+    python examples/q_learning.py DeepSea-v0 --size 20 --out sea
+    python examples/q_learning.py LunarLander-v3 --out lander --seed 3
+
+A draw from a belief over action values is one guess at how the world may be; acting by it for a
+whole episode explores far (Osband et al., 2019). Here the draws themselves learn. Each of `nets`
+networks starts from a draw of the prior, and is conditioned by TAGI on rewards that have noise of
+its own and on the next value as it believes it itself. For a linear model each of them is then an
+exact draw from the posterior, and what is not known of a next state is not averaged away, as it
+would be if it were noise of the target. No gradient is taken anywhere.
+
+With --out a folder, it holds a checkpoint, from which the same call goes on, the returns as json
+and their picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bayesrule as br
+from bayesrule.app.report.axes import Axis, limits
+from bayesrule.app.report.svg import Plot
+from bayesrule.tensors import tree
+from bayesrule.training.checkpoint import write_atomically
+from bayesrule.training.models import mlp
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ImportError:
+    sys.exit("This example needs Gymnasium: pip install 'bayesrule[explore]'")
+
+STYLE = """
+svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
+.grid { stroke: #e6e6e6; fill: none; } .notch, .base { stroke: #999; fill: none; }
+.tick.y { text-anchor: end; } .tick.x { text-anchor: middle; } .axis-label.x { text-anchor: end; }
+.episodes { fill: #9cc3e4; } .judged { fill: none; stroke: #d1301f; stroke-width: 2; }
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How values are learned.
+
+    Rewards are multiplied by `scale`, so that values are of about the size one; `noise` is the
+    standard deviation that is believed of a target. Every `every` steps all nets learn from
+    `batch` transitions each, and every `lag` steps the nets that targets come from catch up.
+    """
+
+    steps: int = 100_000
+    nets: int = 10
+    hidden: tuple[int, ...] = (64, 64)
+    discount: float = 0.99
+    scale: float = 0.01
+    noise: float = 0.1
+    gain: float = 1.0
+    second_look: float = 0.1
+    batch: int = 32
+    every: int = 2
+    lag: int = 500
+    memory: int = 50_000
+    start: int = 500
+
+
+SETTINGS = {
+    "CartPole-v1": Settings(),
+    "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4, lag=1000, start=2000),
+    "DeepSea-v0": Settings(steps=40_000, hidden=(), scale=1.0, lag=20, every=1, start=100),
+}
+
+
+class DeepSea(gymnasium.Env[Any, int]):
+    """A grid of N × N; each step goes a row down, left or right; Osband et al. (2019), sec. 4.
+
+    Which action goes right differs from cell to cell. Going right costs 0.01 / N, and only who goes
+    right in all N rows finds the treasure of 1: one in 2ᴺ of those who act at random.
+    """
+
+    def __init__(self, size: int = 10, seed: int = 0) -> None:
+        self.size, self.row, self.column = size, 0, 0
+        random = torch.Generator().manual_seed(seed)
+        self.right = torch.randint(2, (size, size), generator=random).tolist()
+        self.observation_space = spaces.Box(0.0, float(size), (size * size,))
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.row = self.column = 0
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        right = int(action) == self.right[self.row][self.column]
+        treasure = right and self.column == self.size - 1
+        reward = (1.0 if treasure else 0.0) - (0.01 / self.size if right else 0.0)
+        self.column = min(max(self.column + (1 if right else -1), 0), self.size - 1)
+        self.row += 1
+        return self._seen(), reward, self.row == self.size, False, {}
+
+    def _seen(self) -> Any:
+        """The cell, one-hot; so long that weights of the usual first size make values of size 1."""
+        seen = torch.zeros(self.size * self.size)
+        if self.row < self.size:
+            seen[self.row * self.size + self.column] = float(self.size)
+        return seen.numpy()
+
+
+gymnasium.register("DeepSea-v0", entry_point=DeepSea)
+
+
+class Memory:
+    """The last transitions, and for each net its own noise of their rewards."""
+
+    def __init__(self, size: int, observed: int, nets: int) -> None:
+        self.size, self.seen = size, 0
+        self.x, self.after = torch.zeros(size, observed), torch.zeros(size, observed)
+        self.action = torch.zeros(size, dtype=torch.long)
+        self.reward, self.goes_on = torch.zeros(size), torch.zeros(size)
+        self.noise = torch.zeros(size, nets)
+
+    def add(
+        self, x: Tensor, action: int, reward: float, after: Tensor, ended: bool, noise: Tensor
+    ) -> None:
+        row = self.seen % self.size
+        self.x[row], self.action[row], self.reward[row] = x, action, reward
+        self.after[row], self.goes_on[row], self.noise[row] = after, float(not ended), noise
+        self.seen += 1
+
+    def rows(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randint(min(self.seen, self.size), shape, generator=generator)
+
+
+class Agent:
+    """Nets that are draws from the belief over action values, and what they learn from."""
+
+    def __init__(self, observed: int, actions: int, settings: Settings, seed: int) -> None:
+        self.settings, self.actions, self.steps = settings, actions, 0
+        net = mlp(observed, actions, settings.hidden, seed=seed)
+        likelihood = br.GaussianLikelihood(noise=settings.noise)
+        rule = br.Conditioning(second_look=settings.second_look)
+        learner = br.tagi(net, likelihood, num_data=1, gain=settings.gain, rule=rule)
+        self.stack = br.execution.Stacked(learner, settings.nets)
+        self.state = self.stack.init(range(seed * settings.nets, (seed + 1) * settings.nets))
+        self.target = self.values_by()
+        self.memory = Memory(settings.memory, observed, settings.nets)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.leader = 0
+
+    def values_by(self) -> dict[str, Tensor]:
+        """A copy of all nets' weights."""
+        return {name: value.clone() for name, value in self.state.posterior.mean.items()}
+
+    def values(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        """What all nets believe of all actions, (nets, n, actions), for x (nets, n, d)."""
+        layers = list(weights.values())
+        for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
+            x = torch.baddbmm(bias[:, None], x.relu() if number else x, weight.mT)
+        return x
+
+    def follow(self) -> None:
+        """Another net leads, from now on to the end of the episode."""
+        self.leader = int(torch.randint(self.settings.nets, (), generator=self.generator))
+
+    @torch.no_grad()
+    def act(self, x: Tensor) -> int:
+        """What the leader thinks best."""
+        own = {k: v[self.leader, None] for k, v in self.state.posterior.mean.items()}
+        return int(self.values(own, x[None, None]).argmax())
+
+    @torch.no_grad()
+    def act_by_all(self, x: Tensor) -> int:
+        """What is best by the mean over all nets, to be judged by."""
+        x = x.expand(self.settings.nets, 1, -1)
+        return int(self.values(dict(self.state.posterior.mean), x).mean((0, 1)).argmax())
+
+    def observe(self, x: Tensor, action: int, reward: float, after: Tensor, ended: bool) -> None:
+        """Remembers a transition, and learns where it is time to."""
+        s = self.settings
+        noise = s.noise * torch.randn(s.nets, generator=self.generator)
+        self.memory.add(x, action, s.scale * reward, after, ended, noise)
+        self.steps += 1
+        if self.steps >= s.start and self.steps % s.every == 0:
+            self._learn()
+        if self.steps % s.lag == 0:
+            self.target = self.values_by()
+
+    @torch.no_grad()
+    def _learn(self) -> None:
+        s, memory = self.settings, self.memory
+        rows = memory.rows((s.nets, s.batch), self.generator)
+        after = memory.after[rows]
+        # Chosen by the nets of now, so that errors of the older ones are not sought out.
+        chosen = self.values(dict(self.state.posterior.mean), after).argmax(2, keepdim=True)
+        best = self.values(self.target, after).gather(2, chosen).squeeze(2)
+        noise = memory.noise[rows, torch.arange(s.nets)[:, None]]
+        y = memory.reward[rows] + noise + s.discount * memory.goes_on[rows] * best
+        # A target is known of the action that was taken alone.
+        known = torch.full((*y.shape, self.actions), torch.nan)
+        known = known.scatter(2, memory.action[rows][..., None], y[..., None])
+        self.state, _ = self.stack.step(self.state, (memory.x[rows], known), donate=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is needed to go on, by name."""
+        parts = {"state": self.state, "target": self.target, "memory": vars(self.memory)}
+        counts = torch.tensor([self.steps, self.state.step, self.memory.seen])
+        own = {"counts": counts, "generator": self.generator.get_state()}
+        return tree.tensors(parts) | own
+
+    def restore(self, known: dict[str, Tensor]) -> None:
+        """Goes on from what `tensors` gave."""
+        steps, learned, seen = known["counts"].tolist()
+        state = tree.rebuild(self.state, lambda name, old: known.get(f"state/{name}", old))
+        self.state, self.steps = replace(state, step=learned), steps
+        self.target = {name: known[f"target/{name}"] for name in self.target}
+        for name in tree.tensors(vars(self.memory)):
+            setattr(self.memory, name, known[f"memory/{name}"])
+        self.memory.seen = seen
+        self.generator.set_state(known["generator"])
+
+
+@dataclass
+class Log:
+    """Returns of episodes and of judgements, each with the step at which it ended."""
+
+    episodes: list[tuple[int, float]] = field(default_factory=list)
+    judged: list[tuple[int, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+Act = Callable[[Tensor], int]
+After = Callable[[Tensor, int, float, Tensor, bool], None]
+
+
+def episode(env: Any, act: Act, after: After | None = None, *, seed: int) -> float:
+    """The return of one episode; `after` gets each transition."""
+    seen, _ = env.reset(seed=seed)
+    x, earned, over = torch.as_tensor(seen, dtype=torch.float32), 0.0, False
+    while not over:
+        action = act(x)
+        seen, reward, ended, cut, _ = env.step(action)
+        following = torch.as_tensor(seen, dtype=torch.float32)
+        earned, over = earned + float(reward), ended or cut
+        if after is not None:
+            after(x, action, float(reward), following, ended)
+        x = following
+    return earned
+
+
+def make(name: str, size: int, seed: int) -> Any:
+    """An environment; Deep Sea's has a size, and which actions go right follows from the seed."""
+    return gymnasium.make(name, **({"size": size, "seed": seed} if name == "DeepSea-v0" else {}))
+
+
+def train(
+    name: str,
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    size: int = 10,
+    judgements: int = 20,
+    of_each: int = 10,
+    out: Path | None = None,
+    progress: Callable[[str], None] = print,
+) -> Log:
+    """Learns to act; the mean over all nets is judged by some episodes now and then."""
+    s = settings or SETTINGS[name]
+    env, other = make(name, size, seed), make(name, size, seed)
+    agent = Agent(env.observation_space.shape[0], int(env.action_space.n), s, seed)
+    log = resumed(out, agent, asdict(s) | {"env": name, "seed": seed, "size": size})
+    begun = time.time() - log.seconds
+    while agent.steps < s.steps:
+        agent.follow()
+        # The seed of an episode follows from its number, so that a checkpoint need not hold it.
+        number = seed * 1_000_000 + len(log.episodes)
+        earned = episode(env, agent.act, agent.observe, seed=number)
+        log.episodes.append((agent.steps, earned))
+        if agent.steps * judgements < (len(log.judged) + 1) * s.steps:
+            continue
+        found = [episode(other, agent.act_by_all, seed=10**9 + k) for k in range(of_each)]
+        log.judged.append((agent.steps, sum(found) / of_each))
+        log.seconds = time.time() - begun
+        recent = [value for _, value in log.episodes[-50:]]
+        progress(
+            f"{name}, seed {seed}, step {agent.steps:,}: last episodes "
+            f"{sum(recent) / len(recent):.4g}, all nets {log.judged[-1][1]:.4g}, "
+            f"{log.seconds:.0f} s"
+        )
+        keep(out, agent, log)
+    return log
+
+
+def keep(out: Path | None, agent: Agent, log: Log) -> None:
+    """Writes the checkpoint, the returns and their picture, where there is a folder for them."""
+    if out is None:
+        return
+    partial = out / "agent.partial"
+    torch.save(agent.tensors(), partial)
+    write_atomically(out / "picture.svg", picture(log).encode())
+    write_atomically(out / "log.json", json.dumps(asdict(log)).encode())
+    partial.replace(out / "agent.pt")
+
+
+def resumed(out: Path | None, agent: Agent, call: dict[str, Any]) -> Log:
+    """The log of a folder, whose agent goes on; an empty one where there is none yet."""
+    if out is None:
+        return Log()
+    out.mkdir(parents=True, exist_ok=True)
+    mine, calls = json.dumps(call), out / "call.json"
+    if calls.exists() and calls.read_text() != mine:
+        sys.exit(f"'{out}' is of another call, so it is left as it is. Choose another --out.")
+    write_atomically(calls, mine.encode())
+    if not (out / "agent.pt").exists():
+        return Log()
+    agent.restore(torch.load(out / "agent.pt", weights_only=True))
+    log = Log(**json.loads((out / "log.json").read_text()))
+    # The log may be newer than the checkpoint, where the call was ended between them.
+    rows = ([one for one in each if one[0] <= agent.steps] for each in (log.episodes, log.judged))
+    return Log(*rows, log.seconds)
+
+
+def picture(log: Log) -> str:
+    """Returns of all episodes, and of the mean over all nets."""
+    (x, y), (at, judged) = zip(*log.episodes, strict=True), zip(*log.judged, strict=True)
+    plot = Plot(Axis("steps", *limits(x)), Axis("return", *limits(y, judged)), "", width=640.0)
+    plot.points(x, y, kind="episodes", radius=1.5)
+    plot.line(at, judged, kind="judged")
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="340">'
+        f'<style>{STYLE}</style><rect width="100%" height="100%" fill="white"/>'
+        f"{plot.render()}</svg>\n"
+    )
+
+
+def main(words: list[str] | None = None) -> None:
+    """Learns as the command line says."""
+    parser = argparse.ArgumentParser(description="Q-learning by TAGI with Thompson draws.")
+    parser.add_argument("env", choices=SETTINGS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="(default: those of the settings)")
+    parser.add_argument("--size", type=int, default=10, help="of Deep Sea (default: 10)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="checkpoint, returns, picture")
+    args = parser.parse_args(words)
+    torch.set_num_threads(1)
+    settings = SETTINGS[args.env]
+    settings = replace(settings, steps=args.steps or settings.steps)
+    log = train(args.env, settings, seed=args.seed, size=args.size, out=args.out)
+    print(f"The mean over all nets earns {log.judged[-1][1]:.4g} at the end.")
+
+
+if __name__ == "__main__":
+    main()
