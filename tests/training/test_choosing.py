@@ -78,17 +78,35 @@ def test_the_choice_is_the_same_each_time() -> None:
     assert [run.state.step for run in one.runs] == [run.state.step for run in two.runs]
 
 
-def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it() -> None:
+class Squares(nn.Module):
+    """What is squared in front of a linear layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square()
+
+
+EVERY = [1, 2, 300, 400, 500]
+
+
+@pytest.mark.parametrize(("squared", "tried"), [(True, EVERY[:-1]), (False, EVERY)])
+def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it(
+    squared: bool, tried: list[int]
+) -> None:
     lengths: list[int | None] = []
 
     def noted(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
         lengths.append(epochs)
-        model, noise = line().model, br.GaussianLikelihood(noise=0.1)
+        model: nn.Module = line().model
+        model = nn.Sequential(Squares(), model) if squared else model
+        noise = br.GaussianLikelihood(noise=0.1)
         return br.map(model, noise, num_data=num_data, learning_rate=0.5)
 
-    found = choose(noted, (X, Y), [{}], [1, 2, 300, 400, 500], batch_size=60)
+    # A line says nothing of squares. What is known no better than by a line may be on a plateau,
+    # and every length is tried.
+    y = 3.0 * X.square() if squared else Y
+    found = choose(noted, (X, y), [{}], EVERY, batch_size=60)
     assert found.epochs == 300
-    assert list(dict.fromkeys(lengths)) == [1, 2, 300, 400]
+    assert list(dict.fromkeys(lengths)) == tried
 
 
 def test_a_candidate_that_fails_does_not_stand_for_choice(monkeypatch: pytest.MonkeyPatch) -> None:
