@@ -135,8 +135,7 @@ class Recipe:
         The rows also say how sure predictions may be.
         """
         size, lengths = self._epochs_and_size(len(y))[1], self._lengths(len(y))
-        temperatures = self.course.temperatures if "temperature" not in self.options else ()
-        tried = [{"temperature": one} for one in temperatures] or [{}]
+        tried = self._candidates(len(y))
         if len(y) < _FEWEST_ROWS or len(tried) * len(lengths) == 1:
             return replace(self, epochs=lengths[0], batch_size=size)
 
@@ -160,6 +159,15 @@ class Recipe:
             warm_start=None if start is None else start.epochs,
             calibration=None if found.calibration is None else vars(found.calibration),
         )
+
+    def _candidates(self, num_data: int) -> list[Options]:
+        """The options to choose from: temperatures, and to stay at the most probable weights."""
+        course = self.course
+        temperatures = course.temperatures if "temperature" not in self.options else ()
+        tried: list[Options] = [{"temperature": one} for one in temperatures] or [{}]
+        if course.start is not None and self._is_open(num_data):
+            tried.append({k: v for k, v in course.stay.items() if k not in self.options})
+        return [one for k, one in enumerate(tried) if one not in tried[:k]]
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""

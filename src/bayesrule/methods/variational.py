@@ -13,7 +13,7 @@ from torch.optim import Adam, Optimizer
 
 from bayesrule.curvature import Curvature, ExpectedLoss, Pathwise, Price, SecondOrder
 from bayesrule.expectations import AtMean, Draws, Expectation, Look
-from bayesrule.methods._record import TEMPERED, WARM, Need, Parts, Rate, method
+from bayesrule.methods._record import TEMPERED, Need, Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN
 from bayesrule.posteriors import (
     Family,
@@ -111,7 +111,7 @@ def k_tied(
 @method(
     words=(OWN_STD, AT_MEAN, SECOND_ORDER, ELBO_GRADIENT),
     source="Unlu & Aitchison (2021), sec. 4.2, eqs 29 and 30 (in eq. 30 the KL is misprinted)",
-    course=WARM,
+    course=TEMPERED,
     needs=(Need.SMOOTH_ACTIVATIONS,),
     limits="targets that are drawn bias the mean's step for classes, unless exact=True",
 )
