@@ -35,7 +35,10 @@ _PENALTIES = (0.01, 1.0, 100.0)
 
 
 class Choice(NamedTuple):
-    """The options and the number of epochs of the best mean log-likelihood of held-out rows."""
+    """The options and the number of epochs of the best mean log-likelihood of held-out rows.
+
+    Of that, the `score` lacks what is believed against its calibration.
+    """
 
     options: Options
     epochs: int | None
@@ -97,11 +100,12 @@ def choose(
 
     `build(num_data, options, epochs)` makes the learner of a candidate. The first of the `epochs`
     is tried with all options, the later ones, which are larger, with the best of them, for as long
-    as more epochs are worth it, or numbers are known no better than by a line. All candidates
-    and parts of the data train together where that is possible (`fit_many`). What fails does not
-    stand for choice. With `calibrate` candidates are held against each other as they are after
-    calibration on the held-out rows. `starts` are trainings of other learners without the same
-    rows, at whose weights these begin.
+    as more epochs are worth it. Where numbers are known no better than by a line, more epochs and
+    all options are tried again. All candidates and parts of the data train together where that is
+    possible (`fit_many`). What fails does not stand for choice. With `calibrate` candidates are
+    held against each other as they are after calibration on the held-out rows, less what is
+    believed against it (`Calibration.cost`). `starts` are trainings of other learners without the
+    same rows, at whose weights these begin.
     """
     parts = held_out_parts(len(data[1]), seed)
     best = Choice(options[0], epochs[0], -math.inf)
@@ -115,9 +119,10 @@ def choose(
         found = max(choices, key=lambda choice: choice.score)
         if found.score > max(best.score + _WORTH, -math.inf):
             best = found
-        if line + _LEARNED <= found.score < before + _WORTH:
+        learned_more = found.score >= line + _LEARNED
+        if learned_more and found.score < before + _WORTH:
             break
-        tried, before = [found.options], found.score
+        tried, before = [found.options] if learned_more else tried, found.score
     if best.score == -math.inf:
         raise TrainingError("None of the options to choose from could be trained with.")
     return best
@@ -254,6 +259,8 @@ def _judged(
     if calibrate and can_calibrate(likelihood):
         calibration = learned(likelihood, held)
     found = score(likelihood, held, calibration)
+    # Of equals that which needs the least of it: other rows may ask for another one.
+    found -= calibration.cost() / sum(len(one.targets) for one in held)
     return Choice(
         choice.options,
         choice.epochs,
