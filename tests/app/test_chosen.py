@@ -14,6 +14,7 @@ from calling import call, table
 from safetensors.torch import load_file
 
 from bayesrule.app.recipe import Recipe
+from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import TEMPERED
 from bayesrule.training import fit
 from bayesrule.training.choosing import Choice
@@ -77,6 +78,19 @@ def test_a_belief_may_stay_at_the_most_probable_weights_and_learn_its_width() ->
         assert torch.equal(run.state.posterior.mean[name], mean)
     # With N / T = 300 the curvature of a layer is far above the prior's precision of one.
     assert all(float(v.mean()) < 0.1 for v in run.state.posterior.variance().values())
+
+
+def test_a_prior_that_expects_far_more_noise_than_there_is_gives_way() -> None:
+    recipe = Recipe("noisy_kfac", hidden=(), epochs=150)
+    usual = recipe.learner(1, 1, 30).likelihood
+    assert isinstance(usual, GaussianLikelihood)
+    noise = torch.randn(30, 1, generator=torch.Generator().manual_seed(0))
+    found = recipe.chosen(X, X + 0.003 * noise, 1)
+    assert found.noise_rate is not None
+    assert found.noise_rate < 0.3 * usual.rate
+    assert found.learner(1, 1, 30).likelihood == GaussianLikelihood(rate=found.noise_rate)
+    assert Recipe.from_json(found.to_json()) == found
+    assert recipe.chosen(X, X + noise, 1).noise_rate is None
 
 
 def test_few_rows_are_all_trained_on() -> None:
