@@ -14,8 +14,11 @@ from calling import call, table
 from safetensors.torch import load_file
 
 from bayesrule.app.recipe import Recipe
+from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import TEMPERED
+from bayesrule.training import fit
 from bayesrule.training.choosing import Choice
+from bayesrule.training.warm_start import beginning
 
 X = torch.linspace(-1.0, 1.0, 30).reshape(30, 1)
 QUICK = ["--hidden", "3", "--epochs", "4"]
@@ -38,7 +41,7 @@ def test_a_recipe_chooses_a_temperature_once() -> None:
     ("given", "tried"),
     [
         # The most probable weights first, then at which temperature to go on from them.
-        ({}, [(1, 2), (4, 2)]),
+        ({}, [(1, 2), (5, 2)]),
         ({"epochs": 3}, [(4, 1)]),
         ({"patience": 3}, [(4, 1)]),
         ({"steps": 9, "options": {"temperature": 0.5}}, []),
@@ -63,6 +66,31 @@ def test_only_what_nobody_says_is_chosen(
     assert recipe.length_is_open(60) == any(lengths > 1 for _, lengths in tried)
     assert chosen.warm_start == (1000 if given == {} else None)
     assert chosen.epochs == (1000 if recipe.length_is_open(60) else recipe.for_data(60).epochs)
+
+
+def test_a_belief_may_stay_at_the_most_probable_weights_and_learn_its_width() -> None:
+    said = {"temperature": 0.1, "learning_rate": 0.0}
+    assert Recipe("vogn").course.stay == said
+    recipe = Recipe("vogn", hidden=(3,), epochs=40, warm_start=5, options=said)
+    run = recipe.fit(X, X.sin(), 1)
+    start = fit(beginning(recipe.learner(1, 1, 30)), (X, X.sin()), epochs=5, progress=False)
+    for name, mean in start.state.posterior.mean.items():
+        assert torch.equal(run.state.posterior.mean[name], mean)
+    # With N / T = 300 the curvature of a layer is far above the prior's precision of one.
+    assert all(float(v.mean()) < 0.1 for v in run.state.posterior.variance().values())
+
+
+def test_a_prior_that_expects_far_more_noise_than_there_is_gives_way() -> None:
+    recipe = Recipe("noisy_kfac", hidden=(), epochs=150)
+    usual = recipe.learner(1, 1, 30).likelihood
+    assert isinstance(usual, GaussianLikelihood)
+    noise = torch.randn(30, 1, generator=torch.Generator().manual_seed(0))
+    found = recipe.chosen(X, X + 0.003 * noise, 1)
+    assert found.noise_rate is not None
+    assert found.noise_rate < 0.3 * usual.rate
+    assert found.learner(1, 1, 30).likelihood == GaussianLikelihood(rate=found.noise_rate)
+    assert Recipe.from_json(found.to_json()) == found
+    assert recipe.chosen(X, X + noise, 1).noise_rate is None
 
 
 def test_few_rows_are_all_trained_on() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 import bayesrule as br
 from bayesrule.training import choosing
+from bayesrule.training.calibrating import Held, score
 from bayesrule.training.checkpoint import same
 from bayesrule.training.choosing import candidates, choose, held_out_parts
 
@@ -78,17 +79,51 @@ def test_the_choice_is_the_same_each_time() -> None:
     assert [run.state.step for run in one.runs] == [run.state.step for run in two.runs]
 
 
-def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it() -> None:
-    lengths: list[int | None] = []
+class Squares(nn.Module):
+    """What is squared in front of a linear layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square()
+
+
+EVERY = [1, 2, 300, 400, 500]
+
+
+@pytest.mark.parametrize(("squared", "tried"), [(True, EVERY[:-1]), (False, EVERY)])
+def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it(
+    squared: bool, tried: list[int]
+) -> None:
+    lengths: dict[int | None, set[float]] = {}
 
     def noted(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
-        lengths.append(epochs)
-        model, noise = line().model, br.GaussianLikelihood(noise=0.1)
-        return br.map(model, noise, num_data=num_data, learning_rate=0.5)
+        lengths.setdefault(epochs, set()).add(options["prior_precision"])
+        model: nn.Module = line().model
+        model = nn.Sequential(Squares(), model) if squared else model
+        noise, rates = br.GaussianLikelihood(noise=0.1), {"learning_rate": 0.5, **options}
+        return br.map(model, noise, num_data=num_data, **rates)
 
-    found = choose(noted, (X, Y), [{}], [1, 2, 300, 400, 500], batch_size=60)
-    assert found.epochs == 300
-    assert list(dict.fromkeys(lengths)) == [1, 2, 300, 400]
+    # A line says nothing of squares. What is known no better than by a line may be on a plateau,
+    # and every length is tried, with all options.
+    y, options = 3.0 * X.square() if squared else Y, candidates({"prior_precision": (1.0, 1e3)})
+    found = choose(noted, (X, y), options, EVERY, batch_size=60)
+    assert (found.epochs, found.options) == (300, {"prior_precision": 1.0})
+    assert list(lengths) == tried
+    assert {len(lengths[epochs]) for epochs in tried if epochs and epochs > 300} == {2 - squared}
+
+
+def test_a_choice_counts_what_is_believed_against_its_calibration() -> None:
+    def noisy(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
+        return br.map(line().model, br.GaussianLikelihood(), num_data=num_data, learning_rate=0.1)
+
+    found = choose(noisy, (X, Y), [{}], [20], batch_size=60, calibrate=True)
+    assert found.calibration is not None
+    assert found.calibration.noise != 1.0
+    held = [
+        Held.of(run.learner, run.state, X[part.held], Y[part.held])
+        for run, part in zip(found.runs, held_out_parts(60), strict=True)
+    ]
+    fit = score(br.GaussianLikelihood(), held, found.calibration)
+    assert math.isclose(found.score, fit - found.calibration.cost() / 60, rel_tol=1e-6)
 
 
 def test_a_candidate_that_fails_does_not_stand_for_choice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,9 @@ Method = Callable[..., Learner]
 
 # Of fewer rows too few would be held out to choose by.
 _FEWEST_ROWS = 20
+# Of the noise that was learned, held-out rows know this share at most, so that its prior is looked
+# at, so often at the most.
+_MUCH_LESS, _NARROWER = 0.3, 2
 
 
 def _by_name() -> dict[str, type[Likelihood]]:
@@ -61,8 +65,10 @@ class Recipe:
     of training and of the temperature is chosen by rows that are held out (`chosen`); then all
     rows are trained on. The learning rate, where there is one, falls to zero along a cosine.
     Methods that begin at the most probable weights look for these in `warm_start` epochs before.
-    `calibration` is what held-out rows say of how sure predictions are (`Calibration`). Where a
-    method needs smooth activations, `bend` is how sharply they bend (β of `smooth`).
+    `calibration` is what held-out rows say of how sure predictions are (`Calibration`). Where they
+    say that there is far less noise than its prior Gamma(shape, rate) expects, `noise_rate` is a
+    smaller rate. Where a method needs smooth activations, `bend` is how sharply they bend (β of
+    `smooth`).
 
     >>> Recipe("vogn", steps=2000).for_data(400).epochs
     154
@@ -80,6 +86,7 @@ class Recipe:
     warm_start: int | None = None
     calibration: dict[str, float] | None = None
     bend: float = 10.0
+    noise_rate: float | None = None
 
     def __post_init__(self) -> None:
         find(self.method)
@@ -132,13 +139,27 @@ class Recipe:
     def chosen(self, x: Tensor, y: Tensor, targets: int) -> Recipe:
         """The same recipe with the epochs and the temperature that held-out rows speak for.
 
-        The rows also say how sure predictions may be.
+        The rows also say how sure predictions may be. Where they know of much less noise than was
+        learned, its prior is in the way: with a narrower one all is chosen again.
         """
+        found, score = self._scored(x, y, targets)
+        for _ in range(_NARROWER):
+            factor = (found.calibration or {}).get("noise", 1.0)
+            if self.likelihood != "gaussian" or factor > _MUCH_LESS:
+                break
+            rate = factor * found._likelihood().rate  # type: ignore[attr-defined]
+            other, better = replace(self, noise_rate=rate)._scored(x, y, targets)
+            if better <= score:
+                break
+            found, score = other, better
+        return found
+
+    def _scored(self, x: Tensor, y: Tensor, targets: int) -> tuple[Recipe, float]:
+        """The choice with the prior of the noise as it is, and its score."""
         size, lengths = self._epochs_and_size(len(y))[1], self._lengths(len(y))
-        temperatures = self.course.temperatures if "temperature" not in self.options else ()
-        tried = [{"temperature": one} for one in temperatures] or [{}]
+        tried = self._candidates(len(y))
         if len(y) < _FEWEST_ROWS or len(tried) * len(lengths) == 1:
-            return replace(self, epochs=lengths[0], batch_size=size)
+            return replace(self, epochs=lengths[0], batch_size=size), -math.inf
 
         def build(num_data: int, options: Options, epochs: int | None) -> Learner:
             recipe = replace(self, epochs=epochs, options={**self.options, **options})
@@ -152,7 +173,7 @@ class Recipe:
             start = rows(first, (x, y), [{}], self.course.start.lengths(-(-len(y) // size)))
         runs = () if start is None else start.runs
         found = rows(build, (x, y), tried, lengths, starts=runs)
-        return replace(
+        chosen = replace(
             self,
             epochs=found.epochs,
             batch_size=size,
@@ -160,6 +181,16 @@ class Recipe:
             warm_start=None if start is None else start.epochs,
             calibration=None if found.calibration is None else vars(found.calibration),
         )
+        return chosen, found.score
+
+    def _candidates(self, num_data: int) -> list[Options]:
+        """The options to choose from: temperatures, and to stay at the most probable weights."""
+        course = self.course
+        temperatures = course.temperatures if "temperature" not in self.options else ()
+        tried: list[Options] = [{"temperature": one} for one in temperatures] or [{}]
+        if course.start is not None and self._is_open(num_data):
+            tried.append({k: v for k, v in course.stay.items() if k not in self.options})
+        return [one for k, one in enumerate(tried) if one not in tried[:k]]
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
@@ -190,7 +221,8 @@ class Recipe:
 
     def _likelihood(self) -> Likelihood:
         if self.likelihood == "gaussian":
-            return GaussianLikelihood(**self.course.noise)
+            rate = {} if self.noise_rate is None else {"rate": self.noise_rate}
+            return GaussianLikelihood(**{**self.course.noise, **rate})
         return _LIKELIHOODS[self.likelihood]()
 
     def fit(self, x: Tensor, y: Tensor, targets: int, **more: Any) -> Run:

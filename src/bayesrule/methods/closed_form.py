@@ -16,7 +16,7 @@ CONDITIONING = "conditioning on each batch in closed form: no gradients, no lear
 # Small batches, since their examples are taken as if each were alone. The noise of standardised
 # targets is believed to be about √0.1 until data say otherwise.
 # What is conditioned on too often is known too well, so that the shortest training is short.
-SMALL_BATCHES = Course(3, 400, (200, 2500, 10_000), 10, noise={"shape": 1.0, "rate": 0.1})
+SMALL_BATCHES = Course(3, 400, (200, 2500, 10_000, 40_000), 10, noise={"shape": 1.0, "rate": 0.1})
 
 
 @method(

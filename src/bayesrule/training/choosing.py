@@ -28,12 +28,17 @@ CHOSEN = ("temperature", "prior_precision")
 """The options of a learner that `fit` chooses."""
 # Longer trainings have to be worth so many nats for each example.
 _WORTH = 0.005
-# A score no better than that of a constant by so many nats is one before anything was learned.
+# A score no better than that of a line by so many nats is one before anything else was learned.
 _LEARNED = 0.1
+# Of ridge regression, for columns and targets near one in size.
+_PENALTIES = (0.01, 1.0, 100.0)
 
 
 class Choice(NamedTuple):
-    """The options and the number of epochs of the best mean log-likelihood of held-out rows."""
+    """The options and the number of epochs of the best mean log-likelihood of held-out rows.
+
+    Of that, the `score` lacks what is believed against its calibration.
+    """
 
     options: Options
     epochs: int | None
@@ -95,15 +100,16 @@ def choose(
 
     `build(num_data, options, epochs)` makes the learner of a candidate. The first of the `epochs`
     is tried with all options, the later ones, which are larger, with the best of them, for as long
-    as more epochs are worth it, or numbers are known no better than by their mean. All candidates
-    and parts of the data train together where that is possible (`fit_many`). What fails does not
-    stand for choice. With `calibrate` candidates are held against each other as they are after
-    calibration on the held-out rows. `starts` are trainings of other learners without the same
-    rows, at whose weights these begin.
+    as more epochs are worth it. Where numbers are known no better than by a line, more epochs and
+    all options are tried again. All candidates and parts of the data train together where that is
+    possible (`fit_many`). What fails does not stand for choice. With `calibrate` candidates are
+    held against each other as they are after calibration on the held-out rows, less what is
+    believed against it (`Calibration.cost`). `starts` are trainings of other learners without the
+    same rows, at whose weights these begin.
     """
     parts = held_out_parts(len(data[1]), seed)
     best = Choice(options[0], epochs[0], -math.inf)
-    tried, before = list(options), -math.inf
+    tried, before, line = list(options), -math.inf, _score_of_a_line(data, parts)
     for length in epochs:
         runs = _runs(build, data, tried, length, parts, batch_size, seed, starts)
         choices = [
@@ -113,26 +119,46 @@ def choose(
         found = max(choices, key=lambda choice: choice.score)
         if found.score > max(best.score + _WORTH, -math.inf):
             best = found
-        if found.score < before + _WORTH and not _nothing_learned(found.score, data[1]):
+        learned_more = found.score >= line + _LEARNED
+        if learned_more and found.score < before + _WORTH:
             break
-        tried, before = [found.options], found.score
+        tried, before = [found.options] if learned_more else tried, found.score
     if best.score == -math.inf:
         raise TrainingError("None of the options to choose from could be trained with.")
     return best
 
 
-def _nothing_learned(score: float, y: Tensor) -> bool:
-    """Whether numbers are hardly known better than by their mean and variance, as on a plateau.
+def _score_of_a_line(data: tuple[Inputs, Tensor], parts: Sequence[Part]) -> float:
+    """How well the best of some linear models knows the held-out rows, its noise fitted to them.
 
-    >>> y = torch.tensor([[-1.0], [1.0]])
-    >>> _nothing_learned(-1.4, y), _nothing_learned(-1.3, y)
-    (True, False)
+    Networks learn that much of numbers first, and may then be on a plateau for long, where more
+    epochs seem to be worth nothing. Of classes, and of inputs that are no table, nothing is said.
+
+    >>> x = torch.linspace(-1.0, 1.0, 20).unsqueeze(1)
+    >>> parts = held_out_parts(20)
+    >>> _score_of_a_line((x, 3.0 * x), parts) > 2.0 > _score_of_a_line((x, x.abs()), parts)
+    True
     """
-    if not y.is_floating_point():
-        return False
-    variance = y.double().reshape(len(y), -1).var(0, correction=0)
-    constant = -0.5 * float((2.0 * math.pi * math.e * variance).log().sum())
-    return score < constant + _LEARNED
+    x, y = data
+    if not (isinstance(x, Tensor) and x.ndim == 2 and y.is_floating_point()):
+        return -math.inf
+    design = torch.cat([x, torch.ones_like(x[:, :1])], 1).double()
+    targets = y.double().reshape(len(y), -1)
+    scores = []
+    for penalty in _PENALTIES:
+        errors = [
+            targets[held] - design[held] @ _line(design[train], targets[train], penalty)
+            for train, held in parts
+        ]
+        variance = torch.cat(errors).square().mean(0)
+        scores.append(-0.5 * float((2.0 * math.pi * math.e * variance).log().sum()))
+    return max(scores)
+
+
+def _line(design: Tensor, targets: Tensor, penalty: float) -> Tensor:
+    """The weights of ridge regression."""
+    eye = torch.eye(design.shape[1], dtype=design.dtype, device=design.device)
+    return torch.linalg.solve(design.mT @ design + penalty * eye, design.mT @ targets)
 
 
 def chosen_learner(
@@ -233,6 +259,8 @@ def _judged(
     if calibrate and can_calibrate(likelihood):
         calibration = learned(likelihood, held)
     found = score(likelihood, held, calibration)
+    # Of equals that which needs the least of it: other rows may ask for another one.
+    found -= calibration.cost() / sum(len(one.targets) for one in held)
     return Choice(
         choice.options,
         choice.epochs,

@@ -74,7 +74,8 @@ class _Plan:
     @property
     def chosen(self) -> dict[str, Any]:
         """What held-out rows chose, by name."""
-        found = dict(self.recipe.options.items() - self.asked.options.items())
+        asked = self.asked.options
+        found = {name: value for name, value in self.recipe.options.items() if name not in asked}
         if self.asked.length_is_open(len(self.train)):
             found["epochs"] = self.recipe.epochs
         return found
