@@ -285,12 +285,12 @@ def infer_hidden(
     with ExitStack() as hooks:
         for name, module in modules.items():
             hooks.enter_context(module.register_forward_hook(partial(_keep, recorded[name])))
-        _, outputs = network.forward(inputs)
+        propagation, outputs = network.forward(inputs)
     network.back(outputs, torch.as_tensor(y, device=outputs.device))
     inferred = {}
     for name, units in recorded.items():
         if len(units) == 1 and isinstance(units[0], GaussianTensor):
-            unit = units[0]
+            unit = propagation.whole(units[0])
             inferred[name] = Inferred(unit.centre, unit.variance, *posterior_moments(unit))
         elif names is not None:
             kinds = ", ".join(type(unit).__name__ for unit in units) or "nothing"

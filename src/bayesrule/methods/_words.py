@@ -8,7 +8,8 @@ GAUSS_NEWTON = "generalised Gauss-Newton matrix (`GGN`)"
 AVERAGED = "natural gradient with momentum; the curvature is averaged over steps"
 
 EXPLAINED = {
-    "activations": "how activations carry means and variances on; None is MomentMatched()",
+    "activations": "how activations carry means and variances on; None is MomentMatched(), "
+    "for logits with width=0.1",
     "clip": "largest norm of the whole gradient",
     "curvature": "which curvature is estimated; None is Fisher()",
     "damped_root": "divides by √(f + γ) instead of √f + γ, γ the prior precision per example",

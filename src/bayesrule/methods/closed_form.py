@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bayesrule.curvature import Innovations
 from bayesrule.expectations import Moments
+from bayesrule.likelihoods import Likelihood
 from bayesrule.methods._record import Course, Need, Parts, method
 from bayesrule.methods._words import DIAGONAL
 from bayesrule.moments import Activations, MomentMatched
@@ -17,6 +18,9 @@ CONDITIONING = "conditioning on each batch in closed form: no gradients, no lear
 # targets is believed to be about √0.1 until data say otherwise.
 # What is conditioned on too often is known too well, so that the shortest training is short.
 SMALL_BATCHES = Course(3, 400, (200, 2500, 10_000, 40_000), 10, noise={"shape": 1.0, "rate": 0.1})
+# A label says little of logits, so that most of the first spread is left after all the data, and
+# hides what passes a deep net (`Activations.width`).
+WIDTH_OF_LOGITS = 0.1
 
 
 @method(
@@ -31,6 +35,7 @@ SMALL_BATCHES = Course(3, 400, (200, 2500, 10_000, 40_000), 10, noise={"shape": 
 )
 def tagi(
     *,
+    likelihood: Likelihood,
     gain: float | FanIn = 1.0,
     activations: Activations | None = None,
     rule: Conditioning | None = None,
@@ -38,9 +43,11 @@ def tagi(
     """Tractable approximate Gaussian inference: closed form, no gradients, no learning rate.
 
     The first belief has the module's own weights as means and `gain / √fan_in` as standard
-    deviations.
+    deviations. Through nets whose outputs are logits, a tenth of the deviations is carried where
+    `activations` do not say.
     """
-    moments = Moments(activations or MomentMatched())
+    width = WIDTH_OF_LOGITS if getattr(likelihood, "probit_marginal", False) else 1.0
+    moments = Moments(activations or MomentMatched(width=width))
     # An argument that is a number or an object: the type tells which was given.
     spread = gain if isinstance(gain, FanIn) else FanIn(gain, gain, gain)
     family = GaussianFamily(spread=spread)

@@ -8,7 +8,7 @@ from typing import Any, Never
 import torch
 from torch import Tensor, nn
 
-from bayesrule.moments.tensor import Activations, GaussianTensor, NoRule, Tape, parts
+from bayesrule.moments.tensor import Activations, GaussianTensor, NoRule, Tape, parts, spread
 from bayesrule.tensors import vectors
 from bayesrule.tensors.inputs import Inputs, num_examples
 from bayesrule.tensors.inputs import parts as input_parts
@@ -20,12 +20,14 @@ from bayesrule.types import Params
 class Propagation:
     """One forward pass of a batch through a network with Gaussian weights, and the way back.
 
-    `weights` and `inputs` are the Gaussian tensors that entered the network.
+    `weights` and `inputs` are the Gaussian tensors that entered the network. Within the network
+    variances are the `share` of them that the activations carry; outside they are whole.
     """
 
     def __init__(self, network: Network, activations: Activations, *, record: bool = True) -> None:
         self.network = network
         self.tape = Tape(activations, record=record)
+        self.share = activations.share
         self.weights: dict[str, GaussianTensor] = {}
         self.inputs: tuple[Any, ...] = ()
 
@@ -50,11 +52,20 @@ class Propagation:
         self.weights = {k: leaf(mean[k], v) for k, v in variance.items() if k in mean}
         inputs = self._leaves(x)
         self.inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        weights, given = self.carried({**mean, **self.weights}), self.carried(inputs)
         try:
-            return self.network({**mean, **self.weights}, buffers, inputs, training=training)
+            return self.whole(self.network(weights, buffers, given, training=training))
         except (NoRule, FloatingPointError) as problem:
             layer = _layer(problem.__traceback__)
             raise type(problem)(f"{problem}{layer}") from problem
+
+    def carried(self, x: Any) -> Any:
+        """Gaussians as the network sees them."""
+        return spread(x, self.share)
+
+    def whole(self, x: Any) -> Any:
+        """Gaussians of the network with all of their variance."""
+        return spread(x, 1.0 / self.share)
 
     def _leaves(self, x: Any) -> Any:
         """The same inputs with each Gaussian tensor as a leaf of this tape."""

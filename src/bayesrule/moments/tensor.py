@@ -41,12 +41,28 @@ class Activations:
     `expected_weights`, are nearer to the truth where scores have a standard deviation of 1 and
     more, but TAGI learns worse from them: while nothing is known, they hardly differ from key to
     key.
+
+    With a `width` below 1, deviations are carried at that share of their size, and the outputs'
+    are made as much larger. Where the network is linear nothing changes; elsewhere it is looked at
+    nearer to its means, in the limit to first order. In deep nets the spread of first weights is
+    larger than the weights, and normalising layers then divide what examples differ in by what
+    nothing is known of: little of it arrives at the outputs, and no innovation comes back.
     """
 
     constant_statistics: bool = False
     expected_maxima: bool = False
     expected_weights: bool = False
+    width: float = 1.0
     by_tangent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.width <= 1:
+            raise ValueError(f"width is a share of deviations, over 0 to 1, got {self.width}.")
+
+    @property
+    def share(self) -> float:
+        """The share of variances that is carried."""
+        return self.width**2
 
 
 @dataclass(frozen=True)
@@ -232,6 +248,19 @@ def name_of(function: Any) -> str:
     name = getattr(function, "__name__", str(function))
     owner = getattr(function, "__self__", None)
     return getattr(owner, "__name__", name) if name == "__get__" else name
+
+
+def spread(x: Any, share: float) -> Any:
+    """The same quantities with their variances multiplied by a number; nests of them, too."""
+    if share == 1:
+        return x
+    if isinstance(x, GaussianTensor):
+        return GaussianTensor(x.centre, x.variance * share, x.tape, x.node)
+    if isinstance(x, tuple | list):
+        return type(x)(spread(one, share) for one in x)
+    if isinstance(x, dict):
+        return {name: spread(one, share) for name, one in x.items()}
+    return x
 
 
 def parts(x: Any) -> tuple[Tensor, Tensor | None, Node | None]:
