@@ -51,10 +51,8 @@ class Data:
     def held_out(self) -> Data:
         """The last fifth of what is learned from in place of what is asked."""
         last = len(self.x) // 5
-        return Data(*(part[:-last] for part in (self.x, self.y)), *self._tail(last), self.scale)
-
-    def _tail(self, last: int) -> tuple[Tensor, Tensor]:
-        return self.x[-last:], self.y[-last:]
+        x, y = self.x[:-last], self.y[:-last]
+        return Data(x, y, self.x[-last:], self.y[-last:], self.scale)
 
 
 def run(

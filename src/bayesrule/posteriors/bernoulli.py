@@ -177,7 +177,7 @@ class Bernoulli(Posterior):
 def _signs(values: Params) -> Params:
     """+1 or −1 for each, never zero; what is not a number stays so."""
     fixed = {name: value.detach() for name, value in values.items()}
-    return {name: torch.where(v == 0, 1.0, v / v.abs()) for name, v in fixed.items()}
+    return {name: (v / v.abs()).masked_fill(v == 0, 1.0) for name, v in fixed.items()}
 
 
 def _no_precision(given: object) -> str:
@@ -207,6 +207,7 @@ class BernoulliFamily(Family):
     structure = Unit()
     symmetric = False
     takes_precision = False
+    replay_obstacle = None
 
     def __post_init__(self) -> None:
         if not (self.sure >= 0 and self.temperature > 0):
