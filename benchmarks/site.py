@@ -144,20 +144,24 @@ def _table(rows: list[dict[str, str]]) -> str:
     return "\n".join([*lines, *([f"\n{more} more rows are in the file."] if more > 0 else [])])
 
 
-def with_tables(text: str) -> str:
-    """A page with the tables of other pages where it names them: figures stand in one place."""
+def with_tables(text: str, depth: int = 0) -> str:
+    """A page with the tables of other pages where it names them: figures stand in one place.
+
+    `depth` is how many folders the page lies below docs/, where links of tables begin.
+    """
 
     def table(found: re.Match[str]) -> str:
         marker, page = found.groups()
         whole = (DOCS / page).read_text(encoding="utf-8")
-        return whole.split(f"<!-- {marker}:begin -->")[1].split(f"<!-- {marker}:end -->")[0].strip()
+        found_table = whole.split(f"<!-- {marker}:begin -->")[1].split(f"<!-- {marker}:end -->")[0]
+        return re.sub(r"\]\((?!https?:)", "](" + "../" * depth, found_table.strip())
 
     return _TABLE.sub(table, text)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Fills a page's tables in; called by MkDocs."""
-    return with_tables(markdown)
+    return with_tables(markdown, page.file.src_uri.count("/"))
 
 
 def on_files(files: Any, config: Any) -> Any:

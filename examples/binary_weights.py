@@ -2,7 +2,8 @@
 
     python examples/binary_weights.py [FILE.svg]
 
-All weights are −1 or +1; biases are real numbers. Left: `bayesbinn`, which learns a probability of
+All weights are −1 or +1; biases are real numbers. Meng, Bachmann & Khan (2020) draw this for
+Snelson's data, which do not come with this library; the curve here has a gap like theirs. Left: `bayesbinn`, which learns a probability of
 each sign, so that draws of the weights agree at the data and differ away from them. Right: `ste`,
 the straight-through estimator, which has one net and no doubt. Takes half a minute.
 """

@@ -73,6 +73,8 @@ def test_pages_of_papers_say_what_was_reproduced_and_what_differs(page: Path) ->
     filled = site.with_tables(text)
     assert "<!-- table" not in filled
     assert filled.count("|---") >= text.count("<!-- table") > 0
+    for link in re.findall(r"\]\(([^)#:]+)", site.with_tables(text, depth=1)):
+        assert (page.parent / link).exists(), link
 
 
 def test_every_result_is_on_its_page() -> None:

@@ -46,7 +46,8 @@ def add(kinds: Any) -> None:
         parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     for name, what in (
         ("rate", "the first learning rate of bayesbinn"),
-        ("free-rate", "that of bayesbinn without a prior"),
+        ("temperature", "of its posterior, with a prior and without"),
+        ("free-rate", "the first learning rate of bayesbinn without a prior"),
         ("straight-rate", "that of ste"),
     ):
         default = getattr(usual, name.replace("-", "_"))

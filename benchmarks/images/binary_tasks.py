@@ -54,7 +54,7 @@ TASKS = {
         "MNIST, 3×2048 binary weights",
         mnist,
         binary_mlp,
-        epochs=60,
+        epochs=50,
         learning_rate=1e-2,
         prior_precision=0.0,
         batch_size=100,

@@ -61,11 +61,12 @@ def paper() -> str:
             one.approximations,
             one.where,
             ", ".join(f"`{name}`" for name in one.names),
+            f"[{one.page.partition('#')[2]}]({one.page.removeprefix('docs/')})",
             f"`{one.proof}`",
         ]
         for one in TABLE_ONE
     )
-    return _table(["algorithm", "belief", "approximations", "where", "here", "test"], rows)
+    return _table(["algorithm", "belief", "approximations", "where", "here", "page", "test"], rows)
 
 
 METHOD_PAGE: dict[str, Callable[[], str]] = {

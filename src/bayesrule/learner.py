@@ -88,13 +88,13 @@ class Learner:
         self.curvature = instance(curvature, Curvature, "curvature", "PerExample()")
         self.rule = instance(rule, Rule, "rule", "Natural()")
         self.num_data = positive(num_data, "num_data, the size of the data set,")
-        self.prior = self.family.prior(one_of(prior, prior_precision), self.network.params())
+        before = one_of(prior, prior_precision)
+        self.prior = fit_of_parts.checked_prior(self.family, before, self.network.params())
         self.predictive = predictive or AtMean()
         self._given_temperature = temperature
         self.temperature = positive(self.temperature_for(num_data), "temperature")
         self.empirical_prior, self.shared_draws = empirical_prior, shared_draws
-        self.warm_start = warm_start
-        self.randomness = StepRandomness(shared_draws)
+        self.warm_start, self.randomness = warm_start, StepRandomness(shared_draws)
         self.final_curvature = final_curvature
         given = self.network, self.likelihood, self.family
         fit_of_parts.check_parts(*given, self.expectation, self.curvature, self.rule)

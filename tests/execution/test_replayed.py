@@ -136,6 +136,19 @@ def test_steps_are_those_of_the_learner(name: str, numbers: Numbers) -> None:
     follow(method(name), numbers)
 
 
+@pytest.mark.parametrize("options", [{}, {"real": "*.bias"}], ids=["all", "real biases"])
+@pytest.mark.parametrize("name", ["ste", "bayesbinn"])
+def test_steps_of_binary_weights(name: str, options: dict[str, Any], numbers: Numbers) -> None:
+    model = mlp(3, 1, hidden=(5, 4), activation=nn.Tanh)
+    given = {"num_data": 20, "learning_rate": br.schedules.cosine(0.01, 20), **options}
+    first = getattr(br, name)(model, br.GaussianLikelihood(), **given)
+    state = follow(first, numbers)
+    if name == "bayesbinn":
+        # What was believed before is a prior for each weight.
+        prior = {"prior": tree.map_tensors(state.posterior, torch.clone)}
+        follow(br.bayesbinn(model, br.GaussianLikelihood(), **given, **prior), numbers)
+
+
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"local draws"}))
 def test_steps_of_stacks_are_those_of_the_stack(name: str, numbers: Numbers) -> None:
     follow_stack(method(name), numbers)
@@ -267,7 +280,7 @@ def test_rehearsals_leave_the_state_as_it_is(numbers: Numbers) -> None:
     ("name", "options", "reason"),
     [
         *((name, {}, None) for name in ("mean_field", "map", "noisy_adam", "vogn", "ogn", "ivon")),
-        ("laplace", {}, None),
+        *((name, {}, None) for name in ("laplace", "ste", "bayesbinn")),
         ("mean_field", {"known": ("bias",)}, None),
         ("noisy_kfac", {"stats_every": 1, "inverse_every": 1}, None),
         ("noisy_ekfac", {}, "a belief that is kept in eigenbases"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,11 @@ def test_names_pages_and_proofs_exist(row: TableRow) -> None:
     assert row.names
     for name in row.names:
         assert callable(operator.attrgetter(name)(br))
-    assert (ROOT / row.page).is_file()
-    assert (ROOT / row.proof).is_file()
+    page, _, section = row.page.partition("#")
+    headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), flags=re.MULTILINE)
+    assert section in [re.sub(r"[^\w]+", "-", heading.lower()).strip("-") for heading in headings]
+    file, _, test = row.proof.partition("::")
+    assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), flags=re.MULTILINE)
 
 
 def test_methods_of_the_table_have_records() -> None:
@@ -47,6 +51,8 @@ def test_the_command_prints_every_row(capsys: pytest.CaptureFixture[str]) -> Non
     for row in TABLE_ONE:
         assert row.algorithm in table
         assert row.where in table
+        assert f"{row.page} " in table
+        assert row.proof in table
     assert main(["methods", "--paper", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [one["algorithm"] for one in rows] == [row.algorithm for row in TABLE_ONE]

@@ -1,6 +1,7 @@
 """Binary weights against sums over all sign patterns, and what natural gradients do to them."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -254,3 +255,8 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(TypeError, match="final curvature becomes the precision"):
         learner_of(2, 2, final_curvature=GGN())
     assert BernoulliPrior(1).describe() == 1.0
+    with pytest.raises(ValueError, match="logits must be finite, got nan"):
+        BernoulliPrior(math.nan)
+    other = {"weight": torch.zeros(2, 5)}
+    with pytest.raises(ValueError, match=r"'weight' has the shape .* has the shape \(2, 5\)"):
+        learner_of(2, 2, prior=BernoulliPrior(other))

@@ -345,3 +345,29 @@ def test_priors_that_cannot_work_are_refused(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         _learner(method, regression(), **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["vogn", "mean_field", "laplace", "mixture", "dropout", "bayesbinn"]
+)
+def test_what_was_learned_of_another_module_is_no_prior(name: str) -> None:
+    make = getattr(br, name)
+    given = br.GaussianLikelihood(noise=0.1)
+    earlier = make(nn.Linear(3, 1), given, num_data=5).init().posterior
+    words = (
+        r"another module: 'weight' has the shape \(1, 2\), and has the shape \(1, 3\) in the prior"
+    )
+    with pytest.raises(ValueError, match=words):
+        make(nn.Linear(2, 1), given, num_data=5, prior=earlier)
+    with pytest.raises(
+        ValueError, match="'0.weight' has the shape .* and is not known in the prior"
+    ):
+        make(nn.Sequential(nn.Linear(3, 1)), given, num_data=5, prior=earlier)
+
+
+def test_a_posterior_that_is_no_number_is_no_prior() -> None:
+    given = nn.Linear(2, 1), br.GaussianLikelihood(noise=0.1)
+    earlier = br.vogn(*given, num_data=5).init().posterior
+    broken = earlier.with_mean({k: v * torch.nan for k, v in earlier.mean.items()})
+    with pytest.raises(ValueError, match="The prior is not finite at 'weight'"):
+        br.vogn(*given, num_data=5, prior=broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from bayesrule.matrices.blocks import Unit, UnitMatrix
 from bayesrule.posteriors._base import Family, Posterior
 from bayesrule.posteriors.gaussian import Gaussian
 from bayesrule.posteriors.points import Point, Pull
-from bayesrule.posteriors.prior import Prior
+from bayesrule.posteriors.prior import Prior, check_fits
 from bayesrule.tensors import vectors
 from bayesrule.tensors.abilities import derived
 from bayesrule.types import Local, Number, Params
@@ -32,6 +33,10 @@ class BernoulliPrior(Prior):
 
     logits: Params | float = 0.0
     strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.logits, int | float) and not math.isfinite(self.logits):
+            raise ValueError(f"BernoulliPrior: logits must be finite, got {self.logits}.")
 
     def logits_of(self, like: Params) -> Params:
         """The natural parameter of each weight."""
@@ -177,7 +182,7 @@ class Bernoulli(Posterior):
 def _signs(values: Params) -> Params:
     """+1 or −1 for each, never zero; what is not a number stays so."""
     fixed = {name: value.detach() for name, value in values.items()}
-    return {name: torch.where(v == 0, 1.0, v / v.abs()) for name, v in fixed.items()}
+    return {name: (v / v.abs()).masked_fill(v == 0, 1.0) for name, v in fixed.items()}
 
 
 def _no_precision(given: object) -> str:
@@ -207,6 +212,7 @@ class BernoulliFamily(Family):
     structure = Unit()
     symmetric = False
     takes_precision = False
+    replay_obstacle = None
 
     def __post_init__(self) -> None:
         if not (self.sure >= 0 and self.temperature > 0):
@@ -227,5 +233,7 @@ class BernoulliFamily(Family):
         if isinstance(given, Bernoulli):
             return BernoulliPrior({name: value.clone() for name, value in given.logits.items()})
         if isinstance(given, BernoulliPrior):
+            if isinstance(given.logits, dict):
+                check_fits(given.logits, params)
             return given
         raise TypeError(_no_precision(given))

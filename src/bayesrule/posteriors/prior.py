@@ -138,6 +138,20 @@ def one_of(prior: Given | None, precision: float | None) -> Given | float | None
     return precision if prior is None else prior
 
 
+def check_fits(believed: Params, params: Params) -> None:
+    """Refuses a belief of earlier data that is about other weights, or is no number."""
+    for name, value in params.items():
+        own = believed.get(name)
+        if own is None or own.shape != value.shape:
+            other = "is not known" if own is None else f"has the shape {tuple(own.shape)}"
+            raise ValueError(
+                f"The prior is of another module: '{name}' has the shape {tuple(value.shape)}, and "
+                f"{other} in the prior. Give what was learned of the same module."
+            )
+        if not bool(own.isfinite().all()):
+            raise ValueError(f"The prior is not finite at '{name}'; it is no belief to go on from.")
+
+
 def as_prior(given: Prior | float) -> Prior:
     """A prior; a number is the precision of a Gaussian about zero."""
     return given if isinstance(given, Prior) else GaussianPrior(float(given))

@@ -9,10 +9,12 @@ from bayesrule.curvature import Curvature
 from bayesrule.curvature.rows import refuse_embedding_bags, refuse_recurrent
 from bayesrule.expectations import Expectation, Look
 from bayesrule.likelihoods import Likelihood
-from bayesrule.posteriors import Family, Prior
+from bayesrule.posteriors import Family, Posterior, Prior
+from bayesrule.posteriors.prior import check_fits
 from bayesrule.rules._base import Rule
 from bayesrule.tensors import distributed
 from bayesrule.tensors.network import Network
+from bayesrule.types import Params
 
 
 def instance(part: object, kind: type, name: str, example: str):  # type: ignore[no-untyped-def]
@@ -29,6 +31,13 @@ def positive(value: float, name: str) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be positive, got {value}.")
     return value
+
+
+def checked_prior(family: Family, given: object, params: Params) -> Prior:
+    """The prior that a family makes of what was given; a posterior of other weights is refused."""
+    if isinstance(given, Posterior):
+        check_fits(given.mean, params)
+    return family.prior(given, params)
 
 
 def check_parts(
