@@ -1,0 +1,173 @@
+"""Methods on a small transformer: from scratch, and as adapters on a body that has learned.
+
+AdamW and `ivon` learn in Hugging Face's `Trainer`, the other methods by `fit`; Laplace
+approximations are made of the classifier that AdamW has learned. All have the same first weights,
+batches of the same size, as many epochs, and dropout.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import bayesrule as br
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import CategoricalLikelihood
+from bayesrule.optim import IVON
+from bayesrule.predicting import Prediction
+from bayesrule.predicting.evaluate import scores
+from bayesrule.types import State
+from benchmarks.defaults.rows import Row, Rows
+from benchmarks.defaults.variants import VARIANTS
+from benchmarks.language.reviews import Plan, Texts, adapted, classifier, parts
+
+SCRATCH, ADAPTERS = "scratch", "adapters"
+LAPLACE = ("laplace", "laplace-kronecker")
+METHODS = {
+    SCRATCH: ("adamw", "map", "ivon", *LAPLACE, "mean_field", "vogn", "noisy_kfac"),
+    ADAPTERS: ("adamw", "ivon", *LAPLACE, "noisy_kfac"),
+}
+"""What learns in each stage."""
+RATES = {SCRATCH: {"adamw": 1e-3, "ivon": 0.2}, ADAPTERS: {"adamw": 1e-3, "ivon": 0.2}}
+"""Learning rates in the trainer; those of `fit` are the methods' own."""
+IVON_OPTIONS: dict[str, Any] = {}
+_SCORES = ("nll", "ece", "accuracy", "auroc")
+_AT_A_TIME = 500
+Predict = Callable[[Texts], Prediction]
+
+
+def comparison(
+    stages: Sequence[str], methods: Sequence[str] | None, plan: Plan, *, seeds: int = 1
+) -> Rows:
+    """A row for each stage, method and seed."""
+    items = [
+        {"stage": stage, "method": method, "seed": seed}
+        for seed in range(seeds)
+        for stage in stages
+        for method in METHODS[stage]
+        if methods is None or method in methods
+    ]
+    return Rows("transformer", asdict(plan), items, partial(row, plan=plan))
+
+
+def row(stage: str, method: str, seed: int, plan: Plan) -> Row:
+    """Trains one classifier and scores it; seconds of Laplace approximations include AdamW's."""
+    texts = parts(plan)
+    train = texts.train if stage == SCRATCH else texts.train.rows(0, plan.few)
+    start = made(stage, seed, plan)
+    if method in LAPLACE:
+        learn = partial(_approximated, method, *adamw(stage, seed, plan))
+    elif method == "adamw":
+        learn = partial(_certain, *adamw(stage, seed, plan))
+    else:
+        learn = partial(_drawn if method == "ivon" else _fitted, method, start, stage, seed)
+    begun = time.perf_counter()
+    predict, before = learn(train, plan)
+    seconds = time.perf_counter() - begun + before
+    found = scores(predict(texts.test), texts.test.y)
+    learned = sum(value.numel() for value in start.parameters() if value.requires_grad)
+    kept = {name: found[name] for name in _SCORES}
+    return {**kept, "seconds": seconds, "weights": learned}
+
+
+def made(stage: str, seed: int, plan: Plan) -> nn.Module:
+    """The classifier of a stage before it learns."""
+    return classifier(plan, seed) if stage == SCRATCH else adapted(plan, body(seed, plan), seed)
+
+
+@lru_cache(maxsize=1)
+def body(seed: int, plan: Plan) -> dict[str, Tensor]:
+    """The body of a classifier that has learned the reviews which are for it, by AdamW."""
+    model: Any = classifier(plan, seed)
+    trainer(model, parts(plan).body, plan, seed, RATES[SCRATCH]["adamw"]).train()
+    state: dict[str, Tensor] = model.distilbert.state_dict()
+    return state
+
+
+@lru_cache(maxsize=1)
+def adamw(stage: str, seed: int, plan: Plan) -> tuple[nn.Module, float]:
+    """A classifier that AdamW has learned, and its seconds."""
+    model, texts = made(stage, seed, plan), parts(plan).train
+    few = texts if stage == SCRATCH else texts.rows(0, plan.few)
+    begun = time.perf_counter()
+    trainer(model, few, plan, seed, RATES[stage]["adamw"]).train()
+    return model.eval(), time.perf_counter() - begun
+
+
+def trainer(
+    model: nn.Module, texts: Texts, plan: Plan, seed: int, rate: float = 0.0, **more: Any
+) -> Any:
+    """Hugging Face's trainer: gradients are clipped at norm 1, the rate falls to zero."""
+    from transformers import Trainer, TrainingArguments
+
+    settings = TrainingArguments(
+        tempfile.gettempdir(),
+        per_device_train_batch_size=plan.batch_size,
+        per_device_eval_batch_size=_AT_A_TIME,
+        num_train_epochs=plan.epochs,
+        learning_rate=rate,
+        weight_decay=0.01,
+        seed=seed,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[],
+    )
+    return Trainer(model, settings, train_dataset=texts, **more)
+
+
+def _drawn(
+    method: str, model: nn.Module, stage: str, seed: int, texts: Texts, plan: Plan
+) -> tuple[Predict, float]:
+    """IVON in Hugging Face's trainer."""
+    from bayesrule.integrations.hugging_face import BayesianCallback
+
+    rate, named = RATES[stage][method], model.named_parameters()
+    optimizer = IVON(named, num_data=len(texts), lr=rate, seed=seed, **IVON_OPTIONS)
+    callback = BayesianCallback()
+    made = trainer(model, texts, plan, seed, optimizers=(optimizer, None), callbacks=[callback])
+    made.train()
+    return lambda test: callback.predict(made, test, draws=plan.draws), 0.0
+
+
+def _fitted(
+    method: str, model: nn.Module, stage: str, seed: int, texts: Texts, plan: Plan
+) -> tuple[Predict, float]:
+    """A method at its defaults by `fit`."""
+    learner = VARIANTS[method].learner(model, CategoricalLikelihood(), len(texts))
+    train = partial(br.fit, epochs=plan.epochs, batch_size=plan.batch_size, progress=False)
+    run = train(learner, (texts.x, texts.y), seed=seed)
+    return partial(_by_parts, run.learner, run.state), 0.0
+
+
+def _approximated(
+    method: str, model: nn.Module, before: float, texts: Texts, plan: Plan
+) -> tuple[Predict, float]:
+    """A Laplace approximation of what AdamW has learned."""
+    learner = VARIANTS[method].learner(model, CategoricalLikelihood(), len(texts))
+    state = learner.finish(learner.init(), DataLoader(texts, plan.batch_size))
+    return partial(_by_parts, learner, state), before
+
+
+def _certain(model: nn.Module, before: float, texts: Texts, plan: Plan) -> tuple[Predict, float]:
+    """One set of weights."""
+
+    def predict(test: Texts) -> Prediction:
+        logits = torch.as_tensor(trainer(model, texts, plan, 0).predict(test).predictions)
+        return Prediction.mixture(CategoricalLikelihood().distribution(logits, {})[None])
+
+    return predict, before
+
+
+def _by_parts(learner: Learner, state: State, test: Texts) -> Prediction:
+    return br.predict(learner, state, test.x, batch_size=_AT_A_TIME)
