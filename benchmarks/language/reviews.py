@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 
 from bayesrule.tensors.network import forked_randomness
 from benchmarks.data.reviews import reviews
-from benchmarks.trials import loaded
 
 Tokens = dict[str, Tensor]
 _TARGETS = ["q_lin", "v_lin"]
@@ -56,7 +56,7 @@ class Texts(torch.utils.data.Dataset[Tokens]):
         return Texts({name: part[begin:end] for name, part in self.x.items()}, self.y[begin:end])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parts:
     """Reviews for the body, for the classifier, and for the test; no review is in two."""
 
@@ -65,9 +65,10 @@ class Parts:
     test: Texts
 
 
-def parts(plan: Plan) -> Parts:
-    """The parts of a plan."""
-    x, y, x_test, y_test = loaded(reviews, plan.words, plan.length)
+@lru_cache(maxsize=1)
+def parts(plan: Plan, folder: str | None = None) -> Parts:
+    """The parts of a plan; tokens are read from a file in the folder, if there is one."""
+    x, y, x_test, y_test = reviews(plan.words, plan.length, folder=folder)
     train, test = Texts(tokens(x, plan.words), y.long()), Texts(tokens(x_test, plan.words), y_test)
     return Parts(
         train.rows(len(y) - plan.pretrain, len(y)),
@@ -123,5 +124,5 @@ def adapted(plan: Plan, body: dict[str, Tensor], seed: int) -> nn.Module:
     inside.load_state_dict(body)
     wanted = LoraConfig(task_type="SEQ_CLS", r=plan.rank, lora_alpha=16, target_modules=_TARGETS)
     with forked_randomness(torch.device("cpu"), seed):
-        found: nn.Module = get_peft_model(model, wanted)  # type: ignore[arg-type]
+        found: nn.Module = get_peft_model(model, wanted)
     return found

@@ -27,7 +27,7 @@ from bayesrule.predicting.evaluate import scores
 from bayesrule.types import State
 from benchmarks.defaults.rows import Row, Rows
 from benchmarks.defaults.variants import VARIANTS
-from benchmarks.language.reviews import Plan, Texts, adapted, classifier, parts
+from benchmarks.language.reviews import Parts, Plan, Texts, adapted, classifier, parts
 
 SCRATCH, ADAPTERS = "scratch", "adapters"
 LAPLACE = ("laplace", "laplace-kronecker")
@@ -39,15 +39,20 @@ METHODS = {
 RATES = {SCRATCH: {"adamw": 1e-3, "ivon": 0.2}, ADAPTERS: {"adamw": 1e-3, "ivon": 0.2}}
 """Learning rates in the trainer; those of `fit` are the methods' own."""
 IVON_OPTIONS: dict[str, Any] = {}
-_SCORES = ("nll", "ece", "accuracy", "auroc")
+SCORES = ("nll", "ece", "accuracy", "auroc")
 _AT_A_TIME = 500
 Predict = Callable[[Texts], Prediction]
 
 
 def comparison(
-    stages: Sequence[str], methods: Sequence[str] | None, plan: Plan, *, seeds: int = 1
+    stages: Sequence[str],
+    methods: Sequence[str] | None,
+    plan: Plan,
+    *,
+    seeds: int = 1,
+    folder: str | None = None,
 ) -> Rows:
-    """A row for each stage, method and seed."""
+    """A row for each stage, method and seed; tokens may lie in a folder."""
     items = [
         {"stage": stage, "method": method, "seed": seed}
         for seed in range(seeds)
@@ -55,18 +60,20 @@ def comparison(
         for method in METHODS[stage]
         if methods is None or method in methods
     ]
-    return Rows("transformer", asdict(plan), items, partial(row, plan=plan))
+    return Rows("transformer", asdict(plan), items, partial(row, plan=plan, folder=folder))
 
 
-def row(stage: str, method: str, seed: int, plan: Plan) -> Row:
+def row(stage: str, method: str, seed: int, plan: Plan, folder: str | None = None) -> Row:
     """Trains one classifier and scores it; seconds of Laplace approximations include AdamW's."""
-    texts = parts(plan)
+    torch.set_num_threads(1)
+    texts = parts(plan, folder)
     train = texts.train if stage == SCRATCH else texts.train.rows(0, plan.few)
-    start = made(stage, seed, plan)
-    if method in LAPLACE:
-        learn = partial(_approximated, method, *adamw(stage, seed, plan))
-    elif method == "adamw":
-        learn = partial(_certain, *adamw(stage, seed, plan))
+    start = made(stage, seed, plan, texts)
+    learn: Callable[[Texts, Plan], tuple[Predict, float]]
+    if method == "adamw" or method in LAPLACE:
+        model, before = adamw(stage, seed, plan, texts)
+        what = _certain if method == "adamw" else partial(_approximated, method)
+        learn = partial(what, model, before)
     else:
         learn = partial(_drawn if method == "ivon" else _fitted, method, start, stage, seed)
     begun = time.perf_counter()
@@ -74,31 +81,33 @@ def row(stage: str, method: str, seed: int, plan: Plan) -> Row:
     seconds = time.perf_counter() - begun + before
     found = scores(predict(texts.test), texts.test.y)
     learned = sum(value.numel() for value in start.parameters() if value.requires_grad)
-    kept = {name: found[name] for name in _SCORES}
+    kept = {name: found[name] for name in SCORES}
     return {**kept, "seconds": seconds, "weights": learned}
 
 
-def made(stage: str, seed: int, plan: Plan) -> nn.Module:
+def made(stage: str, seed: int, plan: Plan, texts: Parts) -> nn.Module:
     """The classifier of a stage before it learns."""
-    return classifier(plan, seed) if stage == SCRATCH else adapted(plan, body(seed, plan), seed)
+    if stage == SCRATCH:
+        return classifier(plan, seed)
+    return adapted(plan, body(seed, plan, texts), seed)
 
 
 @lru_cache(maxsize=1)
-def body(seed: int, plan: Plan) -> dict[str, Tensor]:
+def body(seed: int, plan: Plan, texts: Parts) -> dict[str, Tensor]:
     """The body of a classifier that has learned the reviews which are for it, by AdamW."""
     model: Any = classifier(plan, seed)
-    trainer(model, parts(plan).body, plan, seed, RATES[SCRATCH]["adamw"]).train()
+    trainer(model, texts.body, plan, seed, RATES[SCRATCH]["adamw"]).train()
     state: dict[str, Tensor] = model.distilbert.state_dict()
     return state
 
 
 @lru_cache(maxsize=1)
-def adamw(stage: str, seed: int, plan: Plan) -> tuple[nn.Module, float]:
+def adamw(stage: str, seed: int, plan: Plan, texts: Parts) -> tuple[nn.Module, float]:
     """A classifier that AdamW has learned, and its seconds."""
-    model, texts = made(stage, seed, plan), parts(plan).train
-    few = texts if stage == SCRATCH else texts.rows(0, plan.few)
+    model = made(stage, seed, plan, texts)
+    train = texts.train if stage == SCRATCH else texts.train.rows(0, plan.few)
     begun = time.perf_counter()
-    trainer(model, few, plan, seed, RATES[stage]["adamw"]).train()
+    trainer(model, train, plan, seed, RATES[stage]["adamw"]).train()
     return model.eval(), time.perf_counter() - begun
 
 

@@ -255,7 +255,7 @@ def test_predictions_are_those_of_draws(tmp_path: Path) -> None:
 
 
 def test_what_it_cannot_do_is_refused(tmp_path: Path) -> None:
-    made, callback = trainer(tmp_path, network(), None, Reviews())
+    made, _ = trainer(tmp_path, network(), None, Reviews())
     with pytest.raises(TypeError, match=r"the trainer has AdamW; give Trainer optimizers="):
         made.train()
     model = network()

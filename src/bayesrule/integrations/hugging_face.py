@@ -122,7 +122,7 @@ class BayesianCallback(_TrainerCallback):
 
 def _at_end(call: Callable[[], None]) -> None:
     """Has autograd call when the backward pass that runs now has ended."""
-    torch.autograd.Variable._execution_engine.queue_callback(call)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def _refuse(args: Any) -> None:

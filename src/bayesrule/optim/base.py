@@ -49,6 +49,9 @@ class BayesianOptimizer(Optimizer):
     steps: the gradients and curvature of blocks are not part of `state_dict()`.
     """
 
+    _open: Open | None
+    _preview: Blocks
+
     def __init__(
         self,
         params: ParamsT,
@@ -97,9 +100,8 @@ class BayesianOptimizer(Optimizer):
         """Replaces the weights by a draw inside the block; afterwards they are the mean again.
 
         With `train=False` the draw is for predictions: its gradients do not count, and it does not
-        touch the random stream that training reads. With `add=True` the gradient is added to those
-        of the blocks before it instead of averaged: for losses that are divided by the number of
-        batches already, as those of trainers are.
+        touch the random stream that training reads. With `add=True` gradients of blocks are added
+        instead of averaged: for losses that are divided by the number of batches already.
         """
         self.begin_draw(train, add)
         try:
@@ -220,10 +222,10 @@ class BayesianOptimizer(Optimizer):
         self._reset()
 
     def _reset(self) -> None:
-        self._open: Open | None = None
+        self._open = None
         self._spent: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self._blocks: Blocks = Blocks(TRAINING)
-        self._preview: Blocks = Blocks(PREVIEW)
+        self._preview = Blocks(PREVIEW)
 
     def _spend(self) -> None:
         """Notes that the gradients there are do not belong to the next step."""
