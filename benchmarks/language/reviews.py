@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesrule.app.data.errors import DataError
 from bayesrule.tensors.network import forked_randomness
 from benchmarks.data.reviews import reviews
 
@@ -69,6 +70,11 @@ class Parts:
 def parts(plan: Plan, folder: str | None = None) -> Parts:
     """The parts of a plan; tokens are read from a file in the folder, if there is one."""
     x, y, x_test, y_test = reviews(plan.words, plan.length, folder=folder)
+    if plan.pretrain + plan.train > len(y) or plan.few > plan.train:
+        raise DataError(
+            f"There are {len(y):,} reviews to learn from; got {plan.pretrain:,} for the body and "
+            f"{plan.train:,} others, of which {plan.few:,} for the adapters. Take fewer."
+        )
     train, test = Texts(tokens(x, plan.words), y.long()), Texts(tokens(x_test, plan.words), y_test)
     return Parts(
         train.rows(len(y) - plan.pretrain, len(y)),

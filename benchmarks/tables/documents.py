@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import defaults, figures, methods, natural_gradient
+from benchmarks.tables import defaults, figures, language, methods, natural_gradient
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +70,7 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
     "docs/methods.md": with_method_tables,
     "docs/natural-gradient.md": with_page_tables,
     "docs/defaults.md": partial(with_page_tables, page=defaults.PAGE),
+    "docs/transformers.md": partial(with_page_tables, page=language.PAGE),
 }
 """Which documents have tables, and what writes those."""
 
