@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -36,9 +36,14 @@ METHODS = {
     ADAPTERS: ("adamw", "ivon", *LAPLACE, "noisy_kfac"),
 }
 """What learns in each stage."""
-RATES = {SCRATCH: {"adamw": 1e-3, "ivon": 0.2}, ADAPTERS: {"adamw": 1e-3, "ivon": 0.2}}
-"""Learning rates in the trainer; those of `fit` are the methods' own."""
-IVON_OPTIONS: dict[str, Any] = {}
+RATES = {SCRATCH: 1e-3, ADAPTERS: 1e-3}
+"""AdamW's learning rates."""
+IVON_EPOCHS = 2
+IVON_OPTIONS = {
+    SCRATCH: {"lr": 0.1, "initial_curvature": 1.0},
+    ADAPTERS: {"lr": 0.1, "initial_curvature": 1.0},
+}
+"""The last epochs of `ivon`, after those of AdamW."""
 SCORES = ("nll", "ece", "accuracy", "auroc")
 _AT_A_TIME = 500
 Predict = Callable[[Texts], Prediction]
@@ -96,7 +101,7 @@ def made(stage: str, seed: int, plan: Plan, texts: Parts) -> nn.Module:
 def body(seed: int, plan: Plan, texts: Parts) -> dict[str, Tensor]:
     """The body of a classifier that has learned the reviews which are for it, by AdamW."""
     model: Any = classifier(plan, seed)
-    trainer(model, texts.body, plan, seed, RATES[SCRATCH]["adamw"]).train()
+    trainer(model, texts.body, plan, seed, RATES[SCRATCH]).train()
     state: dict[str, Tensor] = model.distilbert.state_dict()
     return state
 
@@ -107,7 +112,7 @@ def adamw(stage: str, seed: int, plan: Plan, texts: Parts) -> tuple[nn.Module, f
     model = made(stage, seed, plan, texts)
     train = texts.train if stage == SCRATCH else texts.train.rows(0, plan.few)
     begun = time.perf_counter()
-    trainer(model, train, plan, seed, RATES[stage]["adamw"]).train()
+    trainer(model, train, plan, seed, RATES[stage]).train()
     return model.eval(), time.perf_counter() - begun
 
 
@@ -138,13 +143,15 @@ def trainer(
 def _drawn(
     method: str, model: nn.Module, stage: str, seed: int, texts: Texts, plan: Plan
 ) -> tuple[Predict, float]:
-    """IVON in Hugging Face's trainer."""
+    """IVON in Hugging Face's trainer, after AdamW in the same."""
     from bayesrule.integrations.hugging_face import BayesianCallback
 
-    rate, named = RATES[stage][method], model.named_parameters()
-    optimizer = IVON(named, num_data=len(texts), lr=rate, seed=seed, **IVON_OPTIONS)
-    callback = BayesianCallback()
-    made = trainer(model, texts, plan, seed, optimizers=(optimizer, None), callbacks=[callback])
+    first = replace(plan, epochs=plan.epochs - IVON_EPOCHS)
+    trainer(model, texts, first, seed, RATES[stage]).train()
+    named, size = model.named_parameters(), len(texts)
+    optimizer = IVON(named, num_data=size, seed=seed, **IVON_OPTIONS[stage])
+    callback, last = BayesianCallback(), replace(plan, epochs=IVON_EPOCHS)
+    made = trainer(model, texts, last, seed, optimizers=(optimizer, None), callbacks=[callback])
     made.train()
     return lambda test: callback.predict(made, test, draws=plan.draws), 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
 
 from bayesrule.optim import IVON, Adam, BayesianOptimizer
+from integrations import two_ranks
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -277,3 +279,40 @@ def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
         made.train()
         found.append(optimizer)
     assert_same(*found, rtol=1e-5, atol=1e-7)
+
+
+def test_two_processes_learn_as_one_from_all_examples(tmp_path: Path) -> None:
+    """Gradients are averaged over processes before the draw ends, and its curvature is of that."""
+    ranks = multiprocessing.get_context("spawn")
+    children = [ranks.Process(target=two_ranks.work, args=(r, tmp_path)) for r in range(2)]
+    for child in children:
+        child.start()
+    model = two_ranks.network()
+    optimizer = two_ranks.ivon(model)
+    for _ in range(two_ranks.STEPS):
+        with optimizer.sampled_params():
+            two_ranks.loss(model, slice(None)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for rank, child in enumerate(children):
+        child.join()
+        assert child.exitcode == 0
+        found, belief = torch.load(tmp_path / f"{rank}.pt"), optimizer.posterior
+        expected = {"mean": belief.mean, "variance": belief.variance()}
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gradient_accumulation_steps": 2}, "on 2 processes averages the last batch of a step"),
+        ({"deepspeed": "settings.json"}, "DeepSpeed and FSDP keep weights in pieces"),
+        ({"fsdp": "full_shard"}, "DeepSpeed and FSDP keep weights in pieces"),
+    ],
+)
+def test_ways_to_spread_that_would_be_wrong_are_refused(options: Any, said: str) -> None:
+    model = two_ranks.network()
+    with pytest.raises(ValueError, match=said):
+        BayesianCallback().on_train_begin(
+            two_ranks.arguments(**options), None, None, optimizer=two_ranks.ivon(model)
+        )
