@@ -39,7 +39,7 @@ METHODS = {
 RATES = {SCRATCH: 1e-3, ADAPTERS: 1e-3}
 """AdamW's learning rates."""
 IVON_EPOCHS = 2
-IVON_OPTIONS = {
+IVON_OPTIONS: dict[str, dict[str, Any]] = {
     SCRATCH: {"lr": 0.1, "initial_curvature": 1.0},
     ADAPTERS: {"lr": 0.1, "initial_curvature": 1.0},
 }
