@@ -1,12 +1,14 @@
 """Methods on a small transformer: from scratch, and as adapters on a body that has learned.
 
-AdamW and `ivon` learn in Hugging Face's `Trainer`, the other methods by `fit`; Laplace
-approximations are made of the classifier that AdamW has learned. All have the same first weights,
-batches of the same size, as many epochs, and dropout.
+AdamW and `ivon` learn in Hugging Face's `Trainer`, the other methods by `fit`. Laplace
+approximations are made of the classifier that AdamW has learned; the methods in `GOING_ON` have the
+last epochs, after AdamW. All have the same first weights, batches of the same size, as many epochs
+in all, and dropout.
 """
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,26 +26,27 @@ from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.optim import IVON
 from bayesrule.predicting import Prediction
 from bayesrule.predicting.evaluate import scores
+from bayesrule.schedules import falling
 from bayesrule.types import State
 from benchmarks.defaults.rows import Row, Rows
-from benchmarks.defaults.variants import VARIANTS
+from benchmarks.defaults.variants import VARIANTS, Variant
 from benchmarks.language.reviews import Parts, Plan, Texts, adapted, classifier, parts
 
 SCRATCH, ADAPTERS = "scratch", "adapters"
 LAPLACE = ("laplace", "laplace-kronecker")
+GOING_ON = ("ivon", "mean_field", "vogn", "noisy_kfac")
 METHODS = {
-    SCRATCH: ("adamw", "map", "ivon", *LAPLACE, "mean_field", "vogn", "noisy_kfac"),
-    ADAPTERS: ("adamw", "ivon", *LAPLACE, "noisy_kfac"),
+    SCRATCH: ("adamw", *LAPLACE, "map", *GOING_ON),
+    ADAPTERS: ("adamw", *LAPLACE, "ivon", "noisy_kfac"),
 }
 """What learns in each stage."""
-RATES = {SCRATCH: 1e-3, ADAPTERS: 1e-3}
-"""AdamW's learning rates."""
-IVON_EPOCHS = 2
-IVON_OPTIONS: dict[str, dict[str, Any]] = {
-    SCRATCH: {"lr": 0.1, "initial_curvature": 1.0},
-    ADAPTERS: {"lr": 0.1, "initial_curvature": 1.0},
-}
-"""The last epochs of `ivon`, after those of AdamW."""
+RATE = 1e-3
+"""AdamW's learning rate, and that of the methods whose steps are Adam's."""
+LAST_EPOCHS = 2
+"""Those of the methods that go on from what AdamW has learned in the epochs before."""
+IVON_OPTIONS: dict[str, Any] = {"lr": 0.1, "initial_curvature": 1.0}
+FIT_OPTIONS = {name: {"learning_rate": falling(RATE)} for name in ("map", "mean_field")}
+"""What is not as by default."""
 SCORES = ("nll", "ece", "accuracy", "auroc")
 _AT_A_TIME = 500
 Predict = Callable[[Texts], Prediction]
@@ -69,28 +72,32 @@ def comparison(
 
 
 def row(stage: str, method: str, seed: int, plan: Plan, folder: str | None = None) -> Row:
-    """Trains one classifier and scores it; seconds of Laplace approximations include AdamW's."""
+    """Trains one classifier and scores it; seconds include those of AdamW before it."""
     torch.set_num_threads(1)
     texts = parts(plan, folder)
-    train = texts.train if stage == SCRATCH else texts.train.rows(0, plan.few)
-    start = made(stage, seed, plan, texts)
-    learn: Callable[[Texts, Plan], tuple[Predict, float]]
-    if method == "adamw" or method in LAPLACE:
-        model, before = adamw(stage, seed, plan, texts)
-        what = _certain if method == "adamw" else partial(_approximated, method)
-        learn = partial(what, model, before)
-    else:
-        learn = partial(_drawn if method == "ivon" else _fitted, method, start, stage, seed)
-    begun = time.perf_counter()
-    predict, before = learn(train, plan)
-    seconds = time.perf_counter() - begun + before
+    before = _before(method, plan)
+    start, seconds = adamw(stage, seed, plan, texts, before)
+    model, begun = copy.deepcopy(start), time.perf_counter()
+    rest = replace(plan, epochs=plan.epochs - before)
+    predict = _HOW.get(method, _fitted)(method, model, _few(stage, texts, plan), rest, seed)
+    seconds += time.perf_counter() - begun
     found = scores(predict(texts.test), texts.test.y)
     learned = sum(value.numel() for value in start.parameters() if value.requires_grad)
-    kept = {name: found[name] for name in SCORES}
-    return {**kept, "seconds": seconds, "weights": learned}
+    return {**{name: found[name] for name in SCORES}, "seconds": seconds, "weights": learned}
 
 
-def made(stage: str, seed: int, plan: Plan, texts: Parts) -> nn.Module:
+def _before(method: str, plan: Plan) -> int:
+    """How many epochs AdamW has learned before a method begins."""
+    if method == "map":
+        return 0
+    return plan.epochs - LAST_EPOCHS if method in GOING_ON else plan.epochs
+
+
+def _few(stage: str, texts: Parts, plan: Plan) -> Texts:
+    return texts.train if stage == SCRATCH else texts.train.rows(0, plan.few)
+
+
+def _made(stage: str, seed: int, plan: Plan, texts: Parts) -> nn.Module:
     """The classifier of a stage before it learns."""
     if stage == SCRATCH:
         return classifier(plan, seed)
@@ -101,24 +108,21 @@ def made(stage: str, seed: int, plan: Plan, texts: Parts) -> nn.Module:
 def body(seed: int, plan: Plan, texts: Parts) -> dict[str, Tensor]:
     """The body of a classifier that has learned the reviews which are for it, by AdamW."""
     model: Any = classifier(plan, seed)
-    trainer(model, texts.body, plan, seed, RATES[SCRATCH]).train()
+    trainer(model, texts.body, plan, seed).train()
     state: dict[str, Tensor] = model.distilbert.state_dict()
     return state
 
 
-@lru_cache(maxsize=1)
-def adamw(stage: str, seed: int, plan: Plan, texts: Parts) -> tuple[nn.Module, float]:
-    """A classifier that AdamW has learned, and its seconds."""
-    model = made(stage, seed, plan, texts)
-    train = texts.train if stage == SCRATCH else texts.train.rows(0, plan.few)
-    begun = time.perf_counter()
-    trainer(model, train, plan, seed, RATES[stage]).train()
-    return model.eval(), time.perf_counter() - begun
+@lru_cache(maxsize=2)
+def adamw(stage: str, seed: int, plan: Plan, texts: Parts, epochs: int) -> tuple[nn.Module, float]:
+    """A classifier that AdamW has learned for some epochs, and its seconds."""
+    model, begun = _made(stage, seed, plan, texts), time.perf_counter()
+    if epochs:
+        trainer(model, _few(stage, texts, plan), replace(plan, epochs=epochs), seed).train()
+    return model, time.perf_counter() - begun
 
 
-def trainer(
-    model: nn.Module, texts: Texts, plan: Plan, seed: int, rate: float = 0.0, **more: Any
-) -> Any:
+def trainer(model: nn.Module, texts: Texts, plan: Plan, seed: int, **more: Any) -> Any:
     """Hugging Face's trainer: gradients are clipped at norm 1, the rate falls to zero."""
     from transformers import Trainer, TrainingArguments
 
@@ -127,7 +131,7 @@ def trainer(
         per_device_train_batch_size=plan.batch_size,
         per_device_eval_batch_size=_AT_A_TIME,
         num_train_epochs=plan.epochs,
-        learning_rate=rate,
+        learning_rate=RATE,
         weight_decay=0.01,
         seed=seed,
         use_cpu=True,
@@ -140,50 +144,53 @@ def trainer(
     return Trainer(model, settings, train_dataset=texts, **more)
 
 
-def _drawn(
-    method: str, model: nn.Module, stage: str, seed: int, texts: Texts, plan: Plan
-) -> tuple[Predict, float]:
-    """IVON in Hugging Face's trainer, after AdamW in the same."""
-    from bayesrule.integrations.hugging_face import BayesianCallback
-
-    first = replace(plan, epochs=plan.epochs - IVON_EPOCHS)
-    trainer(model, texts, first, seed, RATES[stage]).train()
-    named, size = model.named_parameters(), len(texts)
-    optimizer = IVON(named, num_data=size, seed=seed, **IVON_OPTIONS[stage])
-    callback, last = BayesianCallback(), replace(plan, epochs=IVON_EPOCHS)
-    made = trainer(model, texts, last, seed, optimizers=(optimizer, None), callbacks=[callback])
-    made.train()
-    return lambda test: callback.predict(made, test, draws=plan.draws), 0.0
-
-
-def _fitted(
-    method: str, model: nn.Module, stage: str, seed: int, texts: Texts, plan: Plan
-) -> tuple[Predict, float]:
-    """A method at its defaults by `fit`."""
-    learner = VARIANTS[method].learner(model, CategoricalLikelihood(), len(texts))
-    train = partial(br.fit, epochs=plan.epochs, batch_size=plan.batch_size, progress=False)
-    run = train(learner, (texts.x, texts.y), seed=seed)
-    return partial(_by_parts, run.learner, run.state), 0.0
-
-
-def _approximated(
-    method: str, model: nn.Module, before: float, texts: Texts, plan: Plan
-) -> tuple[Predict, float]:
-    """A Laplace approximation of what AdamW has learned."""
-    learner = VARIANTS[method].learner(model, CategoricalLikelihood(), len(texts))
-    state = learner.finish(learner.init(), DataLoader(texts, plan.batch_size))
-    return partial(_by_parts, learner, state), before
-
-
-def _certain(model: nn.Module, before: float, texts: Texts, plan: Plan) -> tuple[Predict, float]:
-    """One set of weights."""
+def _certain(_: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Predict:
+    """What AdamW has learned: one set of weights."""
 
     def predict(test: Texts) -> Prediction:
-        logits = torch.as_tensor(trainer(model, texts, plan, 0).predict(test).predictions)
+        logits = torch.as_tensor(trainer(model, texts, plan, seed).predict(test).predictions)
         return Prediction.mixture(CategoricalLikelihood().distribution(logits, {})[None])
 
-    return predict, before
+    return predict
+
+
+def _drawn(_: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Predict:
+    """IVON in Hugging Face's trainer."""
+    from bayesrule.integrations.hugging_face import BayesianCallback
+
+    named, callback = model.named_parameters(), BayesianCallback()
+    optimizer = IVON(named, num_data=len(texts), seed=seed, **IVON_OPTIONS)
+    made = trainer(model, texts, plan, seed, optimizers=(optimizer, None), callbacks=[callback])
+    made.train()
+    return lambda test: callback.predict(made, test, draws=plan.draws)
+
+
+def _fitted(method: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Predict:
+    """A method by `fit`; the model has learned already, so nothing else has to be warmed up."""
+    learner = _learner(method, model, texts)
+    train = partial(br.fit, epochs=plan.epochs, batch_size=plan.batch_size, progress=False)
+    run = train(learner, (texts.x, texts.y), seed=seed, warm_start=False)
+    return partial(_by_parts, learner, run.state)
+
+
+def _approximated(method: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Predict:
+    """A Laplace approximation of what AdamW has learned."""
+    learner = _learner(method, model, texts)
+    state = learner.finish(learner.init(), DataLoader(texts, plan.batch_size))
+    return partial(_by_parts, learner, state)
+
+
+def _learner(method: str, model: nn.Module, texts: Texts) -> Learner:
+    chosen = VARIANTS[method]
+    options = {**chosen.options(), **FIT_OPTIONS.get(method, {})}
+    return Variant(chosen.method, lambda: options).learner(
+        model, CategoricalLikelihood(), len(texts)
+    )
 
 
 def _by_parts(learner: Learner, state: State, test: Texts) -> Prediction:
     return br.predict(learner, state, test.x, batch_size=_AT_A_TIME)
+
+
+_HOW = {"adamw": _certain, "ivon": _drawn, **dict.fromkeys(LAPLACE, _approximated)}
+"""How methods learn that do not by `fit`."""

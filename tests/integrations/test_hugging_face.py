@@ -136,6 +136,20 @@ def test_training_is_that_of_a_plain_loop(tmp_path: Path, build: Any, accumulate
     assert not torch.equal(optimizer.param_groups[0]["params"][0], next(network().parameters()))
 
 
+def test_autocast_is_that_of_a_plain_loop(tmp_path: Path) -> None:
+    model, data = network(), Reviews()
+    optimizer = ivon(model)
+    made, _ = trainer(
+        tmp_path, model, optimizer, data, gradient_accumulation_steps=2, bf16=True
+    )  # fmt: skip
+    made.train()
+    other = network()
+    expected = ivon(other)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        by_hand(other, expected, data, list(data.seen), accumulate=2, clip=0.05)
+    assert_same(optimizer, expected)
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_resuming_is_as_going_on(tmp_path: Path, accumulate: int) -> None:
     options = {"gradient_accumulation_steps": accumulate, "save_steps": 2, "save_strategy": "steps"}
