@@ -32,6 +32,7 @@ from benchmarks.commands import (
     table,
     tables,
     tagi,
+    transformer,
     uci,
     versions,
     widths,
@@ -55,6 +56,7 @@ COMMANDS = (
     *(graphical.add, gaussian_models.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
     *(images.add, images.add_text, adversarial.add, resnet.add),
+    transformer.add,
     *(devices.add, folders.add, hostile.add, table.add, tables.add),
 )
 """What adds the grammar of each: speed, regression, decisions, defaults, images, files and docs."""

@@ -26,7 +26,7 @@ SECTIONS: dict[str, list[str]] = {
     "Gallery": ["gallery.md"],
     "Understanding": ["architecture.md", "papers/*.md", "*.md"],
     "API": ["api/*.md"],
-    "Benchmarks": ["speed.md", "images.md", "uci.md", "results.md"],
+    "Benchmarks": ["speed.md", "images.md", "transformers.md", "uci.md", "results.md"],
 }
 
 

@@ -31,12 +31,13 @@ FOLDERS: list[set[str]] = [
     {"execution"},
     {"training"},
     {"explore", "graphical", "hmc", "optim", "sequences"},
-    {"app"},
+    {"app", "integrations"},
     {"__main__", "_renamed", "sklearn"},
 ]
 RANK = {name: rank for rank, layer in enumerate(FOLDERS) for name in layer}
 FACADE = "__init__"
 HEAVY = {"pandas", "sklearn", "scipy", "matplotlib", "tqdm", "joblib", "safetensors", "pyarrow"}
+HEAVY |= {"transformers", "accelerate", "peft", "lightning"}
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 MODULES = {path.relative_to(ROOT).with_suffix("").parts[0] for path in FILES}
 

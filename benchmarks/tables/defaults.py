@@ -21,7 +21,7 @@ def tables(result: Result) -> str:
         scores = [_score(sets[name].get(method)) for name in sets]
         counts = [f"{one[name]} of {one['compared']}" for name in ("as_good", _WITHIN)]
         rows.append([method, *scores, *counts, str(one["failed"]), f"{one['mean_rank']:.1f}"])
-    return _page(head, rows, result)
+    return written(head, rows, result)
 
 
 def _score(one: dict[str, Any] | None) -> str:
@@ -42,7 +42,7 @@ def coverage(result: Result) -> str:
         for row in result["results"]
         if "failed" not in row
     ]
-    return _page(head, rows, result)
+    return written(head, rows, result)
 
 
 def _covered(part: dict[str, float]) -> list[str]:
@@ -74,10 +74,11 @@ def resnet(result: Result) -> str:
         ]
         for row in result["results"]
     ]
-    return _page(head, rows, result)
+    return written(head, rows, result)
 
 
-def _page(head: Sequence[str], rows: Sequence[Sequence[str]], result: Result) -> str:
+def written(head: Sequence[str], rows: Sequence[Sequence[str]], result: Result) -> str:
+    """A table, and the command that its result was made by."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join([*(f"| {' | '.join(cells)} |" for cells in lines), "", calls([result])])
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import defaults, explore, figures, methods, natural_gradient
+from benchmarks.tables import defaults, explore, figures, language, methods, natural_gradient
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +71,7 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
     "docs/natural-gradient.md": with_page_tables,
     "docs/explore.md": partial(with_page_tables, page=explore.PAGE),
     "docs/defaults.md": partial(with_page_tables, page=defaults.PAGE),
+    "docs/transformers.md": partial(with_page_tables, page=language.PAGE),
 }
 """Which documents have tables, and what writes those."""
 

@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from bayesrule.curvature import Curvature
 from bayesrule.expectations import Expectation, Look
 from bayesrule.matrices import Diagonal, DiagonalMatrix
-from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Draw, norms, unfit
+from bayesrule.optim.blocks import PREVIEW, TRAINING, Blocks, Open, norms, unfit
 from bayesrule.optim.parts import Part, gradient_of, label_of, numbered, parts_of, set_grads
 from bayesrule.posteriors import Gaussian, GaussianFamily, GaussianPrior
 from bayesrule.rules import Memory, Natural
@@ -48,6 +48,9 @@ class BayesianOptimizer(Optimizer):
     prior acts. The belief of a half-precision weight is kept in single precision. Save between
     steps: the gradients and curvature of blocks are not part of `state_dict()`.
     """
+
+    _open: Open | None
+    _preview: Blocks
 
     def __init__(
         self,
@@ -93,12 +96,23 @@ class BayesianOptimizer(Optimizer):
         return Gaussian({label: mean[name] for name, label in order.items()}, matrix)
 
     @contextmanager
-    def sampled_params(self, train: bool = True) -> Iterator[None]:
+    def sampled_params(self, train: bool = True, add: bool = False) -> Iterator[None]:
         """Replaces the weights by a draw inside the block; afterwards they are the mean again.
 
         With `train=False` the draw is for predictions: its gradients do not count, and it does not
-        touch the random stream that training reads.
+        touch the random stream that training reads. With `add=True` gradients of blocks are added
+        instead of averaged: for losses that are divided by the number of batches already.
         """
+        self.begin_draw(train, add)
+        try:
+            yield
+        except BaseException:
+            self.end_draw(keep=False)
+            raise
+        self.end_draw()
+
+    def begin_draw(self, train: bool = True, add: bool = False) -> None:
+        """Opens a block of `sampled_params`, for loops that say only when its ends come."""
         self._outside("sampled_params()")
         parts = self._parts()
         params = _all(parts)
@@ -110,33 +124,39 @@ class BayesianOptimizer(Optimizer):
             self._refuse_outside(params)
         blocks = self._blocks if train else self._preview
         draws = [blocks.draw(part, self._belief(part)[0], self.expectation) for part in parts]
-        moved = draws if self.expectation.random else []
-        self._inside = True
+        self._open = Open(params, before, draws, train, add, self.expectation.random)
+        self._open.enter()
+
+    def end_draw(self, keep: bool = True) -> None:
+        """Closes the block: the weights are the mean again, its gradient counts if it is kept."""
+        if self._open is None:
+            return
+        block, self._open = self._open, None
         try:
-            for draw in moved:
-                draw.part.set_weights(draw.point.params)
-            if train:
-                set_grads(params, dict.fromkeys(params))
-            yield
-            if train:
-                self._collect(params, before, draws)
+            if keep and block.train:
+                self._collect(block)
+            elif not keep:
+                set_grads(block.params, block.before)
         except BaseException:
-            set_grads(params, before)
+            set_grads(block.params, block.before)
             raise
         finally:
-            self._inside = False
-            for draw in moved:
-                draw.part.set_weights(draw.posterior.mean)
+            block.leave()
+
+    def rewind(self) -> None:
+        """Draws for predictions begin anew, so that they are the same each time."""
+        self._preview = Blocks(PREVIEW)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the belief and sets the weights to its mean; returns what `closure` returns.
 
         A closure (zero_grad, loss, backward, return the loss) is called in its own block, once for
-        each point of the expectation; with several points, the mean loss is returned.
+        each point of the expectation; with several points, the mean loss is returned. Where a block
+        is open, the closure runs once, in that block, and has to end it (`end_draw`).
         """
-        self._outside("step()")
         loss = None if closure is None else self._call(closure)
+        self._outside("step()")
         parts = self._parts()
         self._check_gradients(_all(parts))
         derivatives = [self._derivatives(part) for part in parts]
@@ -155,7 +175,7 @@ class BayesianOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discards gradients: outside a block all, inside a block those of the block."""
         super().zero_grad(set_to_none)
-        if not self._inside:
+        if self._open is None:
             self._blocks.forget()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -202,10 +222,10 @@ class BayesianOptimizer(Optimizer):
         self._reset()
 
     def _reset(self) -> None:
-        self._inside = False
+        self._open = None
         self._spent: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self._blocks: Blocks = Blocks(TRAINING)
-        self._preview: Blocks = Blocks(PREVIEW)
+        self._preview = Blocks(PREVIEW)
 
     def _spend(self) -> None:
         """Notes that the gradients there are do not belong to the next step."""
@@ -214,7 +234,7 @@ class BayesianOptimizer(Optimizer):
         self._spent = {k: (weakref.ref(grad), grad._version) for k, grad in known.items()}
 
     def _outside(self, what: str) -> None:
-        if self._inside:
+        if self._open is not None:
             raise RuntimeError(
                 f"{what} was called inside a sampled_params() block, where the weights are a "
                 "draw; leave the block first. (step(closure) opens the block for its closure.)"
@@ -227,20 +247,21 @@ class BayesianOptimizer(Optimizer):
         return part.belief(self.state, self.family, self.rule, self.weight)
 
     @torch.no_grad()
-    def _collect(self, params: Params, before: dict[str, Tensor | None], draws: list[Draw]) -> None:
-        """Averages the gradients of this block with those of the blocks before it."""
+    def _collect(self, block: Open) -> None:
+        """Joins the gradients of this block with those of the blocks before it."""
+        params = block.params
         if all(p.grad is None for p in params.values()):
-            set_grads(params, before)
+            set_grads(params, block.before)
             return
         gradient = self._gradient(params)
         curvature: Params = {}
-        for draw in draws:
+        for draw in block.draws:
             if self.curvature.needs_draws:
                 names = draw.posterior.mean
                 curvature |= draw.point.price({k: gradient[k] for k in names}).diagonal()
         if self._blocks.count:
-            earlier = gradient_of(params, before)
-            set_grads(params, self._blocks.average(earlier, gradient, curvature))
+            earlier = gradient_of(params, block.before)
+            set_grads(params, self._blocks.joined(earlier, gradient, curvature, block.add))
         else:
             self._blocks.start(curvature)
         self._blocks.norms = norms(self._gradient(params))
@@ -295,6 +316,9 @@ class BayesianOptimizer(Optimizer):
                 )
 
     def _call(self, closure: Callable[[], Any]) -> Any:
+        if self._open is not None:
+            with torch.enable_grad():
+                return closure()
         losses = []
         for _ in range(self.expectation.num):
             with self.sampled_params(), torch.enable_grad():

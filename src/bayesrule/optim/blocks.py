@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from bayesrule.expectations import Expectation
-from bayesrule.optim.parts import Part
+from bayesrule.optim.parts import Part, set_grads
 from bayesrule.posteriors import Gaussian, Point
 from bayesrule.tensors import seeds, vectors
 from bayesrule.types import Params
@@ -29,11 +29,43 @@ class Draw(NamedTuple):
     point: Point
 
 
+@dataclass(frozen=True)
+class Open:
+    """A block that is open: its draws, and the gradients that there were before it.
+
+    - `train`: its gradients count; `add`: they are added to the earlier ones, not averaged.
+    - `moves`: whether the weights are others inside.
+    """
+
+    params: Params
+    before: dict[str, Tensor | None]
+    draws: list[Draw]
+    train: bool
+    add: bool
+    moves: bool
+
+    def enter(self) -> None:
+        """Sets the weights to the draws, or to the mean again if that cannot be done."""
+        try:
+            for draw in self.draws if self.moves else ():
+                draw.part.set_weights(draw.point.params)
+        except BaseException:
+            self.leave()
+            raise
+        if self.train:
+            set_grads(self.params, dict.fromkeys(self.params))
+
+    def leave(self) -> None:
+        """Sets the weights to the mean."""
+        for draw in self.draws if self.moves else ():
+            draw.part.set_weights(draw.posterior.mean)
+
+
 @dataclass
 class Blocks:
-    """The blocks since the last step; the mean of their gradients is in the parameters' `.grad`.
+    """The blocks since the last step; their joint gradient is in the parameters' `.grad`.
 
-    - `curvature`: Price's curvature of the batch-mean loss, averaged over the blocks.
+    - `curvature`: Price's curvature of the batch-mean loss, joined as the gradients are.
     - `norms`: of each parameter's gradient when the last block ended.
     """
 
@@ -64,8 +96,8 @@ class Blocks:
         """Counts the first block."""
         self.count, self.curvature = 1, curvature
 
-    def average(self, earlier: Params, gradient: Params, curvature: Params) -> Params:
-        """Counts one more block; the mean of its gradient and that of the earlier blocks."""
+    def joined(self, earlier: Params, gradient: Params, curvature: Params, add: bool) -> Params:
+        """Counts one more block; the mean of its gradient and the earlier ones', or the sum."""
         self.check(gradient)
         if not all(norm.isfinite() for norm in self.norms.values()):
             # A step was skipped for an overflow; its gradient must not enter the mean.
@@ -73,9 +105,12 @@ class Blocks:
             return gradient
         self.count += 1
         if curvature:
-            curvature = vectors.lerp(self.shrunk(earlier), curvature, 1.0 / self.count)
+            curvature = self._with(self.shrunk(earlier), curvature, add)
         self.curvature = curvature
-        return vectors.lerp(earlier, gradient, 1.0 / self.count)
+        return self._with(earlier, gradient, add)
+
+    def _with(self, earlier: Params, new: Params, add: bool) -> Params:
+        return vectors.add(earlier, new) if add else vectors.lerp(earlier, new, 1.0 / self.count)
 
     def shrunk(self, gradient: Params) -> Params:
         """The curvature, scaled down as clipping or unscaling has scaled the gradient since."""

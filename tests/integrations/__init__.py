@@ -1,0 +1,1 @@
+"""Callbacks for trainers, each skipped where its package is missing."""
