@@ -56,8 +56,9 @@ class Settings:
     """How values are learned.
 
     Rewards are multiplied by `scale`, so that values are of about the size one; `noise` is the
-    standard deviation that is believed of a target. Every `every` steps all nets learn from
-    `batch` transitions each, and every `lag` steps the nets that targets come from catch up.
+    standard deviation that is believed of a target, `second_look` the share of a step that is left
+    once much was seen. Every `every` steps all nets learn from `batch` transitions each; the nets
+    that targets come from lag behind by about `lag` such times.
     """
 
     steps: int = 100_000
@@ -65,9 +66,9 @@ class Settings:
     hidden: tuple[int, ...] = (64, 64)
     discount: float = 0.99
     scale: float = 0.01
-    noise: float = 0.1
+    noise: float = 0.03
     gain: float = 1.0
-    second_look: float = 0.1
+    second_look: float = 0.01
     batch: int = 32
     every: int = 2
     lag: int = 500
@@ -75,10 +76,11 @@ class Settings:
     start: int = 500
 
 
+_SEA = Settings(steps=40_000, hidden=(), scale=1.0, noise=0.1, second_look=0.1, lag=20, every=1)
 SETTINGS = {
     "CartPole-v1": Settings(),
-    "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4, lag=1000, start=2000),
-    "DeepSea-v0": Settings(steps=40_000, hidden=(), scale=1.0, lag=20, every=1, start=100),
+    "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4),
+    "DeepSea-v0": replace(_SEA, start=100),
 }
 
 
@@ -130,12 +132,9 @@ class Memory:
         self.reward, self.goes_on = torch.zeros(size), torch.zeros(size)
         self.noise = torch.zeros(size, nets)
 
-    def add(
-        self, x: Tensor, action: int, reward: float, after: Tensor, ended: bool, noise: Tensor
-    ) -> None:
-        row = self.seen % self.size
-        self.x[row], self.action[row], self.reward[row] = x, action, reward
-        self.after[row], self.goes_on[row], self.noise[row] = after, float(not ended), noise
+    def add(self, **transition: Tensor | float) -> None:
+        for name, value in transition.items():
+            getattr(self, name)[self.seen % self.size] = value
         self.seen += 1
 
     def rows(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -153,14 +152,11 @@ class Agent:
         learner = br.tagi(net, likelihood, num_data=1, gain=settings.gain, rule=rule)
         self.stack = br.execution.Stacked(learner, settings.nets)
         self.state = self.stack.init(range(seed * settings.nets, (seed + 1) * settings.nets))
-        self.target = self.values_by()
+        # A copy of all nets' weights, which follows them.
+        self.target = {name: value.clone() for name, value in self.state.posterior.mean.items()}
         self.memory = Memory(settings.memory, observed, settings.nets)
         self.generator = torch.Generator().manual_seed(seed)
         self.leader = 0
-
-    def values_by(self) -> dict[str, Tensor]:
-        """A copy of all nets' weights."""
-        return {name: value.clone() for name, value in self.state.posterior.mean.items()}
 
     def values(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         """What all nets believe of all actions, (nets, n, actions), for x (nets, n, d)."""
@@ -189,12 +185,11 @@ class Agent:
         """Remembers a transition, and learns where it is time to."""
         s = self.settings
         noise = s.noise * torch.randn(s.nets, generator=self.generator)
-        self.memory.add(x, action, s.scale * reward, after, ended, noise)
+        parts = {"x": x, "action": action, "reward": s.scale * reward, "after": after}
+        self.memory.add(**parts, goes_on=not ended, noise=noise)
         self.steps += 1
         if self.steps >= s.start and self.steps % s.every == 0:
             self._learn()
-        if self.steps % s.lag == 0:
-            self.target = self.values_by()
 
     @torch.no_grad()
     def _learn(self) -> None:
@@ -210,6 +205,8 @@ class Agent:
         known = torch.full((*y.shape, self.actions), torch.nan)
         known = known.scatter(2, memory.action[rows][..., None], y[..., None])
         self.state, _ = self.stack.step(self.state, (memory.x[rows], known), donate=True)
+        for name, value in self.state.posterior.mean.items():
+            self.target[name].lerp_(value, 1.0 / s.lag)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that is needed to go on, by name."""
@@ -239,11 +236,9 @@ class Log:
     seconds: float = 0.0
 
 
-Act = Callable[[Tensor], int]
-After = Callable[[Tensor, int, float, Tensor, bool], None]
-
-
-def episode(env: Any, act: Act, after: After | None = None, *, seed: int) -> float:
+def episode(
+    env: Any, act: Callable[[Tensor], int], after: Callable[..., None] | None = None, *, seed: int
+) -> float:
     """The return of one episode; `after` gets each transition."""
     seen, _ = env.reset(seed=seed)
     x, earned, over = torch.as_tensor(seen, dtype=torch.float32), 0.0, False
@@ -278,7 +273,8 @@ def train(
     s = settings or SETTINGS[name]
     env, other = make(name, size, seed), make(name, size, seed)
     agent = Agent(env.observation_space.shape[0], int(env.action_space.n), s, seed)
-    log = resumed(out, agent, asdict(s) | {"env": name, "seed": seed, "size": size})
+    call = {**asdict(s), "env": name, "seed": seed, "size": size}
+    log = resumed(out, agent, call)
     begun = time.time() - log.seconds
     while agent.steps < s.steps:
         agent.follow()
@@ -292,42 +288,34 @@ def train(
         log.judged.append((agent.steps, sum(found) / of_each))
         log.seconds = time.time() - begun
         recent = [value for _, value in log.episodes[-50:]]
-        progress(
-            f"{name}, seed {seed}, step {agent.steps:,}: last episodes "
-            f"{sum(recent) / len(recent):.4g}, all nets {log.judged[-1][1]:.4g}, "
-            f"{log.seconds:.0f} s"
-        )
-        keep(out, agent, log)
+        means = f"last episodes {sum(recent) / len(recent):.4g}, all nets {log.judged[-1][1]:.4g}"
+        progress(f"{name}, seed {seed}, step {agent.steps:,}: {means}, {log.seconds:.0f} s")
+        keep(out, agent, log, call)
     return log
 
 
-def keep(out: Path | None, agent: Agent, log: Log) -> None:
+def keep(out: Path | None, agent: Agent, log: Log, call: dict[str, Any]) -> None:
     """Writes the checkpoint, the returns and their picture, where there is a folder for them."""
     if out is None:
         return
-    partial = out / "agent.partial"
-    torch.save(agent.tensors(), partial)
+    known = {"call": call, "agent": agent.tensors(), "log": asdict(log)}
+    torch.save(known, out / "checkpoint.partial")
+    (out / "checkpoint.partial").replace(out / "checkpoint.pt")
     write_atomically(out / "picture.svg", picture(log).encode())
-    write_atomically(out / "log.json", json.dumps(asdict(log)).encode())
-    partial.replace(out / "agent.pt")
+    write_atomically(out / "log.json", json.dumps(known["log"]).encode())
 
 
 def resumed(out: Path | None, agent: Agent, call: dict[str, Any]) -> Log:
     """The log of a folder, whose agent goes on; an empty one where there is none yet."""
-    if out is None:
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    if out is None or not (out / "checkpoint.pt").exists():
         return Log()
-    out.mkdir(parents=True, exist_ok=True)
-    mine, calls = json.dumps(call), out / "call.json"
-    if calls.exists() and calls.read_text() != mine:
+    known = torch.load(out / "checkpoint.pt", weights_only=True)
+    if known["call"] != call:
         sys.exit(f"'{out}' is of another call, so it is left as it is. Choose another --out.")
-    write_atomically(calls, mine.encode())
-    if not (out / "agent.pt").exists():
-        return Log()
-    agent.restore(torch.load(out / "agent.pt", weights_only=True))
-    log = Log(**json.loads((out / "log.json").read_text()))
-    # The log may be newer than the checkpoint, where the call was ended between them.
-    rows = ([one for one in each if one[0] <= agent.steps] for each in (log.episodes, log.judged))
-    return Log(*rows, log.seconds)
+    agent.restore(known["agent"])
+    return Log(**known["log"])
 
 
 def picture(log: Log) -> str:
@@ -353,8 +341,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="checkpoint, returns, picture")
     args = parser.parse_args(words)
     torch.set_num_threads(1)
-    settings = SETTINGS[args.env]
-    settings = replace(settings, steps=args.steps or settings.steps)
+    settings = replace(SETTINGS[args.env], **({"steps": args.steps} if args.steps else {}))
     log = train(args.env, settings, seed=args.seed, size=args.size, out=args.out)
     print(f"The mean over all nets earns {log.judged[-1][1]:.4g} at the end.")
 

@@ -41,6 +41,16 @@ def add(kinds: Any) -> None:
         )
     options.add_option(parser, "--seeds", "N", "of each", read=options.whole(), default=10)
     options.add_option(parser, "--size", "N", "of Deep Sea", read=options.whole(), default=20)
+    options.add_option(
+        parser, "--first-seed", "N", "100 for tuning", read=options.whole(least=0), default=0
+    )
+    parser.add_argument(
+        "--settings",
+        type=options.names,
+        default=[],
+        metavar="NAME=NUMBER,...",
+        help="numbers that differ from the example's Settings, such as noise=0.1,lag=100",
+    )
     parser.add_argument(
         "--steps", type=options.whole(), metavar="N", help="(default: the example's own)"
     )
@@ -54,13 +64,15 @@ def run(args: argparse.Namespace) -> int:
     """Runs what is missing and prints a table."""
     with faults.of_the_call():
         q_learning.check(args.envs, args.agents)
-    plan = q_learning.Plan(args.steps, args.size)
+        settings = dict(_setting(one) for one in args.settings)
+        q_learning.check_settings(settings)
+    plan = q_learning.Plan(args.steps, args.size, settings)
     check_files(args.out)
     keep = keeper(args)
     found = q_learning.run(
         args.envs,
         args.agents,
-        seeds=args.seeds,
+        seeds=range(args.first_seed, args.first_seed + args.seeds),
         plan=plan,
         jobs=args.jobs,
         known=q_learning.read(Path(args.out), plan) if args.out else (),
@@ -71,6 +83,14 @@ def run(args: argparse.Namespace) -> int:
     if not printed(args, found):
         _show(found)
     return 0
+
+
+def _setting(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ValueError(f"--settings takes NAME=NUMBER, got {text!r}.") from None
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@ import importlib.util
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class Plan:
 
     steps: int | None = None
     size: int = 20
+    settings: dict[str, float] = field(default_factory=dict)
+    """What differs from the example's settings."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def run(
     envs: Sequence[str],
     agents: Sequence[str],
     *,
-    seeds: int,
+    seeds: Sequence[int],
     plan: Plan,
     jobs: int = 1,
     known: Sequence[Row] = (),
@@ -80,7 +82,7 @@ def run(
     """All runs that are not `known` yet; `keep` gets the whole result after each of them."""
     check(envs, agents)
     rows = {_game(row): row for row in known}
-    wanted = [Game(env, agent, seed) for env in envs for agent in agents for seed in range(seeds)]
+    wanted = [Game(env, agent, seed) for env in envs for agent in agents for seed in seeds]
     missing = [game for game in wanted if game not in rows]
     for row in in_processes(play, missing, plan, jobs):
         rows[_game(row)] = row
@@ -97,6 +99,13 @@ def check(envs: Sequence[str], agents: Sequence[str]) -> None:
     for package, extra in list(packages.items())[: 2 if "dqn" in agents else 1]:
         if importlib.util.find_spec(package) is None:
             raise DataError(f"This needs the package '{package}': pip install 'bayesrule[{extra}]'")
+
+
+def check_settings(settings: Mapping[str, float]) -> None:
+    """Refuses what is no number among the example's settings."""
+    known = asdict(example().Settings())
+    numbers = [name for name, value in known.items() if isinstance(value, int | float)]
+    refuse_unknown("setting", list(settings), numbers)
 
 
 def play(game: Game, plan: Plan) -> Row:
@@ -132,11 +141,15 @@ def example() -> Any:
 
 
 def _tagi(game: Game, plan: Plan) -> Row:
-    settings = example().SETTINGS[game.env]
-    settings = replace(settings, steps=plan.steps or settings.steps)
+    known = example().SETTINGS[game.env]
+    settings = replace(known, **{"steps": plan.steps or known.steps, **_typed(plan, known)})
     how = {"seed": game.seed, "size": plan.size, "judgements": JUDGEMENTS, "of_each": OF_EACH}
     log = example().train(game.env, settings, progress=lambda _: None, **how)
     return {**asdict(log), "steps": settings.steps, "settings": asdict(settings)}
+
+
+def _typed(plan: Plan, known: Any) -> dict[str, Any]:
+    return {name: type(getattr(known, name))(value) for name, value in plan.settings.items()}
 
 
 def _dqn(game: Game, plan: Plan) -> Row:
