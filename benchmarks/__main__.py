@@ -24,8 +24,10 @@ from benchmarks.commands import (
     linearised,
     many,
     minima,
+    predictions,
     resnet,
     speed,
+    squares,
     table,
     tables,
     tagi,
@@ -47,6 +49,7 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
+    *(predictions.add, squares.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add, minima.add, dropout.add),
     *(graphical.add, gaussian_models.add),
     *(defaults.add_families, defaults.add_uci, coverage.add),
