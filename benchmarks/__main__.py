@@ -26,9 +26,11 @@ from benchmarks.commands import (
     many,
     minima,
     permuted,
+    predictions,
     qlearning,
     resnet,
     speed,
+    squares,
     table,
     tables,
     tagi,
@@ -51,6 +53,7 @@ Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then
 
 COMMANDS = (
     *(speed.add, tagi.add_speed, versions.add, many.add, widths.add, linearised.add),
+    *(predictions.add, squares.add),
     *(uci.add, active.add, hmc.add, heteroscedastic.add, minima.add),
     *(dropout.add, permuted.add, bandits.add, qlearning.add),
     *(graphical.add, gaussian_models.add),

@@ -17,7 +17,7 @@ from bayesrule.execution.replayed import Replayed
 from bayesrule.expectations import Draws
 from bayesrule.learner import Learner
 from bayesrule.methods import k_tied, mean_field
-from bayesrule.predicting.predict import outputs_at
+from bayesrule.predicting.at_weights import outputs_at
 from bayesrule.predicting.scales import SignalToNoise, compress, spectrum
 from bayesrule.types import State
 from benchmarks.images.tied_tasks import TASKS, Data, Task

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import bayesrule as br
-from bayesrule.execution.stacked.chain import Linear
 from bayesrule.execution.stacked.rows import StackedProducts, StackedRows
 from bayesrule.matrices import DiagonalMatrix, Matrix, Structure
 from bayesrule.tensors import tree
+from bayesrule.tensors.chain import Linear
 from bayesrule.types import Params
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -13,7 +13,8 @@ from bayesrule.expectations import Draws
 from bayesrule.explore.information import gaussian_gain, refuse_mean_only
 from bayesrule.learner import Learner
 from bayesrule.likelihoods._base import per_example
-from bayesrule.predicting.predict import How, as_inputs, outputs_at, pieces, predict
+from bayesrule.predicting.at_weights import outputs_at, pieces
+from bayesrule.predicting.predict import How, as_inputs, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.inputs import Inputs, num_examples, parts, take

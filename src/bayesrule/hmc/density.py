@@ -22,7 +22,7 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.likelihoods._uncertain import EXAMPLE_WEIGHT
 from bayesrule.likelihoods._weighted import split, times
 from bayesrule.moments import GaussianTensor
-from bayesrule.predicting.predict import stacked_outputs
+from bayesrule.predicting.at_weights import stacked_outputs
 from bayesrule.rules.fit_of_parts import instance
 from bayesrule.tensors import vectors
 from bayesrule.tensors.inputs import Inputs, mapped

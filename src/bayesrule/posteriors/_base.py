@@ -112,6 +112,11 @@ class Posterior(ABC):
         """A draw for predictions, which does not remember how it was made."""
         return Point(self.sample(generator))
 
+    def several(self, generator: Generator, num: int) -> Params:
+        """The weights of as many calls of `untracked`, {name: (num, *shape)}."""
+        each = [self.untracked(generator).plain for _ in range(num)]
+        return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+
     def std(self) -> Params:
         """Standard deviations of the weights that have one, where weights are independent."""
         return {k: v.sqrt() for k, v in self.uncertain_variance().items()}

@@ -63,6 +63,13 @@ class Normal(Posterior):
         offset = self.precision.inv_sqrt(vectors.several_randn_like(self.mean, draws, generators))
         return Point({name: v.unsqueeze(1) + offset[name] for name, v in self.mean.items()})
 
+    def several(self, generator: Generator, num: int) -> Params:
+        std = self.std() if self.independent else {}
+        if std.keys() != self.mean.keys() or not vectors.in_one_order(self.mean):
+            return super().several(generator, num)
+        noise = vectors.several_randn(self.mean, num, generator)
+        return {k: torch.addcmul(mean, noise[k], std[k]) for k, mean in self.mean.items()}
+
     def std(self) -> Params:
         return {name: value.rsqrt() for name, value in self.precision.diagonal().items()}
 

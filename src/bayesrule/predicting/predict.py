@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,13 +16,13 @@ from bayesrule.likelihoods._base import one_vector_per_output
 from bayesrule.likelihoods._weighted import split, times
 from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
+from bayesrule.predicting.at_weights import outputs_at, pieces
 from bayesrule.predicting.outputs import Outputs
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.autocast import for_modules_only
-from bayesrule.tensors.inputs import Inputs, mapped, num_examples, take
-from bayesrule.tensors.network import Network
-from bayesrule.tensors.unfit import check_belief, check_finite, check_outputs, recordable
+from bayesrule.tensors.inputs import Inputs, mapped
+from bayesrule.tensors.unfit import check_belief, check_finite, recordable
 from bayesrule.types import Batch, Params, State
 
 
@@ -148,44 +147,6 @@ def as_tensor(x: Any, device: torch.device | None = None) -> Tensor:
     if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
         x = x.copy()  # torch can only share memory that it may write to, in increasing order
     return torch.as_tensor(x, device=device)
-
-
-@torch.no_grad()
-def outputs_at(
-    learner: Learner,
-    state: State,
-    x: Inputs,
-    how: Expectation,
-    *,
-    seed: int = 0,
-    batch_size: int = 4096,
-) -> Tensor:
-    """The network's outputs at each point of an expectation, (K, n, *)."""
-    generator = seeds.generator(state.posterior.device, seed, 0)
-    points = how.points(state.posterior, generator, tracked=False)
-    weights = (point.params for point in points)
-    return stacked_outputs(learner.network, weights, state.buffers, x, batch_size)
-
-
-def stacked_outputs(
-    network: Network, weights: Iterable[Params], buffers: Params, x: Inputs, batch_size: int
-) -> Tensor:
-    """A network's outputs at each of K weights, (K, n, *)."""
-    parts, outputs = pieces(x, batch_size), []
-    for params in weights:
-        each = []
-        for part in parts:
-            found = network(params, buffers, part, training=False)
-            each.append(check_outputs(found, num_examples(part)))
-        outputs.append(each[0] if len(each) == 1 else torch.cat(each))
-    return torch.stack(outputs)
-
-
-def pieces(x: Inputs, size: int) -> list[Inputs]:
-    """All examples, so many at a time."""
-    if num_examples(x) == 0:
-        raise ValueError("There are no inputs to predict.")
-    return [take(x, slice(i, i + size)) for i in range(0, num_examples(x), size)]
 
 
 def elbo(

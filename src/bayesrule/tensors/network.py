@@ -75,6 +75,8 @@ class Network:
         # What is known of the module's calls; found on first need.
         self.understood: Understood | None = None
         self.shares: bool | None = None  # Whether a row of an embedding may be for all examples.
+        # Whether torch maps it over weights to the outputs that calls one by one have.
+        self.maps_weights: bool | None = None
         self.slow = False  # Whether it was said that examples go through it one by one.
         self._watched = False
         if not self._trainable:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -267,6 +268,20 @@ def randn_like(a: Params, generator: Generator | Generators) -> Params:
         return {k: part.reshape(v.shape) for (k, v), part in zip(a.items(), blocks, strict=True)}
     flat = Flat.around(randomness.normal(numel(a), generator, dtype=dtype, device=device), a)
     return flat if isinstance(a, Flat) else dict(flat)
+
+
+def in_one_order(a: Params) -> bool:
+    """Whether all are of one type and lie in memory as they are indexed."""
+    kinds = {(value.dtype, value.device) for value in a.values()}
+    return len(kinds) == 1 and all(value.is_contiguous() for value in a.values())
+
+
+def several_randn(a: Params, num: int, generator: Generator) -> Params:
+    """The numbers of as many calls of `randn_like` for what is `in_one_order`, (num, *shape)."""
+    like, size = next(iter(a.values())), numel(a)
+    kind: Any = {"dtype": like.dtype, "device": like.device}
+    rows = torch.stack([randomness.normal(size, generator, **kind) for _ in range(num)])
+    return unflatten(rows, shapes_of(a))
 
 
 def several_randn_like(a: Params, draws: int, generators: Generators) -> Params:

@@ -56,3 +56,11 @@ class Layer(ABC):
         """`Σ_p w_p r_vnp r_v'np` of each example for g (V, n, ...), (n, V, V)."""
         rows = torch.stack([self.weight_rows(one).flatten(start_dim=1) for one in g], dim=1)
         return (rows * weights.reshape(-1)) @ rows.mT
+
+
+def working_memory(like: Tensor, on_cpu: int) -> int:
+    """How many numbers are worked on at a time: what a CPU's cache takes, or 512 MB elsewhere.
+
+    A GPU is not busy with the few examples whose patches or rows stay in a cache.
+    """
+    return on_cpu if like.device.type == "cpu" else 1 << 27

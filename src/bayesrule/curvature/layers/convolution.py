@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,12 +13,26 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from bayesrule.curvature.layers._base import Layer
+from bayesrule.curvature.layers._base import Layer, working_memory
 from bayesrule.moments.product import each, padded
 from bayesrule.tensors.abilities import derived
 
-# Working memory, in numbers: patches and rows of a few examples at a time stay in the cache.
+# Working memory on a CPU, in numbers: patches and rows of a few examples stay in the cache.
 _BUDGET = 1 << 20
+
+
+def square_kernel_suits(a: Tensor) -> bool:
+    """Whether there is Triton for these inputs, and their products may be rounded as in TF32.
+
+    That torch rounds convolutions so is its default; `torch.backends.cudnn.allow_tf32`.
+    """
+    rounds = a.is_cuda and a.dtype != torch.float64 and torch.backends.cudnn.allow_tf32
+    return rounds and _triton() and torch.cuda.get_device_capability(a.device) >= (8, 0)
+
+
+@cache
+def _triton() -> bool:
+    return find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -59,10 +75,25 @@ class ConvLayer(Layer):
 
     @derived
     def forms_rows(self) -> bool:
-        return len(self.input) * self.weight.numel() <= _BUDGET
+        small = len(self.input) * self.weight.numel() <= _BUDGET
+        return small and not self._in_one_kernel
+
+    @property
+    def _in_one_kernel(self) -> bool:
+        """Whether squares are summed by a kernel that forms no rows."""
+        return self.groups == 1 and square_kernel_suits(self.input)
 
     def weight_squares(self, g: Tensor) -> Tensor:
-        return self.weight_sums(g, gradient=False)[0]
+        if not self._in_one_kernel:
+            return self.weight_sums(g, gradient=False)[0]
+        from bayesrule.curvature.layers import square_kernel
+
+        return square_kernel.weight_squares(
+            *(self.input, g, self.kernel),
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+        )
 
     def weight_sums(self, g: Tensor, *, gradient: bool = True) -> tuple[Tensor, Tensor]:
         """Squares and, where asked for, the rows themselves, summed over the examples."""
@@ -71,7 +102,8 @@ class ConvLayer(Layer):
             total = rows.sum(0) if gradient else rows[0]
             return rows.square_().sum(0), total
         patch = self.weight[0].numel() * self.groups
-        chunk = max(1, _BUDGET // (patch * max(g.shape[1] // self.groups, g[0, 0].numel())))
+        largest = patch * max(g.shape[1] // self.groups, g[0, 0].numel())
+        chunk = max(1, working_memory(g, _BUDGET) // largest)
         squares, total = torch.zeros_like(self.weight), torch.zeros_like(self.weight)
         for a, part in zip(self.input.split(chunk), g.split(chunk), strict=True):
             rows = self._rows(a, part).reshape(-1, *self.weight.shape)
@@ -87,7 +119,7 @@ class ConvLayer(Layer):
     def products(self, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         slopes = g.flatten(start_dim=3).mT
         largest = max(len(g) * self.weight.numel(), self.weight[0].numel() * slopes.shape[2])
-        chunk = max(1, 4 * _BUDGET // largest)
+        chunk = max(1, working_memory(g, 4 * _BUDGET) // largest)
         for a, part in zip(self.input.split(chunk), slopes.split(chunk, dim=1), strict=True):
             yield self._patches(a, g.shape[3:])[:, 0].mT, part
 

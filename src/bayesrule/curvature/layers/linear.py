@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.curvature.layers._base import Layer
+from bayesrule.curvature.layers._base import Layer, working_memory
 
 # Working memory, in numbers, for products that would otherwise hold a copy for each example.
 _BUDGET = 1 << 18
@@ -36,7 +36,7 @@ class LinearLayer(Layer):
         if a.shape[1] == 1:
             # (g aᵀ)² = g² (a²)ᵀ: no gradient of a single example is ever formed.
             return g[:, 0].square().mT @ a[:, 0].square()
-        chunk = max(1, _BUDGET // (a.shape[-1] * g.shape[-1]))
+        chunk = max(1, working_memory(g, _BUDGET) // (a.shape[-1] * g.shape[-1]))
         parts = zip(a.split(chunk), g.split(chunk), strict=True)
         return torch.stack([(gi.mT @ ai).square().sum(0) for ai, gi in parts]).sum(0)
 
@@ -46,7 +46,7 @@ class LinearLayer(Layer):
         slopes = g.reshape(vectors, n, -1, g.shape[-1])
         # At several positions the rows of a part may have to be formed.
         largest = vectors * a.shape[-1] * g.shape[-1] if a.shape[1] > 1 else 1
-        chunk = max(1, 4 * _BUDGET // largest)
+        chunk = max(1, working_memory(g, 4 * _BUDGET) // largest)
         return zip(a.split(chunk), slopes.split(chunk, dim=1), strict=True)
 
     def weight_gram(self, g: Tensor, weights: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class LinearLayer(Layer):
 
     def _gram_of_positions(self, g: Tensor, weights: Tensor) -> Tensor:
         """As `weight_gram`, a few examples at a time: their rows have to be formed."""
-        chunk = max(1, _BUDGET // (len(g) * weights.numel()))
+        chunk = max(1, working_memory(g, _BUDGET) // (len(g) * weights.numel()))
         parts = zip(self.input.split(chunk), g.split(chunk, dim=1), strict=True)
         layers = ((LinearLayer(a, None, None), part) for a, part in parts)
         return torch.cat([Layer.weight_gram(layer, part, weights) for layer, part in layers])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesrule.execution.stacked.chain import Chain
 from bayesrule.expectations import Look
 from bayesrule.learner import Learner
 from bayesrule.tensors import distributed
+from bayesrule.tensors.chain import Chain
 
 
 def obstacle(learner: Learner) -> str | None:

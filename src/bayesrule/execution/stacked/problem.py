@@ -16,7 +16,6 @@ from torch.func import grad, vmap
 
 from bayesrule.curvature import Problem, Wanted
 from bayesrule.curvature._base import Innovation
-from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.draws import drawn_at_once, several_points
 from bayesrule.execution.stacked.rows import StackedRows, StackedTable
 from bayesrule.expectations import Expectation
@@ -29,6 +28,7 @@ from bayesrule.likelihoods._uncertain import (
 from bayesrule.likelihoods._weighted import split, times
 from bayesrule.moments import Activations
 from bayesrule.posteriors import Point, Posterior
+from bayesrule.tensors.chain import Chain
 from bayesrule.tensors.inputs import Inputs, mapped, take
 from bayesrule.tensors.vectors import over, scale
 from bayesrule.types import Params

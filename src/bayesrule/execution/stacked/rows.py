@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayesrule.execution.stacked.chain import Linear
 from bayesrule.matrices.layer_rows import Means, Products
+from bayesrule.tensors.chain import Linear
 from bayesrule.types import Params
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from bayesrule.curvature.first_look import first_look
-from bayesrule.execution.stacked.chain import Chain
 from bayesrule.execution.stacked.obstacles import layered, obstacle, ragged_obstacle
 from bayesrule.execution.stacked.problem import StackedProblem
 from bayesrule.execution.stacked.ragged import examples_with_targets, filled_up, first_examples
@@ -21,6 +20,7 @@ from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.predict import predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
+from bayesrule.tensors.chain import Chain
 from bayesrule.tensors.inputs import Inputs, parts
 from bayesrule.tensors.network import copies, forked_randomness
 from bayesrule.tensors.randomness import Generators

@@ -45,7 +45,8 @@ class Chain:
     @classmethod
     def of(cls, network: Network) -> Chain | None:
         """The chain that a network is, or None."""
-        known = {*network.params(), *network.buffers()}
+        named = (*network.model.named_parameters(), *network.model.named_buffers())
+        known = {name for name, _ in named}
         steps: list[Linear | nn.Module] = []
         for name, part in _parts(network.model, ""):
             if part._forward_hooks or part._forward_pre_hooks:
@@ -65,6 +66,11 @@ class Chain:
     def takes(self, x: Inputs) -> bool:
         """Whether inputs are rows of numbers, (num, n, features)."""
         return isinstance(x, Tensor) and x.ndim == 3
+
+    def width(self, params: Params) -> int:
+        """The most numbers that a layer takes or gives for one example."""
+        weights = [params[layer.weight] for layer in self.layers if layer.weight in params]
+        return max((max(weight.shape[-2:]) for weight in weights), default=1)
 
     def __call__(self, params: Params, buffers: Params, x: Inputs) -> Tensor:
         """The outputs (num, n, *) for inputs (num, n, features)."""

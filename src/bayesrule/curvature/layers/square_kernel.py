@@ -1,0 +1,191 @@
+"""Sums of squared gradients of single examples of a convolution on a GPU, in one kernel.
+
+`Σ_n (Σ_t g_nt a_ntᵀ)²`: a program works on one tile of the weight. It adds up the product of one
+example over its positions t in registers, squares it there and goes on with the next example, so
+no gradient of a single example is ever written. Patches are read where they lie in the input, of
+which only one copy is made, with a border of zeros and its channels last.
+
+Inputs and output gradients are read as numbers of 16 bits with 11 bits of precision, as TF32 has,
+each channel divided by its largest value; products are added up in single precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+try:
+    import triton
+    import triton.language as tl
+
+    _program = triton.jit
+except ModuleNotFoundError:  # Whoever wants the kernel asks first whether there is Triton.
+
+    def _program(function: T) -> T:
+        return function
+
+
+# Numbers of 16 bits keep all their precision from 6e-5 on; sums of 256² stay far below the largest
+# of 32 bits.
+_LARGEST, _SMALLEST = 256.0, 1e-30
+# So many programs keep a large GPU busy.
+_PROGRAMS = 1024
+
+
+class Tiles(NamedTuple):
+    """How the work is cut up: a tile of the weight, (out, patch), and positions at a time."""
+
+    out: int
+    patch: int
+    positions: int
+
+    @classmethod
+    def of(cls, out: int, patch: int, positions: int) -> Tiles:
+        """What suits a weight (out, patch) that is used at so many positions."""
+        return cls(_between(16, out, 64), _between(16, patch, 128), _between(16, positions, 64))
+
+
+def _between(least: int, size: int, most: int) -> int:
+    """The power of two that holds a size, within bounds."""
+    return min(most, max(least, triton.next_power_of_2(size)))
+
+
+def weight_squares(
+    a: Tensor,
+    g: Tensor,
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    tiles: Tiles | None = None,
+) -> Tensor:
+    """`Σ_n` of the squared weight gradients, (O, C, *kernel), for a (n, C, *) and g (n, O, *)."""
+    if len(kernel) == 1:
+        # A line is an image of one row.
+        flat = weight_squares(
+            *(a.unsqueeze(2), g.unsqueeze(2), (1, *kernel)),
+            stride=(1, *stride),
+            padding=(0, *padding),
+            dilation=(1, *dilation),
+            tiles=tiles,
+        )
+        return flat.squeeze(2)
+    inputs, of_input = _halves(a, padding)
+    slopes, of_slope = _halves(g, (0, 0))
+    found = _summed(inputs, slopes, kernel, stride, dilation, tiles)
+    unit = torch.outer(of_slope, of_input).square_().reshape(g.shape[1], 1, 1, a.shape[1])
+    return found.mul_(unit).permute(0, 3, 1, 2)
+
+
+def _halves(x: Tensor, padding: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """A copy (n, H, W, C) in 16 bits with a border of zeros, and what its units are, (C,)."""
+    unit = x.abs().amax((0, 2, 3)).float().clamp_min(_SMALLEST) / _LARGEST
+    (n, channels, height, width), (above, left) = x.shape, padding
+    size = n, height + 2 * above, width + 2 * left, channels
+    found = torch.zeros(size, dtype=torch.float16, device=x.device)
+    within = found[:, above : above + height, left : left + width]
+    torch.div(x.permute(0, 2, 3, 1), unit, out=within)
+    return found, unit
+
+
+def _summed(
+    inputs: Tensor,
+    slopes: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    tiles: Tiles | None,
+) -> Tensor:
+    """The sum for inputs (n, H, W, C) and slopes (n, h, w, O), as (O, *kernel, C)."""
+    n, rows, columns, out = slopes.shape
+    channels = inputs.shape[3]
+    patch, positions = math.prod(kernel) * channels, rows * columns
+    tile = tiles or Tiles.of(out, patch, positions)
+    grid = triton.cdiv(out, tile.out), triton.cdiv(patch, tile.patch)
+    # Examples are divided among programs, whose sums are added up in an order that never changes.
+    parts = min(n, max(1, _PROGRAMS // (grid[0] * grid[1])))
+    found = torch.empty(parts, out, *kernel, channels, device=inputs.device)
+    passes = triton.cdiv(positions, tile.positions)
+    _kernel[*grid, parts](
+        *(inputs, slopes, found, n, parts, out, patch, positions, columns),
+        *(inputs.stride(0), inputs.stride(1), channels, kernel[1]),
+        *(*stride, *dilation),
+        OUT=tile.out,
+        PATCH=tile.patch,
+        POSITIONS=tile.positions,
+        PASSES=passes,
+        UNROLLED=passes <= 4,
+        num_warps=8 if tile.out * tile.patch > 8192 else 4,
+        num_stages=3,
+    )
+    return found[0] if parts == 1 else found.sum(0)
+
+
+@_program
+def _kernel(  # type: ignore[no-untyped-def]
+    inputs,
+    slopes,
+    found,
+    n,
+    parts,
+    out,
+    patch,
+    positions,
+    columns,
+    example_step,
+    row_step,
+    channels,
+    kernel_columns,
+    stride_y,
+    stride_x,
+    dilation_y,
+    dilation_x,
+    OUT: tl.constexpr,
+    PATCH: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    PASSES: tl.constexpr,
+    UNROLLED: tl.constexpr,
+):
+    o = tl.program_id(0) * OUT + tl.arange(0, OUT)
+    k = tl.program_id(1) * PATCH + tl.arange(0, PATCH)
+    part = tl.program_id(2)
+    place = k // channels
+    down, right = place // kernel_columns * dilation_y, place % kernel_columns * dilation_x
+    within = down * row_step + right * channels + k % channels
+    squares = tl.zeros((OUT, PATCH), tl.float32)
+    for example in range(part, n, parts):
+        a = inputs + tl.cast(example, tl.int64) * example_step
+        g = slopes + tl.cast(example, tl.int64) * positions * out
+        total = tl.zeros((OUT, PATCH), tl.float32)
+        # A loop of few passes is written out, so that the next example is read during this one.
+        if UNROLLED:
+            for number in tl.static_range(PASSES):
+                t = number * POSITIONS + tl.arange(0, POSITIONS)
+                at = t // columns * stride_y * row_step + t % columns * stride_x * channels
+                total += _product(a, g, t, at, o, k, within, positions, out, patch)
+        else:
+            for number in range(PASSES):
+                t = number * POSITIONS + tl.arange(0, POSITIONS)
+                at = t // columns * stride_y * row_step + t % columns * stride_x * channels
+                total += _product(a, g, t, at, o, k, within, positions, out, patch)
+        squares += total * total
+    place = tl.cast(part, tl.int64) * out * patch + o[:, None] * patch + k[None, :]
+    tl.store(found + place, squares, mask=(o < out)[:, None] & (k < patch)[None, :])
+
+
+@_program
+def _product(a, g, t, at, o, k, within, positions, out, patch):  # type: ignore[no-untyped-def]
+    """`Σ_t g_t a_tᵀ` over some positions, (OUT, PATCH)."""
+    known = (t < positions)[:, None]
+    slope = tl.load(g + t[:, None] * out + o[None, :], mask=known & (o < out)[None, :], other=0.0)
+    patches = tl.load(
+        a + at[:, None] + within[None, :], mask=known & (k < patch)[None, :], other=0.0
+    )
+    return tl.dot(tl.trans(slope), patches)
