@@ -123,7 +123,7 @@ def _summed(
         PASSES=passes,
         UNROLLED=passes <= 4,
         num_warps=8 if tile.out * tile.patch > 8192 else 4,
-        num_stages=3,
+        num_stages=2,
     )
     return found[0] if parts == 1 else found.sum(0)
 
