@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.app import baselines
-from bayesrule.app.compare import Trial, run_trial
+from bayesrule.app.compare import Split, Trial, run_trial
 from bayesrule.app.data import Encoder, Table
 from bayesrule.app.data.errors import require
 from bayesrule.app.lineup import lineup
@@ -131,10 +131,11 @@ def row(source: str, set: str, part: int, method: str) -> Row:
     sheet = SOURCES[source](set, part)
     train, test = sheet.rows()
     recipe = _recipe(method, sheet.task, seed=part)
-    outcome = run_trial(Trial(sheet.table, sheet.options, recipe, train, test, False))
+    split = Split.of(sheet.table, train, test, sheet.options)
+    outcome = run_trial(Trial(split, recipe, False))
     if outcome.error is not None:
         return {"failed": outcome.error}
-    found, encoder = outcome.metrics, sheet.encoder()
+    found, encoder = outcome.metrics, split.encoder
     if sheet.task == "classification":
         scores = {"log_likelihood": -found["nll"], "accuracy": found["accuracy"]}
     else:

@@ -61,7 +61,9 @@ def check(cases: Sequence[str]) -> None:
     """Refuses cases that there are not."""
     for name in cases:
         if name not in CASES:
-            raise ValueError(f"Unknown case {name!r}.{nearest(name, CASES)}")
+            raise ValueError(
+                f"Unknown case {name!r}.{nearest(name, CASES)} Cases: {', '.join(CASES)}."
+            )
 
 
 def one_by_one(learner: br.Learner, state: br.types.State, x: Tensor, draws: int) -> Tensor:

@@ -80,15 +80,15 @@ def test_every_method_gets_the_same_splits(table: Table, trials: list[Trial]) ->
     assert len(reference) == 3
     for others in by_method.values():
         for mine, other in zip(reference, others, strict=True):
-            assert torch.equal(mine.train, other.train)
-            assert torch.equal(mine.test, other.test)
+            assert torch.equal(mine.split.train, other.split.train)
+            assert torch.equal(mine.split.test, other.split.test)
             assert mine.recipe.seed == other.recipe.seed
     for number, trial in enumerate(reference):
         train, test = split_rows(ROWS, (0.8, 0.2), seed=5 + number)
-        assert torch.equal(trial.train, train)
-        assert torch.equal(trial.test, test)
+        assert torch.equal(trial.split.train, train)
+        assert torch.equal(trial.split.test, test)
         assert trial.keep_predictions == (number == 0)
-    assert len({tuple(t.test.tolist()) for t in reference}) == 3
+    assert len({tuple(t.split.test.tolist()) for t in reference}) == 3
 
 
 def test_scores_are_gathered_over_the_splits(table: Table, trials: list[Trial]) -> None:
@@ -103,7 +103,7 @@ def test_classes_keep_their_shares(trials: list[Trial]) -> None:
     compare.compare(whole, "kind", methods=["map"], baselines=False, splits=1, jobs=1)
     labels = whole.frame["kind"].to_numpy() == "up"
     (trial,) = trials
-    assert labels[trial.test].mean() == pytest.approx(labels.mean(), abs=1 / 8)
+    assert labels[trial.split.test].mean() == pytest.approx(labels.mean(), abs=1 / 8)
     assert trial.recipe.likelihood == "categorical"
 
 
@@ -189,10 +189,10 @@ def test_an_interruption_is_not_a_failed_method(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(compare, "_train_and_score", interrupt)
-    train, test = split_rows(ROWS, (0.8, 0.2))
+    split = compare.Split.of(table, *split_rows(ROWS, (0.8, 0.2)), {"target": "price"})
     threads = torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
-        run_trial(Trial(table, {}, replace(QUICK, method="map"), train, test, False))
+        run_trial(Trial(split, replace(QUICK, method="map"), False))
     assert torch.get_num_threads() == threads
 
 
@@ -216,8 +216,8 @@ def test_a_split_without_content_is_said_before_any_training(trials: list[Trial]
 
 def test_baselines_get_the_same_rows_and_are_marked(table: Table, trials: list[Trial]) -> None:
     found = run(table, ["map"], baselines=True, splits=2)
-    rows = [[(t.train.tolist(), t.test.tolist()) for t in trials if t.recipe.method == name]
-            for name in ("map", "random forest", "constant")]  # fmt: skip
+    names = "map", "random forest", "constant"
+    rows = [[t.split.train.tolist() for t in trials if t.recipe.method == name] for name in names]
     assert rows[0] == rows[1] == rows[2]
     assert {m.name: m.baseline for m in found.methods} == {
         "map": False, "constant": True, "bayesian ridge": True, "gradient boosting": True,

@@ -44,14 +44,34 @@ _LOCK, _THREADS = threading.Lock(), list[int]()
 
 
 @dataclass(frozen=True)
+class Split:
+    """Rows to learn from and to test on, encoded as the first say, once for all methods."""
+
+    train: torch.Tensor
+    test: torch.Tensor
+    encoder: Encoder
+    learned: tuple[torch.Tensor, torch.Tensor]
+    inputs: torch.Tensor
+    truth: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, table: Table, train: torch.Tensor, test: torch.Tensor, options: dict[str, Any]
+    ) -> Split:
+        """The rows of a table with these numbers."""
+        rows, others = table.rows(train), table.rows(test)
+        # A category that occurs in the test rows only is encoded as none of the known ones.
+        encoder = replace(Encoder.fit(rows, **options), unseen="ignore")
+        found = encoder.transform(others), encoder.original_targets(others)
+        return cls(train, test, encoder, encoder.tensors(rows), *found)
+
+
+@dataclass(frozen=True)
 class Trial:
     """One method or baseline on one split, as it is handed to a worker."""
 
-    table: Table
-    encoder_options: dict[str, Any]
+    split: Split
     recipe: Recipe | Baseline
-    train: torch.Tensor
-    test: torch.Tensor
     keep_predictions: bool
 
 
@@ -199,10 +219,9 @@ def _trials(
     fixed = {**options, "target": encoder.target, "task": encoder.task.kind}
     trials = []
     for split in range(splits):
-        train, test = train_and_test(table, encoder, test_fraction, seed + split)
-        Encoder.fit(table.rows(train), **fixed)
+        rows = Split.of(table, *train_and_test(table, encoder, test_fraction, seed + split), fixed)
         seeded = [replace(recipe, seed=seed + split) for recipe in recipes]
-        trials += [Trial(table, fixed, recipe, train, test, split == 0) for recipe in seeded]
+        trials += [Trial(rows, recipe, split == 0) for recipe in seeded]
     return trials
 
 
@@ -223,13 +242,8 @@ def _killed(trial: Trial) -> Outcome:
 
 
 def _train_and_score(trial: Trial) -> Outcome:
-    rows = trial.table.rows(trial.train)
-    fitted = Encoder.fit(rows, **trial.encoder_options)
-    # A category that occurs in the test rows only is encoded as none of the known ones.
-    encoder = replace(fitted, unseen="ignore")
-    test = trial.table.rows(trial.test)
-    (x, y), x_test = encoder.tensors(rows), encoder.transform(test)
-    truth = encoder.original_targets(test)
+    split = trial.split
+    encoder, (x, y), x_test, truth = split.encoder, split.learned, split.inputs, split.truth
     trial.recipe.for_data(len(y))  # loads what takes time to load
     begun = time.perf_counter()
     recipe = trial.recipe.chosen(x, y, encoder.num_outputs)

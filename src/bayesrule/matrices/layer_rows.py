@@ -163,13 +163,15 @@ class ProductRows(Products):
         Martens & Grosse (2015), eq. 1; over positions Grosse & Martens (2016), theorem 1, which
         takes gradients at different positions as uncorrelated.
         """
-        inputs, outputs, count = [], [], 0
+        inputs = outputs = None
+        count = 0
         for a, g in self.chunks():
             flat, slopes = a.flatten(end_dim=-2), g.flatten(end_dim=-2)
-            inputs.append(flat.mT @ flat)
-            outputs.append(slopes.mT @ slopes)
+            inputs, outputs = _with_square(inputs, flat), _with_square(outputs, slopes)
             count += len(flat)
-        return sum(inputs[1:], inputs[0]), sum(outputs[1:], outputs[0]), count
+        assert inputs is not None
+        assert outputs is not None
+        return inputs, outputs, count
 
     def means(self) -> Means:
         each = [(a.mean(1), g.sum(2) / g.shape[2] ** 0.5) for a, g in self.chunks()]
@@ -182,6 +184,11 @@ class ProductRows(Products):
 
     def gram(self, left: Tensor, right: Tensor, gains: Tensor) -> Tensor:
         return torch.cat([_product_gram(a, g, left, right, gains) for a, g in self.chunks()])
+
+
+def _with_square(total: Tensor | None, x: Tensor) -> Tensor:
+    """`total + xᵀ x`, in the total's place: a wide layer has many parts and large squares."""
+    return x.mT @ x if total is None else total.addmm_(x.mT, x)
 
 
 def _product_squares(a: Tensor, g: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from bayesrule.types import Params, State
 
 # So many times a weight may be used in one pass with several weights: on a CPU larger passes lose
 # more to its caches than they save in calls. Weights that few examples use are written as often.
-_MOST_ON_CPU, _MOST_ON_GPU, _FEW = 1 << 23, 1 << 28, 8
+_MOST_ON_CPU, _MOST_ON_GPU, _FEW = 1 << 23, 1 << 26, 8
 # With fewer uses it does not matter by which library products are.
 _MANY = 1 << 22
 
@@ -76,6 +76,7 @@ class Passes:
         chain = Chain.of(network)
         rows = isinstance(x, Tensor) and x.ndim == 2
         self._chain = chain if rows else None
+        self._on_cpu = parts(x)[0].device.type == "cpu"
         weights: Params = dict(network.model.named_parameters())
         self._uses = vectors.numel(weights) * max(_FEW, num_examples(self._parts[0]))
         self.at_once = self._most(weights)
@@ -84,7 +85,7 @@ class Passes:
         """How many weights go through together."""
         if self._chain is None and self._network.maps_weights is False:
             return 1
-        if next(iter(parts(self._parts[0]))).device.type == "cpu":
+        if self._on_cpu:
             return max(1, _MOST_ON_CPU // self._uses)
         # What a chain keeps in memory is known, so a pass may fill as much of that.
         each = self._uses
@@ -117,7 +118,7 @@ class Passes:
 
     def _alone(self, weights: Params) -> Tensor:
         """The outputs (n, *) at one of the weights."""
-        with quick_products() if self._uses >= _MANY else nullcontext():
+        with quick_products() if self._on_cpu and self._uses >= _MANY else nullcontext():
             return self._cat([self._called(weights, part) for part in self._parts])
 
     def _called(self, weights: Params, part: Inputs) -> Tensor:

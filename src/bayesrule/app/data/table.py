@@ -73,6 +73,11 @@ class Table:
         """The column names."""
         return tuple(self.frame.columns)
 
+    @cached_property
+    def _seen(self) -> dict[str, pd.Series[Any]]:
+        """Columns that were asked for: taking one out of a wide frame takes long."""
+        return {}
+
     def __len__(self) -> int:
         return len(self.frame)
 
@@ -87,12 +92,14 @@ class Table:
 
     def column(self, name: str) -> pd.Series[Any]:
         """Return one column; a DataError names the columns there are and the nearest one."""
+        if name in self._seen:
+            return self._seen[name]
         if name not in self.frame.columns:
             raise DataError(
                 f"'{self.name}' has no column '{name}'.{nearest(name, self.columns)} "
                 f"Its columns are {listing(self.columns)}."
             )
-        return self.frame[name]
+        return self._seen.setdefault(name, self.frame[name])
 
     def as_written(self, name: str) -> list[Any]:
         """Return a column's cells as the file has them, or its values, None where missing."""

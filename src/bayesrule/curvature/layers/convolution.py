@@ -22,17 +22,28 @@ _BUDGET = 1 << 20
 
 
 def square_kernel_suits(a: Tensor) -> bool:
-    """Whether there is Triton for these inputs, and their products may be rounded as in TF32.
+    """Whether Triton works for these inputs, and their products may be rounded as in TF32.
 
     That torch rounds convolutions so is its default; `torch.backends.cudnn.allow_tf32`.
     """
     rounds = a.is_cuda and a.dtype != torch.float64 and torch.backends.cudnn.allow_tf32
-    return rounds and _triton() and torch.cuda.get_device_capability(a.device) >= (8, 0)
+    return rounds and _triton_works(a.device)
 
 
 @cache
-def _triton() -> bool:
-    return find_spec("triton") is not None
+def _triton_works(device: torch.device) -> bool:
+    """Whether there is Triton, and all that it needs to make a kernel of its own."""
+    if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    from bayesrule.curvature.layers import square_kernel
+
+    a, g = (torch.zeros(1, 1, 1, 1, device=device) for _ in range(2))
+    options: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    try:
+        square_kernel.weight_squares(a, g, (1, 1), **options)
+    except Exception:  # It may want a compiler for C, or other versions than these.
+        return False
+    return True
 
 
 @dataclass(frozen=True)
