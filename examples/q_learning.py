@@ -61,7 +61,7 @@ class Settings:
 
     steps: int = 100_000
     nets: int = 10
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = (64,)
     discount: float = 0.99
     scale: float = 0.01
     noise: float = 0.03
