@@ -5,9 +5,9 @@
 A draw from a belief over action values is one guess at how the world may be; acting by it for a
 whole episode explores far (Osband et al., 2019). Here the draws themselves learn. Each of `nets`
 networks starts from a draw of the prior, and is conditioned by TAGI on rewards that have noise of
-its own and on the next value as it believes it itself. For a linear model each of them is then an
-exact draw from the posterior, and what is not known of a next state is not averaged away, as it
-would be if it were noise of the target. No gradient is taken anywhere.
+its own and on the next value as it believes it itself. A linear model that sees each reward once is
+then an exact draw from the posterior (replay makes it approximate), and what is not known of a next
+state is not averaged away, as it would be if it were noise of the target. There are no gradients.
 
 The folder holds a checkpoint, from which the same call goes on, the returns of episodes as json and
 their picture (dots; in red the mean over all nets, without exploration). Other environments are
