@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -103,3 +105,9 @@ def test_it_goes_on_as_if_it_had_not_been_ended(tmp_path: Path) -> None:
 def test_the_command_line_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> None:
     Q.main(["DeepSea-v0", "--size", "3", "--steps", "200"])
     assert "The mean over all nets earns" in capsys.readouterr().out
+
+
+def test_a_missing_gymnasium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(SystemExit, match=r"pip install 'bayesrule\[explore\]'"):
+        runpy.run_path(Q.__file__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.explore.settings import AGENTS
@@ -57,5 +58,30 @@ def _beside(found: dict[tuple[str, str], dict[str, Any]], sets: list[str]) -> li
     return lines
 
 
-PAGE = {"bandits": (["bandits.json"], bandits)}
+def q_learning(*results: dict[str, Any]) -> str:
+    """On how many seeds each agent is at the bar after as many steps."""
+    lines = [
+        "| environment | bar | agent | steps | seeds at the bar | median return | least |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        for one in result["results"]:
+            size = f", N = {result['plan']['size']}" if one["env"] == "DeepSea-v0" else ""
+            cells = [
+                one["env"] + size,
+                f"{result['bars'][one['env']]:g}",
+                one["agent"],
+                f"{one['steps']:,}",
+                f"{one['solved']} of {one['seeds']}",
+                f"{one['median']:.4g}",
+                f"{one['least']:.4g}",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", calls(list(results))])
+
+
+PAGE: dict[str, tuple[list[str], Callable[..., str]]] = {
+    "bandits": (["bandits.json"], bandits),
+    "q-learning": (["q_learning.json", "q_learning_lander.json"], q_learning),
+}
 """The tables of docs/explore.md: the results they are made from, and what makes them."""
