@@ -36,6 +36,8 @@ except ModuleNotFoundError:  # Whoever wants the kernel asks first whether there
 _LARGEST, _SMALLEST = 256.0, 1e-30
 # So many programs keep a large GPU busy.
 _PROGRAMS = 1024
+# Tiles that are read ahead, so that one is on its way while another is worked on.
+_STAGES = 2
 
 
 class Tiles(NamedTuple):
@@ -49,6 +51,11 @@ class Tiles(NamedTuple):
     def of(cls, out: int, patch: int, positions: int) -> Tiles:
         """What suits a weight (out, patch) that is used at so many positions."""
         return cls(_between(16, out, 64), _between(16, patch, 128), _between(16, positions, 64))
+
+
+    def bytes(self, passes: int) -> int:
+        """What so many passes hold at a time, in numbers of 16 bits."""
+        return 2 * passes * _STAGES * self.positions * (self.out + self.patch)
 
 
 def _between(least: int, size: int, most: int) -> int:
@@ -121,11 +128,18 @@ def _summed(
         PATCH=tile.patch,
         POSITIONS=tile.positions,
         PASSES=passes,
-        UNROLLED=passes <= 4,
+        UNROLLED=passes <= 4 and tile.bytes(passes) <= _room(inputs.device),
         num_warps=8 if tile.out * tile.patch > 8192 else 4,
-        num_stages=2,
+        num_stages=_STAGES,
     )
     return found[0] if parts == 1 else found.sum(0)
+
+
+def _room(device: torch.device) -> int:
+    """The shared memory that a program may have, in bytes; Triton's interpreter has no bound."""
+    if device.type != "cuda":
+        return 2**30
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 @_program
@@ -164,7 +178,8 @@ def _kernel(  # type: ignore[no-untyped-def]
         a = inputs + tl.cast(example, tl.int64) * example_step
         g = slopes + tl.cast(example, tl.int64) * positions * out
         total = tl.zeros((OUT, PATCH), tl.float32)
-        # A loop of few passes is written out, so that the next example is read during this one.
+        # A loop of few passes is written out where its buffers fit: the next example is read
+        # during this one.
         if UNROLLED:
             for number in tl.static_range(PASSES):
                 t = number * POSITIONS + tl.arange(0, POSITIONS)
