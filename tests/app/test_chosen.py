@@ -41,7 +41,7 @@ def test_a_recipe_chooses_a_temperature_once() -> None:
     ("given", "tried"),
     [
         # The most probable weights first, then at which temperature to go on from them.
-        ({}, [(1, 2), (5, 2)]),
+        ({}, [(1, 2), (6, 2)]),
         ({"epochs": 3}, [(4, 1)]),
         ({"patience": 3}, [(4, 1)]),
         ({"steps": 9, "options": {"temperature": 0.5}}, []),
@@ -70,7 +70,7 @@ def test_only_what_nobody_says_is_chosen(
 
 def test_a_belief_may_stay_at_the_most_probable_weights_and_learn_its_width() -> None:
     said = {"temperature": 0.1, "learning_rate": 0.0}
-    assert Recipe("vogn").course.stay == said
+    assert said in Recipe("vogn").course.stay
     recipe = Recipe("vogn", hidden=(3,), epochs=40, warm_start=5, options=said)
     run = recipe.fit(X, X.sin(), 1)
     start = fit(beginning(recipe.learner(1, 1, 30)), (X, X.sin()), epochs=5, progress=False)

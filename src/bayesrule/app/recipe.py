@@ -188,8 +188,8 @@ class Recipe:
         course = self.course
         temperatures = course.temperatures if "temperature" not in self.options else ()
         tried: list[Options] = [{"temperature": one} for one in temperatures] or [{}]
-        if course.start is not None and self._is_open(num_data):
-            tried.append({k: v for k, v in course.stay.items() if k not in self.options})
+        if self._is_open(num_data) and "learning_rate" not in self.options:
+            tried += [{k: one[k] for k in one if k not in self.options} for one in course.stay]
         return [one for k, one in enumerate(tried) if one not in tried[:k]]
 
     def network(self, inputs: int, targets: int) -> nn.Module:

@@ -80,8 +80,8 @@ class Course:
     one of the `temperatures`, whichever held-out rows are best known with. With `whole` each step
     sees all the data; otherwise `batch` examples, of many rows up to four times as many. `noise` is
     how a Gaussian likelihood learns it. `start` is how the most probable weights are looked for
-    first, for methods that begin there; with the options `stay`, which are tried beside the
-    temperatures, they stay there and learn only how wide their belief is.
+    first, for methods that begin there; with each of the options `stay`, which are tried beside
+    the temperatures, they stay there and learn only how wide their belief is.
     """
 
     least: int = 10
@@ -92,7 +92,7 @@ class Course:
     noise: Mapping[str, float] = field(default_factory=dict)
     temperatures: tuple[float, ...] = ()
     start: Course | None = None
-    stay: Mapping[str, float] = field(default_factory=dict)
+    stay: tuple[Mapping[str, float], ...] = ()
 
     def epochs(self, batches: int, steps: int) -> int:
         """How many make about so many steps, with so many batches in an epoch."""
@@ -113,8 +113,9 @@ class Course:
 # Below one the data count more: beliefs that are too wide in all weights together fit better.
 TEMPERED = Course(temperatures=(1.0, 0.3, 0.1, 0.03))
 # At the most probable weights only their spread is left to learn. Where draws lead the mean to a
-# worse place, as among few rows, it is better left there, with a belief that is not too wide.
-STAY = {"temperature": 0.1, "learning_rate": 0.0}
+# worse place, as among few rows, it is better left there, with a belief that is not too wide, or
+# hardly wider than that of `map`.
+STAY = tuple({"temperature": one, "learning_rate": 0.0} for one in (0.1, 0.01))
 WARM = replace(TEMPERED, steps=(1000, 4000), start=Course(), stay=STAY)
 
 
