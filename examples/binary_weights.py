@@ -2,10 +2,11 @@
 
     python examples/binary_weights.py [FILE.svg]
 
-All weights are −1 or +1; biases are real numbers. Meng, Bachmann & Khan (2020) draw this for
-Snelson's data, which do not come with this library; the curve here has a gap like theirs. Left: `bayesbinn`, which learns a probability of
-each sign, so that draws of the weights agree at the data and differ away from them. Right: `ste`,
-the straight-through estimator, which has one net and no doubt. Takes half a minute.
+All weights are −1 or +1; biases are real numbers. The BayesBiNN paper draws this for Snelson's data,
+which do not come with this library: here is another curve with noise, known in two places. Left:
+`bayesbinn`, which learns a probability of each sign, so that draws of the weights agree at the data
+and differ away from them. Right: `ste`, the straight-through estimator, which has one net and no
+doubt. Takes half a minute.
 """
 
 from __future__ import annotations

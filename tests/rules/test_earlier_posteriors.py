@@ -360,7 +360,7 @@ def test_what_was_learned_of_another_module_is_no_prior(name: str) -> None:
     with pytest.raises(ValueError, match=words):
         make(nn.Linear(2, 1), given, num_data=5, prior=earlier)
     with pytest.raises(
-        ValueError, match="'0.weight' has the shape .* and is not known in the prior"
+        ValueError, match=r"another module: '0\.weight' .* is not known in the prior"
     ):
         make(nn.Sequential(nn.Linear(3, 1)), given, num_data=5, prior=earlier)
 
