@@ -51,7 +51,7 @@ def api_pages() -> dict[str, str]:
     top = importlib.import_module("bayesrule")
     rooms = [name for name in top.__all__ if inspect.ismodule(getattr(top, name))]
     extra = ["likelihoods", "expectations", "rules", "predicting", "training", "sklearn"]
-    extra += ["families", "hmc"]
+    extra += ["families", "hmc", "integrations.hugging_face", "integrations.lightning"]
     pages = {"api/bayesrule.md": _api("bayesrule", top, set(rooms))}
     for room in dict.fromkeys([*rooms, *extra]):
         module = importlib.import_module(f"bayesrule.{room}" if room != "metrics" else METRICS)

@@ -1,9 +1,9 @@
 """Methods on a small transformer: from scratch, and as adapters on a body that has learned.
 
 AdamW and `ivon` learn in Hugging Face's `Trainer`, the other methods by `fit`. Laplace
-approximations are made of the classifier that AdamW has learned; the methods in `GOING_ON` have the
-last epochs, after AdamW. All have the same first weights, batches of the same size, as many epochs
-in all, and dropout.
+approximations are made of the classifier that AdamW has learned. The methods in `GOING_ON` have the
+last epochs, after AdamW, and `adamw-early` is what they go on from. All have the same first
+weights, batches of the same size, as many epochs in all, and dropout.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from benchmarks.language.reviews import Parts, Plan, Texts, adapted, classifier,
 
 SCRATCH, ADAPTERS = "scratch", "adapters"
 LAPLACE = ("laplace", "laplace-kronecker")
+EARLY = "adamw-early"
 GOING_ON = ("ivon", "mean_field", "vogn", "noisy_kfac")
 METHODS = {
-    SCRATCH: ("adamw", *LAPLACE, "map", *GOING_ON),
-    ADAPTERS: ("adamw", *LAPLACE, "ivon", "noisy_kfac"),
+    SCRATCH: ("adamw", *LAPLACE, "map", EARLY, *GOING_ON),
+    ADAPTERS: ("adamw", *LAPLACE, EARLY, "ivon", "noisy_kfac"),
 }
 """What learns in each stage."""
 RATE = 1e-3
@@ -90,7 +91,8 @@ def _before(method: str, plan: Plan) -> int:
     """How many epochs AdamW has learned before a method begins."""
     if method == "map":
         return 0
-    return plan.epochs - LAST_EPOCHS if method in GOING_ON else plan.epochs
+    early = max(0, plan.epochs - LAST_EPOCHS)
+    return early if method in (EARLY, *GOING_ON) else plan.epochs
 
 
 def _few(stage: str, texts: Parts, plan: Plan) -> Texts:
@@ -192,5 +194,5 @@ def _by_parts(learner: Learner, state: State, test: Texts) -> Prediction:
     return br.predict(learner, state, test.x, batch_size=_AT_A_TIME)
 
 
-_HOW = {"adamw": _certain, "ivon": _drawn, **dict.fromkeys(LAPLACE, _approximated)}
+_HOW = {"adamw": _certain, EARLY: _certain, "ivon": _drawn, **dict.fromkeys(LAPLACE, _approximated)}
 """How methods learn that do not by `fit`."""
