@@ -14,6 +14,7 @@ import torch
 from bayesrule.execution.compiled import Compiled
 from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.learner import Learner
+from bayesrule.predicting.exporting import Exported, exported
 from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors.inputs import as_pair, parts
@@ -23,6 +24,7 @@ from bayesrule.training.calibrating import Calibration, calibrated, can_calibrat
 from bayesrule.training.checkpoint import CheckpointError, Epoch
 from bayesrule.training.folder import Folder, read_final
 from bayesrule.training.lock import occupied
+from bayesrule.training.logs import Logs
 from bayesrule.training.loop import Loop, Step, TrainingWarning, plain_step
 from bayesrule.training.net import Net, TrainingError, predictive_on_the_way
 from bayesrule.training.progress import Progress
@@ -43,6 +45,10 @@ class Run:
         """What is believed of new inputs."""
         return predict(self.learner, self.state, x, how, seed=seed)
 
+    def exported(self, example: Any, how: How | None = None, *, seed: int = 0) -> Exported:
+        """The predictions as one module: `run.exported(x, Draws(32)).write("model.onnx")`."""
+        return exported(self.learner, self.state, example, how, seed=seed)
+
     def parts(self) -> dict[str, str]:
         """The names of the learner's parts."""
         return self.learner.parts()
@@ -62,6 +68,7 @@ def fit(
     checkpoint_seconds: float = 10.0,
     state: State | None = None,
     progress: bool | None = None,
+    log: Any = None,
     fused: bool = False,
     calibrate: bool | Calibration | None = None,
     warm_start: bool | int | None = None,
@@ -92,6 +99,9 @@ def fit(
       over.
     - `state`: where training begins, such as the state of an earlier run, instead of the module's
       own weights.
+    - `log`: a csv file or a folder for TensorBoard, which gets the loss, KL and ELBO of the last
+      step of each epoch with the epoch's own figures; `training.logs` has those that take them
+      every so many steps. A run that goes on goes on there, too.
     - `fused`: steps are compiled (`Compiled`), for `tagi` on large nets or for many steps; learners
       whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
     - `calibrate`: how sure the probabilities of classes are is learned from examples that are held
@@ -140,7 +150,7 @@ def fit(
             state = started_at(learner, start.net.state, seed)
         net = Net(learner, batches, seed, validation, first=state, held=own)
         stepping = _fused_step if fused else plain_step
-        loop = Loop(net, epochs, patience, callback, on_step, stepping)
+        loop = Loop(net, epochs, patience, callback, on_step, Logs.of(log), stepping)
         keeping.train(loop)
         if isinstance(calibrate, Calibration):
             net.state = calibrate.applied(net.state)
