@@ -39,9 +39,9 @@ class TrainingWarning(UserWarning):
     """Training went wrong and goes on in another way; the message says how."""
 
 
-def plain_step(learner: Learner) -> Step:
+def plain_step(learner: Learner, accumulate: int = 1) -> Step:
     """The learner's own step; the end of the epoch looks at the numbers."""
-    return partial(learner.step, checked=False)
+    return partial(learner.step, checked=False, accumulate=accumulate)
 
 
 @dataclass
