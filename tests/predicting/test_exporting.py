@@ -17,7 +17,7 @@ from bayesrule.expectations import AtMean, Masks, Moments
 from bayesrule.likelihoods import HierarchicalLikelihood
 from bayesrule.predicting import Linearised, exported
 from bayesrule.predicting.predict import How
-from bayesrule.tensors.inputs import take
+from bayesrule.tensors.inputs import arguments, parts, take
 from bayesrule.training.calibrating import Calibration
 from bayesrule.types import State
 
@@ -34,6 +34,17 @@ class TwoInputs(nn.Module):
 
     def forward(self, x: Tensor, kind: Tensor) -> Tensor:
         return self.last(torch.tanh(self.first(x) + self.kinds(kind)))
+
+
+class OneDict(nn.Module):
+    """A dict as its only argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.inner(batch["x"])
 
 
 class Recurrent(nn.Module):
@@ -107,6 +118,14 @@ CASES: dict[str, Any] = {
     "a recurrent net": lambda: (
         br.mean_field, Recurrent(), br.GaussianLikelihood(), numbers(5, 3), numbers(1), br.Draws(4)
     ),
+    "a dict in a place": lambda: (
+        br.mean_field, OneDict(), br.GaussianLikelihood(), ({"x": numbers(3)},), numbers(1),
+        br.Draws(4),
+    ),
+    "tokens": lambda: (
+        br.vogn, net(3), br.CategoricalLikelihood(), numbers(4, 3), classes()[:, None].expand(N, 4),
+        br.Draws(4),
+    ),
     "two inputs by name": lambda: (
         br.mean_field, TwoInputs(), br.GaussianLikelihood(),
         {"x": numbers(3), "kind": torch.arange(N) % 5}, numbers(1), br.Draws(4),
@@ -127,8 +146,9 @@ def learned(case: str) -> tuple[br.Learner, State, Any, How | None]:
 
 
 def called(module: Any, x: Any) -> dict[str, Tensor]:
+    args, named = arguments(x)
     with torch.no_grad():
-        found: dict[str, Tensor] = module(**x) if isinstance(x, dict) else module(x)
+        found: dict[str, Tensor] = module(*args, **named)
     return found
 
 
@@ -174,7 +194,7 @@ def test_onnx_says_the_same(case: str, tmp_path: Path) -> None:
     names = [one.name for one in session.get_inputs()]
     for rows in (slice(0, N), slice(2, 3)):
         part = some(x, rows)
-        given = [part[name] for name in names] if isinstance(x, dict) else [part]
+        given = [part[name] for name in names] if isinstance(x, dict) else parts(part)
         feed = {name: one.numpy() for name, one in zip(names, given, strict=True)}
         outputs = [one.name for one in session.get_outputs()]
         found = dict(zip(outputs, session.run(None, feed), strict=True))

@@ -117,6 +117,9 @@ def test_files_that_are_no_logs_are_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"house\.csv is there and no log of a training"):
         train(file)
     assert file.read_text() == "area,price\n1,2\n"
+    (tmp_path / "empty.csv").touch()
+    train(tmp_path / "empty.csv", epochs=1)
+    assert read(tmp_path / "empty.csv")["step"].tolist() == [4]
     with pytest.raises(TypeError, match="log is a csv file, a folder for TensorBoard"):
         train(3)
 

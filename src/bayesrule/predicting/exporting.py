@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import BaseTorchFunctionMode
 
-from bayesrule.expectations import Expectation, Look, Moments
+from bayesrule.expectations import Expectation, Look
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import Activations, Propagation
@@ -102,8 +102,7 @@ class Exported(nn.Module):
     (n, C), `entropy` and `mutual_information` (n,). Calibration is applied. The number of examples
     may be any.
 
-    `example` are inputs that were predicted once; `shift` and `scale` are those of targets that
-    were standardised.
+    `example` are some inputs; `rescaled` is the shift and scale of targets that were standardised.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Exported(nn.Module):
 
     def forward(self, *args: Any, **named: Any) -> dict[str, Tensor]:
         """The predictions."""
-        x: Any = named or (args[0] if len(args) == 1 else args)
+        x: Any = named or (args[0] if isinstance(self.example, Tensor) else args)
         prediction = self.outputs(x).prediction(self.likelihood, self.learned.tensors())
         if self.rescaled is not None and not prediction.classification:
             prediction = prediction.rescaled(*self.rescaled)
@@ -143,7 +142,10 @@ class Exported(nn.Module):
                 if not (isinstance(self.outputs, _AtPoints) and self.outputs.together):
                     raise
                 self.outputs.together = False
-                return self._traced()
+                try:
+                    return self._traced()
+                finally:
+                    self.outputs.together = True
 
     def _traced(self) -> torch.export.ExportedProgram:
         args, named = arguments(self.example)
@@ -222,10 +224,10 @@ def exported(
     >>> module(torch.zeros(5, 2))["mean"].shape
     torch.Size([5, 1])
     """
-    chosen = how or learner.predictive
+    chosen: Any = how or learner.predictive
     state.check()
     x = _several(as_inputs(example, state))
-    if isinstance(chosen, Moments):
+    if getattr(chosen, "look", None) is Look.MOMENTS:
         belief = state.posterior.mean, independent_variances(state)
         core: nn.Module = _Propagated(learner.network, state.buffers, belief, chosen.activations)
     else:

@@ -49,6 +49,9 @@ class CsvLog:
     path: str | os.PathLike[str]
     every: int | None = None
 
+    def __post_init__(self) -> None:
+        self._rows(Path(self.path))
+
     def begin(self, step: int) -> None:
         file = Path(self.path)
         kept = [row for row in self._rows(file) if int(row[0]) <= step]
@@ -64,9 +67,10 @@ class CsvLog:
 
     def _rows(self, file: Path) -> list[list[str]]:
         """The whole lines of a file that is there; the last one may have been cut off."""
-        if not file.exists():
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        if not text:
             return []
-        head, *rows = csv.reader(file.read_text(encoding="utf-8", errors="replace").splitlines())
+        head, *rows = csv.reader(text.splitlines())
         if tuple(head) != COLUMNS:
             raise ValueError(
                 f"{file} is there and no log of a training: its first line is not "

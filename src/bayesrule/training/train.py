@@ -150,6 +150,7 @@ def fit(
         learner = chosen_learner(learner, train, choose, epochs, batch_size=batch_size, seed=seed)
     if fused and accumulate != 1:
         raise ValueError("A fused step takes a whole batch; leave accumulate or fused out.")
+    logs = Logs.of(log)
     stepping = _fused_step if fused else partial(plain_step, accumulate=accumulate)
     train, held = _held_out(learner, train, validation, seed, calibrate)
     own = 0 if held is None or held is validation else len(held[1])
@@ -162,7 +163,7 @@ def fit(
             keeping.inside("start").train(start)
             state = started_at(learner, start.net.state, seed)
         net = Net(learner, batches, seed, validation, first=state, held=own)
-        loop = Loop(net, epochs, patience, callback, on_step, Logs.of(log), stepping)
+        loop = Loop(net, epochs, patience, callback, on_step, logs, stepping)
         keeping.train(loop)
         if isinstance(calibrate, Calibration):
             net.state = calibrate.applied(net.state)

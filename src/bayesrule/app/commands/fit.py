@@ -19,6 +19,7 @@ from bayesrule.app.saved import SavedModel, claim_folder, epochs_done, fingerpri
 from bayesrule.methods import METHODS
 from bayesrule.predicting.evaluate import scores
 from bayesrule.training.lock import occupied
+from bayesrule.training.logs import Logs
 from bayesrule.training.train import Run
 
 _SUMMARY = "train one method on a table and save the model"
@@ -87,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     begun = time.perf_counter()
     table = options.table(args.data)
     plan = _plan(args, table)
+    with faults.of_the_call():
+        logs = list(Logs.of(args.log).logs)
     folder = options.writable(Path(args.out))
     x, y = plan.encoder.tensors(plan.train)
     mark = fingerprint(x, y)
@@ -100,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             _announce(table, plan, folder, done)
         held = None if plan.held is None else plan.encoder.tensors(plan.held)
-        more = {"validation": held, "out": folder, "progress": show, "log": args.log}
+        more = {"validation": held, "out": folder, "progress": show, "log": logs}
         args.interrupted = partial(_what_is_kept, folder, plan.recipe.epochs)
         with faults.of_the_training(), faults.telling_warnings():
             trained = plan.recipe.fit(x, y, outputs, **more)
