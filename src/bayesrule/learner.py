@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.curvature import Curvature, Here, Problem, Wanted
-from bayesrule.curvature.all_data import curvature_of_all
+from bayesrule.curvature.all_data import curvature_of_all, problems_of_all
 from bayesrule.curvature.first_look import first_look
 from bayesrule.curvature.sums import sums_over_points
 from bayesrule.expectations import AtMean, Draws, Expectation
@@ -26,7 +26,7 @@ from bayesrule.tensors import distributed
 from bayesrule.tensors.autocast import for_modules_only
 from bayesrule.tensors.inputs import pair
 from bayesrule.tensors.network import Network, check_batch, copies
-from bayesrule.tensors.step_randomness import DIVERGENCE, TARGETS, StepRandomness, Streams
+from bayesrule.tensors.step_randomness import DIVERGENCE, StepRandomness, Streams
 from bayesrule.tensors.unfit import check_finite, check_loss, with_gradients
 from bayesrule.types import Batch, Derivatives, Info, Local, State
 
@@ -37,10 +37,9 @@ _BOUND = Draws(16)
 class Learner:
     """Learns a belief over the weights of a module, a batch at a time.
 
-    `init` makes the first state from the module's own parameters, `step` the next one from a batch.
-    Both leave the module as it is. Under torch.distributed each rank gives its own part of the
-    batch and the derivatives are summed over the ranks; weight draws then differ by rank, which
-    averages over more of them, unless `shared_draws` is set.
+    `init` makes the first state from the module's own parameters, `step` the next from a batch;
+    both leave the module as it is. Under torch.distributed each rank gives its own part of the
+    batch and derivatives are summed; weight draws then differ by rank unless `shared_draws` is set.
 
     - `num_data`: how many examples the whole data set has.
     - `prior`: what is believed before the data: `GaussianPrior(precision)`, or a posterior of
@@ -178,26 +177,34 @@ class Learner:
 
     @with_gradients
     def step(
-        self, state: State, batch: Batch, *, donate: bool = False, checked: bool = True
+        self,
+        state: State,
+        batch: Batch,
+        *,
+        donate: bool = False,
+        checked: bool = True,
+        accumulate: int = 1,
     ) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step.
 
-        With `donate` the caller gives the old state up and its memory is used again, which saves
-        time; `info.kl` is then to be read before the next step. Inputs, targets and weights that
-        are not finite are refused on a CPU, unless the caller looks at the loss (`checked=False`).
+        With `donate` the old state is given up and its memory used again; `info.kl` is then to be
+        read before the next step. Inputs, targets and weights that are not finite are refused on a
+        CPU, unless the caller looks at the loss (`checked=False`). With `accumulate` the batch is
+        looked at in so many pieces, which takes less memory.
         """
-        begun = self.begun(state, batch)
+        begun = self.begun(state, batch, accumulate)
         if donate and begun is not state:
             state.given_up()
-        return self.advance(begun, self.problem(begun, batch), donate=donate, checked=checked)
+        whole = self.problem(begun, batch, pieces=accumulate)
+        return self.advance(begun, whole, donate=donate, checked=checked)
 
     @for_modules_only
-    def begun(self, state: State, batch: Batch) -> State:
+    def begun(self, state: State, batch: Batch, pieces: int = 1) -> State:
         """A state before the first step, whose first curvature is that which its batch shows."""
         state.check()
         if state.step > 0 or not self.family.looks_first:
             return state
-        [size] = first_look(self.problem(state, batch), state.posterior)
+        [size] = first_look(self.problem(state, batch, pieces=pieces), state.posterior)
         return self.begun_at(state, size, self.weight)
 
     def begun_at(self, state: State, size: float | None, weight: float) -> State:
@@ -209,13 +216,17 @@ class Learner:
         memory = self.rule.init(family, posterior, weight)
         return dataclasses.replace(state, posterior=posterior, rule=memory)
 
-    def problem(self, state: State, batch: Batch, *, streams: Streams | None = None) -> Problem:
+    def problem(
+        self, state: State, batch: Batch, *, streams: Streams | None = None, pieces: int = 1
+    ) -> Problem:
         """A batch with the state that it is looked at from, and what each example stands for.
 
         Sums over the examples of all ranks and over the points of the expectation are then
         estimates for the whole data set over the temperature. Randomness follows from the state,
         unless `streams` are given to draw from; then the state's buffers are given up, too.
         """
+        parts = self.network, self.likelihood, self.family, self.curvature, self.rule
+        fit_of_parts.check_pieces(pieces, *parts)
         x, y = batch if type(batch) is tuple else pair(batch)
         size, device = check_batch(x, y), state.posterior.device
         targets, draws, module = streams or self.randomness.streams(state)
@@ -233,6 +244,7 @@ class Learner:
             num_points=self.expectation.num,
             temperature=self.temperature,
             module_randomness=module,
+            pieces=pieces,
         )
 
     @for_modules_only
@@ -288,8 +300,7 @@ class Learner:
     ) -> Info:
         """What a person wants to see of a step; the KL and the ELBO are computed when first read.
 
-        `again` makes the step's problem anew, from its next state; `is_current` says whether that
-        state is still that of this step.
+        `again` makes the step's problem anew, from its next state.
         """
         after = None if again is None else partial(self.loss_after, again)
         return Info.of(loss, state, self.divergence, after, self.temperature, is_current)
@@ -322,22 +333,12 @@ class Learner:
         assert self.family.structure is not None
         belief, prior = state.posterior, self.prior
         here = Here(belief.at_mean(), self.family.structure, belief)
-        problems = self._final_problems(state, batches)
+        problems = problems_of_all(self.network, self.likelihood, self.randomness, state, batches)
         curvature = curvature_of_all(self.final_curvature, problems, here, self.weight)
         if self.empirical_prior:
             prior = prior_of_largest_evidence(prior, curvature, belief.mean)
         posterior, _ = belief.with_precision(prior.added_to(curvature))
         return dataclasses.replace(state, posterior=posterior)
-
-    def _final_problems(self, state: State, batches: Iterable[Batch]) -> Iterator[Problem]:
-        """Each batch once training has ended."""
-        # Ranks may have different numbers of batches here, so nothing is counted over them.
-        parts, seen = (self.network, self.likelihood, state.likelihood, state.buffers), 0
-        for x, y in map(pair, batches):
-            at = dataclasses.replace(state, step=state.step + seen)
-            targets = self.randomness.generator(at, TARGETS)
-            yield Problem(*parts, x, self.likelihood.weighed(y), targets, training=False)
-            seen += check_batch(x, y)
 
     def parts(self) -> dict[str, str]:
         """The four choices, in words."""

@@ -81,6 +81,16 @@ class Local:
     statistics: Params
     average: Params | None = None
 
+    def times(self, factor: Number) -> Local:
+        """The sums with another scale, so many times as large."""
+
+        def scaled(sums: Params) -> Params:
+            return {name: value * factor for name, value in sums.items()}
+
+        curvature = None if self.curvature is None else self.curvature.times(factor)
+        sums = scaled(self.gradient), curvature, scaled(self.statistics)
+        return Local(self.loss, *sums, self.average)
+
     def plus(self, other: Local) -> Local:
         """The sums of both."""
 

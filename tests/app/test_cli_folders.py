@@ -216,3 +216,15 @@ def test_help_loads_nothing_heavy_and_plain_terminals_do() -> None:
     assert "heavy: []" in done.stdout
     assert "bayesrule fit house.csv" in done.stdout
     assert time.perf_counter() - begun < 30  # torch's own import, on a busy machine
+
+
+def test_figures_of_each_epoch_go_to_a_csv_that_grows_with_the_run(tmp_path: Path) -> None:
+    data, log = table(tmp_path), tmp_path / "metrics.csv"
+    words = ("fit", data, "--target", "price", "--out", tmp_path / "run", "--epochs", "3")
+    assert call(*words, "--log", log).code == 0
+    assert pandas.read_csv(log)["epoch"].tolist() == [1, 2, 3]
+    before = log.read_bytes()
+    assert call(*words, "--log", log).code == 0
+    assert log.read_bytes() == before
+    line = only_line(call(*words, "--start-over", "--log", data))
+    assert "is there and no log of a training" in line

@@ -128,7 +128,8 @@ def test_small_variances_are_those_of_the_delta_method(likelihood: Likelihood) -
 
 def test_what_is_the_same_everywhere_says_nothing() -> None:
     f = randn(3, 4)
-    found = spread(lambda f: f.log_softmax(-1), f, [(f, 0.5), (f, 0.5)])
+    half = torch.tensor([0.5], dtype=f.dtype)
+    found = spread(lambda f: f.log_softmax(-1), f, [(f[None], half), (f[None], half)])
     close(found.variance, torch.zeros(3, 4), 1e-15)
     close(found.information, torch.zeros(3), 1e-12)
     close(entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=DTYPE))[0], math.log(2.0))

@@ -1,4 +1,4 @@
-"""The command line: `bayesrule methods | fit | predict | compare`."""
+"""The command line: `bayesrule methods | fit | predict | export | serve | compare`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from bayesrule import __version__
-from bayesrule.app.commands import compare, faults, fit, methods, output, predict
+from bayesrule.app.commands import compare, export, faults, fit, methods, output, predict, serve
 from bayesrule.app.data.errors import nearest
 from bayesrule.execution.memory import keep_memory
 
@@ -18,6 +18,8 @@ examples:
   bayesrule compare house.csv --target price         the same on your own table
   bayesrule fit house.csv --target price --method vogn --out run/
   bayesrule predict run/ new.csv --out predictions.csv
+  bayesrule export run/ model.onnx                   the model as one file for other programs
+  bayesrule serve run/                               predictions over HTTP
   bayesrule methods                                  all methods and the parts they are made of
 
 exit codes:
@@ -44,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"bayesrule {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (methods, fit, predict, compare):
+    for module in (methods, fit, predict, export, serve, compare):
         module.add(commands)
     return top
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+import torch
 from torch import Tensor
 
 from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.recipe import Recipe
+from bayesrule.predicting.exporting import Exported, exported
 from bayesrule.predicting.predict import How
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.checkpoint import CheckpointError, facts
@@ -41,6 +43,19 @@ class SavedModel:
         """The prediction for a table's rows, in the target's own units."""
         x = self.encoder.transform(table)
         return self.encoder.original(self.run.predict(x, how, seed=seed))
+
+    def exported(self, how: How | None = None, *, seed: int = 0) -> Exported:
+        """The predictions of encoded features (n, d) as one module, in the target's own units."""
+        encoder, example = self.encoder, torch.zeros(2, len(self.encoder.feature_names))
+        scaled = None if encoder.task.classification else (encoder.target_mean, encoder.target_std)
+        return exported(self.run.learner, self.run.state, example, how, seed=seed, rescaled=scaled)
+
+    def notes(self) -> dict[str, str]:
+        """What a file of the exported model says of itself."""
+        encoder = self.encoder
+        found = {"target": encoder.target, "encoder": encoder.to_json()}
+        lists = {"features": encoder.feature_names, "classes": encoder.labels}
+        return {**found, **{name: json.dumps(list(names)) for name, names in lists.items()}}
 
 
 def fingerprint(*tensors: Tensor) -> str:

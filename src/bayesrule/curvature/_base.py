@@ -21,7 +21,7 @@ from bayesrule.matrices import Structure
 from bayesrule.moments import Activations, GaussianTensor, Propagation
 from bayesrule.posteriors import Point, Posterior
 from bayesrule.tensors import vectors
-from bayesrule.tensors.network import Inputs, Network, as_leaves, copies, num_examples
+from bayesrule.tensors.network import Inputs, Network, as_leaves, copies, num_examples, take
 from bayesrule.tensors.stand_in import gradients
 from bayesrule.tensors.step_randomness import Streams
 from bayesrule.tensors.unfit import check_outputs
@@ -39,6 +39,7 @@ class Problem:
     - `module_randomness`: makes the context in which the module draws (dropout).
     - `checked`: numbers may be looked at, to say what is wrong with them.
     - `rates`: the rule's numbers for this step, where they are not those of the step's number.
+    - `pieces`: in how many pieces the batch is looked at, one after another (`in_pieces`).
 
     `axes` is how many axes come before those of a weight: one where nets are stacked.
     """
@@ -61,6 +62,7 @@ class Problem:
     checked: bool = True
     module_randomness: Callable[[], AbstractContextManager[None]] = nullcontext
     rates: Any = None
+    pieces: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(split(self.y)[0], GaussianTensor) and not self.likelihood.uncertain_targets:
@@ -86,6 +88,19 @@ class Problem:
         tracked = wanted.curvature.needs_draws or posterior.must_track
         points = expectation.points(posterior, self.draws, tracked=tracked)
         return ((self, point) for point in points)
+
+    def in_pieces(self, *, same_draws: bool = True) -> Iterator[Problem]:
+        """The batch in pieces, which count as parts of the whole.
+
+        With `same_draws` each piece draws the same weights, else they draw one after another.
+        """
+        size = -(-num_examples(self.x) // self.pieces)
+        begun = self.draws.get_state() if same_draws and self.draws is not None else None
+        for first in range(0, num_examples(self.x), size):
+            rows = slice(first, first + size)
+            if begun is not None:
+                self.draws.set_state(begun)
+            yield replace(self, x=take(self.x, rows), y=self.y[rows], pieces=1)
 
     def forward(self, params: Params) -> Tensor:
         """The outputs at the given weights."""
@@ -252,6 +267,7 @@ class Curvature(Part, ABC):
     twice: bool = False  # It differentiates gradients, which torch cannot do for every layer.
     draws_together: bool = True  # Several draws at once give what one after another gives.
     asks: tuple[str, ...] = ()  # The abilities of a likelihood that it needs.
+    piece_obstacle: str | None = None  # Why those of pieces of a batch do not add up to its own.
 
     @abstractmethod
     def local(self, problem: Problem, here: Here) -> Local:

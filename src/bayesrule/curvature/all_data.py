@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from bayesrule.curvature._base import Curvature, Here, Problem
+from bayesrule.likelihoods import Likelihood
 from bayesrule.matrices import Matrix
 from bayesrule.tensors import distributed
-from bayesrule.tensors.network import num_examples
+from bayesrule.tensors.inputs import pair
+from bayesrule.tensors.network import Network, check_batch, num_examples
+from bayesrule.tensors.step_randomness import TARGETS, StepRandomness
+from bayesrule.types import Batch, State
+
+
+def problems_of_all(
+    network: Network,
+    likelihood: Likelihood,
+    randomness: StepRandomness,
+    state: State,
+    batches: Iterable[Batch],
+) -> Iterator[Problem]:
+    """Each batch once training has ended."""
+    # Ranks may have different numbers of batches here, so nothing is counted over them.
+    parts, seen = (network, likelihood, state.likelihood, state.buffers), 0
+    for x, y in map(pair, batches):
+        at = replace(state, step=state.step + seen)
+        targets = randomness.generator(at, TARGETS)
+        yield Problem(*parts, x, likelihood.weighed(y), targets, training=False)
+        seen += check_batch(x, y)
 
 
 def curvature_of_all(

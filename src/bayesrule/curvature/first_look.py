@@ -10,10 +10,11 @@ from torch import Tensor
 
 from bayesrule.curvature._base import Problem
 from bayesrule.posteriors import Posterior
-from bayesrule.tensors import distributed
+from bayesrule.tensors import distributed, vectors
 from bayesrule.tensors.network import as_leaves
 from bayesrule.tensors.randomness import normal_like
 from bayesrule.tensors.stand_in import gradients
+from bayesrule.types import Params
 
 # Each costs a backward pass, once.
 _LOOKS = 4
@@ -29,11 +30,7 @@ def first_look(problem: Problem, posterior: Posterior) -> list[float | None]:
     """
     leaves = as_leaves(posterior.mean)
     with problem.module_randomness():
-        outputs = problem.forward(leaves)
-        found = [
-            gradients(outputs, leaves, leaves, vector, retain_graph=True)
-            for vector in _random_slopes(problem, outputs)
-        ]
+        found = _random_gradients(problem, leaves)
 
     count = problem.count / distributed.world_size()
 
@@ -44,6 +41,24 @@ def first_look(problem: Problem, posterior: Posterior) -> list[float | None]:
     squares = distributed.mean_over_ranks({name: mean_square(name) for name in leaves})
     largest = torch.stack(list(squares.values())).amax(0).reshape(-1).tolist()
     return [value if 0.0 < value < math.inf else None for value in largest]
+
+
+def _random_gradients(problem: Problem, leaves: Params) -> list[Params]:
+    """Some random gradients of the batch, which may come in pieces."""
+    if problem.pieces == 1:
+        outputs = problem.forward(leaves)
+        slopes = _random_slopes(problem, outputs)
+        return [gradients(outputs, leaves, leaves, one, retain_graph=True) for one in slopes]
+    with torch.no_grad():
+        outputs = torch.cat([piece.forward(leaves) for piece in problem.in_pieces()])
+    every, first = list(_random_slopes(problem, outputs)), 0
+    found: list[Params] = [{} for _ in every]
+    for piece in problem.in_pieces():
+        outputs = piece.forward(leaves)
+        rows = slice(first, first := first + len(outputs))
+        each = (gradients(outputs, leaves, leaves, one[rows], retain_graph=True) for one in every)
+        found = [vectors.add(a, b) if a else b for a, b in zip(found, each, strict=True)]
+    return found
 
 
 def _least_known(problem: Problem, outputs: Tensor) -> Tensor:
@@ -64,14 +79,14 @@ def _random_slopes(problem: Problem, outputs: Tensor) -> Iterator[Tensor]:
     targets are drawn, and where it draws none, those of the data are taken.
     """
     if problem.likelihood.lacks("fisher_vectors") is None:
-        vectors = problem.fisher_vectors(_least_known(problem, outputs))
-        num, *examples = vectors.shape[: problem.axes + 2]
-        blank = vectors.new_empty(math.prod(examples), num)
+        found = problem.fisher_vectors(_least_known(problem, outputs))
+        num, *examples = found.shape[: problem.axes + 2]
+        blank = found.new_empty(math.prod(examples), num)
         for _ in range(_LOOKS):
             # A normal number is negative with a chance of one half.
             negative = normal_like(blank, problem.targets).T.signbit()
             negative = negative.reshape(num, *examples, *[1] * (outputs.ndim - len(examples)))
-            yield torch.where(negative, -vectors, vectors).sum(0)
+            yield torch.where(negative, -found, found).sum(0)
         return
     drawn = problem.likelihood.lacks("sample") is None
     for _ in range(_LOOKS if drawn else 1):

@@ -124,6 +124,12 @@ class SecondOrder(Curvature):
     def asks(self) -> tuple[str, ...]:
         return ("fisher_vectors",) if self.exact else ("sample",)
 
+    @derived
+    def piece_obstacle(self) -> str | None:
+        if self.exact and self.share == 1:
+            return None
+        return f"{self} squares the gradient of a whole batch; use SecondOrder(exact=True)"
+
     @property
     def stack_obstacle(self) -> str | None:
         return None if self == SecondOrder() else f"the curvature {self}"

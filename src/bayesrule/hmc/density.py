@@ -25,9 +25,10 @@ from bayesrule.moments import GaussianTensor
 from bayesrule.predicting.at_weights import stacked_outputs
 from bayesrule.rules.fit_of_parts import instance
 from bayesrule.tensors import vectors
-from bayesrule.tensors.inputs import Inputs, mapped
+from bayesrule.tensors.inputs import Inputs, as_pair, mapped
 from bayesrule.tensors.network import Network, check_batch
 from bayesrule.tensors.unfit import check_finite
+from bayesrule.training.batches import gathered
 from bayesrule.types import Params
 
 Floats = NDArray[np.float64]
@@ -54,7 +55,7 @@ class LogDensity:
         self,
         model: nn.Module,
         likelihood: Likelihood,
-        data: tuple[Any, Any],
+        data: Any,
         *,
         prior_precision: float = 1.0,
         temperature: float = 1.0,
@@ -68,6 +69,7 @@ class LogDensity:
         self.prior_noise = likelihood.init(next(iter(self.params.values())))
         self.learned = likelihood.learns
         self._refuse_changes()
+        data = gathered(as_pair(data))
         targets = data[1] if isinstance(data[1], Tensor) else torch.as_tensor(np.array(data[1]))
         targets, self.weight = split(likelihood.weighed(targets))
         self.x, self.y = as_inputs(data[0]), _plain(targets, "targets")

@@ -254,7 +254,9 @@ class ElementwiseLikelihood(Likelihood):
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         matched = match(outputs, targets, type(self).__name__)
         if not self.is_allowed(matched).all():
-            raise ValueError(f"{type(self).__name__} needs {self.allowed}.")
+            missing = " br.weighted(y) leaves out rows whose targets are NaN, as missing ones are."
+            more = missing if matched.isnan().any() else ""
+            raise ValueError(f"{type(self).__name__} needs {self.allowed}.{more}")
         return matched
 
     def _checked(self, outputs: Tensor, targets: Tensor) -> Tensor:

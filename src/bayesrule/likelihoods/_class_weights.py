@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayesrule.likelihoods._weighted import WeightedTensor, split
+from bayesrule.likelihoods._weighted import WeightedTensor, split, times
 
 
 def class_weights(given: Sequence[float]) -> tuple[float, ...]:
@@ -30,11 +30,16 @@ def by_class(targets: Tensor, weights: Sequence[float] | None, ignored: int | No
     seen = torch.ones_like(labels, dtype=torch.bool) if ignored is None else labels != ignored
     labels = labels.masked_fill(~seen, 0)
     found = seen.to(torch.get_default_dtype())
+    if weights is not None and labels.ndim > 1:
+        raise ValueError(
+            "class_weight is for one label of each example, got targets of shape "
+            f"{tuple(labels.shape)}; leave it out, or use br.weighted(targets, weight)."
+        )
     if weights is not None:
         _refuse_other_classes(labels, len(weights))
         table = torch.tensor(weights, dtype=found.dtype, device=labels.device)
         found = found * table[labels.long()]
-    return WeightedTensor(labels, found if given is None else found * given)
+    return WeightedTensor(labels, times(found, given))
 
 
 def _refuse_other_classes(labels: Tensor, num: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,9 +20,13 @@ MISSING = -1
 
 
 class ClassLikelihood(Likelihood):
-    """Targets (n,) are class numbers, by default with one output for each class: (n, C)."""
+    """Targets (n,) are class numbers, by default with one output for each class: (n, C).
+
+    With `along_sequences` examples may have several: outputs (n, T, C) and targets (n, T).
+    """
 
     distribution_class = ClassTargets
+    along_sequences: ClassVar[bool] = False
 
     @abstractmethod
     def log_probs(self, outputs: Tensor) -> Tensor:
@@ -34,6 +40,7 @@ class ClassLikelihood(Likelihood):
         return self._marginal(mean, variance, draws(mean, partial(torch.mul, variance.sqrt())))
 
     def joint_marginal(self, mean: Tensor, covariance: Tensor, state: Params) -> Marginal:
+        covariance = _of_each(mean, covariance)
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         return self._marginal(mean, variance, draws(mean, partial(torch.matmul, root(covariance))))
 
@@ -44,13 +51,14 @@ class ClassLikelihood(Likelihood):
 
     def _classes(self, outputs: Tensor) -> tuple[int, str]:
         """How many classes there are, and that in words; outputs of a wrong shape are refused."""
-        if outputs.ndim != 2 or outputs.shape[1] < 2:
+        flat = outputs.ndim == 2 or (self.along_sequences and outputs.ndim > 2)
+        if not flat or outputs.shape[-1] < 2:
             raise ValueError(
                 f"{type(self).__name__} needs one output for each class: (n, C) with C ≥ 2. The "
                 f"network gives {tuple(outputs.shape)}; for yes or no from one output use "
                 "BernoulliLikelihood."
             )
-        return outputs.shape[1], f"the network has {outputs.shape[1]} outputs"
+        return outputs.shape[-1], f"the network has {outputs.shape[-1]} outputs"
 
     def _labels(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The targets as class numbers of the right shape, whether or not there are such classes.
@@ -58,10 +66,11 @@ class ClassLikelihood(Likelihood):
         Whether there are is seen by torch itself where they are used, without a wait for a GPU.
         """
         self._classes(outputs)
-        if targets.shape != outputs.shape[:1] or targets.is_floating_point():
+        wanted = outputs.shape[: -1 if self.along_sequences else 1]
+        if targets.shape != wanted or targets.is_floating_point():
             raise ValueError(
-                f"{type(self).__name__} needs integer class numbers of shape ({len(outputs)},), "
-                f"got {targets.dtype} of shape {tuple(targets.shape)}."
+                f"{type(self).__name__} needs integer class numbers of shape {tuple(wanted)}, "
+                f"got {targets.dtype} of shape {tuple(targets.shape)}.{_way_out(targets)}"
             )
         return targets.long()
 
@@ -74,7 +83,7 @@ class ClassLikelihood(Likelihood):
             if low < 0 or high >= num_classes:
                 raise ValueError(
                     f"The targets hold class {low if low < 0 else high}, but {in_words}: classes "
-                    f"0 to {num_classes - 1}."
+                    f"0 to {num_classes - 1}.{_way_out(labels)}"
                 )
         return labels
 
@@ -98,6 +107,25 @@ class ClassLikelihood(Likelihood):
         labels = self._labels(outputs, targets)
         seen = labels != MISSING
         return labels.masked_fill(~seen, 0), seen
+
+
+def _of_each(mean: Tensor, covariance: Tensor) -> Tensor:
+    """The covariance of the outputs of each label, (n, C, C), or (n, T, C, C) of sequences."""
+    if mean.ndim == 2:
+        return covariance
+    num, *places, classes = mean.shape
+    wide = covariance.reshape(num, -1, classes, math.prod(places), classes)
+    return wide.diagonal(dim1=1, dim2=3).movedim(-1, 1).reshape(*mean.shape, classes)
+
+
+def _way_out(targets: Tensor) -> str:
+    """What to do with labels that are missing, where there seem to be some."""
+    if not (targets.isnan().any() if targets.is_floating_point() else (targets < 0).any()):
+        return ""
+    return (
+        " A label that is missing is a class number such as -1, with "
+        "CategoricalLikelihood(ignore_index=-1), or any one of no weight, br.weighted(labels, w)."
+    )
 
 
 def one_hot(labels: Tensor, like: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ _PAIRS = 128
 _REACH, _STEPS = 8.0, 129
 """One output is integrated over so many standard deviations to both sides, in so many steps."""
 
-Weighted = Iterable[tuple[Tensor, float]]
-"""Outputs (n, *), and how much each counts; all together count 1."""
+Weighted = Iterable[tuple[Tensor, Tensor]]
+"""Some outputs at a time, (some, n, *), and how much each counts, (some,); together all count 1."""
 
 
 class Spread(NamedTuple):
@@ -49,9 +49,9 @@ def spread(log_probs: Callable[[Tensor], Tensor], centre: Tensor, outputs: Weigh
         p = logs.exp()
         # Counted from p(centre), so that small variances are not lost in rounding.
         away = p - start
-        shift = shift + weight * away
-        square = square + weight * away.square()
-        inner = inner - weight * (p * logs).sum(-1)
+        shift = shift + torch.tensordot(weight, away, 1)
+        square = square + torch.tensordot(weight, away.square(), 1)
+        inner = inner - torch.tensordot(weight, (p * logs).sum(-1), 1)
     mean = start + shift
     information = (entropy(mean) - inner).clamp_min(0.0)
     return Spread(mean, (square - shift.square()).clamp_min(0.0), information)
@@ -64,10 +64,9 @@ def entropy(p: Tensor) -> Tensor:
 
 def draws(mean: Tensor, spread: Callable[[Tensor], Tensor]) -> Weighted:
     """Draws of outputs (..., D): `spread` gives white noise (D,) their covariance."""
-    for white in _white(mean.shape[-1]).to(mean):
-        step = spread(white)
-        yield mean + step, 0.5 / _PAIRS
-        yield mean - step, 0.5 / _PAIRS
+    for some in _at_once(_white(mean.shape[-1]).to(mean)):
+        steps = torch.stack([spread(white) for white in some])
+        yield torch.cat([mean + steps, mean - steps]), mean.new_full((2 * len(some),), 0.5 / _PAIRS)
 
 
 def single_outputs(mean: Tensor, variance: Tensor) -> Weighted:
@@ -75,10 +74,13 @@ def single_outputs(mean: Tensor, variance: Tensor) -> Weighted:
     grid = torch.linspace(-_REACH, _REACH, _STEPS, dtype=torch.float64)
     weights = torch.softmax(-0.5 * grid.square(), 0)
     std = variance.sqrt()
-    return (
-        (torch.add(mean, std, alpha=at), weight)
-        for at, weight in zip(grid.tolist(), weights.tolist(), strict=True)
-    )
+    for places, weight in zip(_at_once(grid.to(mean)), _at_once(weights.to(mean)), strict=True):
+        yield torch.stack([mean + std * at for at in places]), weight
+
+
+def _at_once(rows: Tensor) -> tuple[Tensor, ...]:
+    """One row at a time, which takes the least memory; all where a graph of it is made."""
+    return rows.split(len(rows) if torch.compiler.is_exporting() else 1)
 
 
 def root(covariance: Tensor) -> Tensor:

@@ -149,10 +149,11 @@ class ClassTargets(_Choices):
         return (self.logits - clocks.log_()).argmax(-1)
 
     def matched(self, y: Tensor) -> Tensor:
-        num = self.logits.shape[-2]
-        if y.shape != (num,):
+        wanted = self.logits.shape[1:-1]
+        if y.shape != wanted:
             raise ValueError(
-                f"This prediction needs class numbers of shape ({num},), got {tuple(y.shape)}."
+                f"This prediction needs class numbers of shape {tuple(wanted)}, got "
+                f"{tuple(y.shape)}."
             )
         return y
 

@@ -99,6 +99,10 @@ def _no_and_yes(logits: Tensor) -> Tensor:
 class CategoricalLikelihood(ClassLikelihood):
     """`y ~ Categorical(softmax f)`: outputs (n, C) are logits, targets (n,) class numbers.
 
+    A sequence has a label at each of T places: outputs (n, T, C), targets (n, T). It is one
+    example, whose loss is that of its labels together; places that do not count have
+    `ignore_index`.
+
     The likelihood of classes to start with; for `tagi`, HierarchicalLikelihood often learns
     faster. In `condition` a class of -1 is no label at all; elsewhere it is refused.
 
@@ -113,6 +117,7 @@ class CategoricalLikelihood(ClassLikelihood):
 
     probit_marginal = True
     calibrates = True
+    along_sequences = True
 
     def __post_init__(self) -> None:
         if self.class_weight is not None:
@@ -144,7 +149,7 @@ class CategoricalLikelihood(ClassLikelihood):
         labels = self._labels(outputs, targets)
         try:
             loss = functional.cross_entropy(
-                outputs, labels, reduction="none", ignore_index=_NO_CLASS
+                outputs.movedim(-1, 1), labels, reduction="none", ignore_index=_NO_CLASS
             )
         except IndexError:
             self.check(outputs, targets)
@@ -154,8 +159,14 @@ class CategoricalLikelihood(ClassLikelihood):
     def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
         # diag p − p pᵀ = Σ_c p_c (e_c − p)(e_c − p)ᵀ
         p = outputs.softmax(-1)
-        centred = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device) - p.unsqueeze(1)
-        return (p.sqrt().unsqueeze(-1) * centred).transpose(0, 1)
+        centred = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device) - p.unsqueeze(-2)
+        roots = p.sqrt().unsqueeze(-1) * centred
+        if p.ndim == 2:
+            return roots.transpose(0, 1)
+        # The outputs of each place for themselves.
+        places = roots.reshape(len(p), -1, *roots.shape[-2:])
+        own = torch.eye(places.shape[1], dtype=p.dtype, device=p.device)
+        return torch.einsum("ts,ntvc->tvnsc", own, places).reshape(-1, *p.shape)
 
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
@@ -165,7 +176,7 @@ class CategoricalLikelihood(ClassLikelihood):
         kappa = shrink(variance)
         log_probs = (mean * kappa).log_softmax(-1)
         log_prob = self._picked(log_probs, labels, mean)
-        p, kappa = log_probs.exp(), kappa * seen[:, None]
+        p, kappa = log_probs.exp(), kappa * seen.unsqueeze(-1)
         delta, eta = kappa * (one_hot(labels, p) - p), -(kappa.square() * p * (1.0 - p))
         return Conditioned(delta, eta, torch.where(seen, log_prob, 0.0))
 

@@ -187,6 +187,7 @@ class Structure(Part, ABC):
     draws_together: bool = True  # Curvatures at several draws of a net can be summed at once.
     replays: bool = False  # Working with it waits for no number, so that a GPU can replay it.
     rank_obstacle: str | None = None  # Why it cannot be summed over several machines, in words.
+    piece_obstacle: str | None = None  # Why those of pieces of a batch do not add up to its own.
 
     @classmethod
     def check(cls, given: object, taker: str) -> None:

@@ -238,6 +238,7 @@ class Blocks(Structure):
     only_positive = some("parts", "only_positive")
     layered = some("parts", "layered")
     rank_obstacle = first("parts", "rank_obstacle")
+    piece_obstacle = first("parts", "piece_obstacle")
 
     @derived
     def says_if_negative(self) -> bool:

@@ -153,6 +153,12 @@ class Kronecker(Structure):
         return not (self.exact or self.corrected)
 
     @derived
+    def piece_obstacle(self) -> str | None:
+        if not self.corrected:
+            return None
+        return "Kronecker(corrected=True) has bases of its own for each; use Kronecker()"
+
+    @derived
     def rank_obstacle(self) -> str | None:
         if not self.corrected:
             return None

@@ -143,6 +143,7 @@ class LowRank(Structure):
     rank: int = 10
 
     only_positive = True
+    piece_obstacle = "LowRank() keeps the largest directions of each; use Diagonal() or Dense()"
 
     def __post_init__(self) -> None:
         if self.rank < 1:

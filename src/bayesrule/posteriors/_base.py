@@ -214,6 +214,7 @@ class Family(Part, ABC):
     own_coordinates: bool = False  # Gradients are taken in tensors that the weights are made from.
     needs_additive: bool = False  # A gradient is divided among its parts, point by point.
     drops: bool = False  # Its beliefs drop units at random.
+    piece_obstacle: str | None = None  # Why pieces of a batch do not add up to it, in words.
     group_obstacle: str | None = None  # Why it cannot be that of one group of weights among others.
 
     @abstractmethod

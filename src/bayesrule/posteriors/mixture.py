@@ -313,6 +313,7 @@ class MixtureFamily(Family):
     symmetric = False
     needs_additive = True
     needs_draws = True
+    piece_obstacle = "MixtureFamily() looks at how far the loss of the whole batch is from others"
     group_obstacle = "it divides gradients among its parts; use it for all weights"
 
     def __post_init__(self) -> None:

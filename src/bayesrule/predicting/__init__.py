@@ -1,5 +1,6 @@
 """What a belief says of new inputs, and how good that is."""
 
+from bayesrule.predicting.exporting import Exported, exported
 from bayesrule.predicting.predict import Linearised, MonteCarlo, Probit, elbo, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.predicting.scales import (
@@ -11,6 +12,7 @@ from bayesrule.predicting.scales import (
 )
 
 __all__ = [
+    "Exported",
     "Linearised",
     "MonteCarlo",
     "Prediction",
@@ -20,6 +22,7 @@ __all__ = [
     "compress",
     "compressed_parameters",
     "elbo",
+    "exported",
     "predict",
     "spectrum",
 ]

@@ -24,6 +24,7 @@ from bayesrule.types import Params, State
 # So many times a weight may be used in one pass with several weights: on a CPU larger passes lose
 # more to its caches than they save in calls. Weights that few examples use are written as often.
 _MOST_ON_CPU, _MOST_ON_GPU, _FEW = 1 << 23, 1 << 26, 8
+NOTHING = "There are no inputs to predict."
 # With fewer uses it does not matter by which library products are.
 _MANY = 1 << 22
 
@@ -58,7 +59,7 @@ def stacked_outputs(
 def pieces(x: Inputs, size: int) -> list[Inputs]:
     """All examples, so many at a time."""
     if num_examples(x) == 0:
-        raise ValueError("There are no inputs to predict.")
+        raise ValueError(NOTHING)
     return [take(x, slice(i, i + size)) for i in range(0, num_examples(x), size)]
 
 

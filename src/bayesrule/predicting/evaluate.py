@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from bayesrule.learner import Learner
+from bayesrule.likelihoods._weighted import split, times
 from bayesrule.predicting import metrics
+from bayesrule.predicting.outputs import Outputs
+from bayesrule.predicting.predict import How, as_tensor, believed_outputs
 from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors.inputs import pairs
+from bayesrule.types import State
 
 ECE_BINS = 15
+_CHUNK = 4096
+
+
+def scores_of(
+    learner: Learner, state: State, data: Any, how: How | None = None, *, seed: int = 0
+) -> dict[str, float]:
+    """All scores of what is believed of data: a pair (x, y), a Dataset or a loader of batches."""
+    found, targets = [], []
+    for x, y in pairs(data, _CHUNK):
+        found.append(believed_outputs(learner, state, x, how, seed=seed))
+        targets.append(learner.likelihood.weighed(as_tensor(y, state.posterior.device)))
+    if not found:
+        raise ValueError("There are no examples to score.")
+    prediction = Outputs.joined(found).prediction(learner.likelihood, state.likelihood)
+    return scores(prediction, torch.cat(targets))
+
+
+def log_probs(prediction: Prediction, y: Tensor) -> Tensor:
+    """`log p(y_i)` of the examples that count, of which a sequence has a label at least."""
+    each, weight = prediction.log_prob(y), split(y)[1]
+    return each if weight is None else each[weight.reshape(len(each), -1).amax(1) > 0]
 
 
 def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
@@ -25,7 +54,10 @@ def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
 
 def _class_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
-    probs, labels = prediction.probs, y.reshape(-1).long()
+    targets, weight = split(y)
+    seen = times(torch.ones(targets.shape, device=targets.device), weight).reshape(-1) > 0
+    probs = prediction.probs.flatten(0, -2)[seen]
+    labels = targets.reshape(-1).long()[seen]
     return {
         "accuracy": metrics.accuracy(probs, labels),
         "balanced_accuracy": metrics.balanced_accuracy(probs, labels),
@@ -39,7 +71,7 @@ def _class_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
 
 def _real_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
     lower, upper = prediction.interval(0.9)
-    target = y.reshape(prediction.mean.shape)
+    target = split(y)[0].reshape(prediction.mean.shape)
     return {
         "rmse": metrics.rmse(prediction.mean, target),
         "mae": metrics.mae(prediction.mean, target),

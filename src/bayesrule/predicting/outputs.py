@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from bayesrule.likelihoods import Likelihood
@@ -21,6 +23,18 @@ class Outputs:
     values: Tensor
     variance: Tensor | None = None
     joint: bool = False
+
+    @classmethod
+    def joined(cls, parts: Sequence[Outputs]) -> Outputs:
+        """The outputs of batches, one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        first = parts[0]
+        if first.variance is None:
+            return cls(torch.cat([part.values for part in parts], dim=1))
+        known = [(part.values, part.variance) for part in parts if part.variance is not None]
+        values, variances = zip(*known, strict=True)
+        return cls(torch.cat(values), torch.cat(variances), first.joint)
 
     def calibrated(self, sharpness: Tensor | float, spread: Tensor | float) -> Outputs:
         """The outputs multiplied by one number, and their deviations from the mean by another."""

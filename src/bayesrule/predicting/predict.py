@@ -16,14 +16,16 @@ from bayesrule.likelihoods._base import one_vector_per_output
 from bayesrule.likelihoods._weighted import split, times
 from bayesrule.moments import GaussianTensor, Propagation, over_inputs
 from bayesrule.posteriors import Family, Point
-from bayesrule.predicting.at_weights import outputs_at, pieces
+from bayesrule.predicting.at_weights import NOTHING, outputs_at, pieces
 from bayesrule.predicting.outputs import Outputs
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.autocast import for_modules_only
-from bayesrule.tensors.inputs import Inputs, mapped
+from bayesrule.tensors.inputs import Inputs, mapped, pairs, streamed
 from bayesrule.tensors.unfit import check_belief, check_finite, recordable
-from bayesrule.types import Batch, Params, State
+from bayesrule.types import Params, State
+
+_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,13 @@ def predict(
     how: How | None = None,
     *,
     seed: int = 0,
-    batch_size: int = 4096,
+    batch_size: int = _CHUNK,
 ) -> Prediction:
     """What a learned belief says of new inputs `x` (n, *), a tensor or an array.
 
-    Several inputs are a tuple, inputs by name a dict, as the module takes them. `how` is
+    Several inputs are a tuple, inputs by name a dict, as the module takes them. Of a Dataset, a
+    loader or an iterator one batch is looked at at a time; what is in them may be inputs alone, or
+    pairs (x, y), of which the targets are left out. `how` is
     `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own way is
     taken.
 
@@ -110,18 +114,31 @@ def believed_outputs(
     how: How | None = None,
     *,
     seed: int = 0,
-    batch_size: int = 4096,
+    batch_size: int = _CHUNK,
 ) -> Outputs:
     """What a learned belief says of the network's outputs; options as for `predict`."""
     how = how or learner.predictive  # type: ignore[assignment]
     state.check()
-    inputs = as_inputs(x, state)
+    # An argument of the caller: whatever else it is has no abilities to ask for.
+    if not isinstance(how, Expectation | Linearised):
+        raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
+    parts = [
+        _believed(learner, state, as_inputs(part, state), how, seed, batch_size)
+        for part in streamed(x, batch_size)
+    ]
+    if not parts:
+        raise ValueError(NOTHING)
+    outputs = Outputs.joined(parts)
+    return _linked(learner, outputs, how.link, seed) if isinstance(how, Linearised) else outputs
+
+
+def _believed(
+    learner: Learner, state: State, inputs: Inputs, how: How, seed: int, batch_size: int
+) -> Outputs:
+    """What is believed of the outputs of one batch; where they are linearised, their Gaussian."""
     check_finite("The inputs", inputs)
     if isinstance(how, Linearised):
-        return _linearised(learner, state, inputs, how, seed)
-    # An argument of the caller: whatever else it is has no abilities to ask for.
-    if not isinstance(how, Expectation):
-        raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
+        return Outputs(*linearised_outputs(learner, state, inputs, how.chunk), joint=True)
     if how.look is Look.MOMENTS:
         return _moments(learner, state, inputs, how, batch_size)  # type: ignore[arg-type]
     outputs = outputs_at(learner, state, inputs, how, seed=seed, batch_size=batch_size)
@@ -150,19 +167,21 @@ def as_tensor(x: Any, device: torch.device | None = None) -> Tensor:
 
 
 def elbo(
-    learner: Learner, state: State, batch: Batch, how: Expectation | None = None, *, seed: int = 0
+    learner: Learner, state: State, batch: Any, how: Expectation | None = None, *, seed: int = 0
 ) -> Tensor:
     """The evidence lower bound `E_q[log p(y | f)] − T · KL(q ‖ prior)`, in nats.
 
-    `batch` is the whole data set; `how` says where the expectation is taken, at 100 weight draws if
-    it does not. The KL counts the belief of a likelihood that learns its noise, too.
+    `batch` is the whole data set, a pair, a Dataset or a loader; `how` says where the expectation
+    is taken, at 100 weight draws if it does not. The KL counts the belief of a likelihood that
+    learns its noise, too.
     """
-    x, y = batch
-    outputs = outputs_at(learner, state, as_inputs(x, state), how or Draws(100), seed=seed)
-    likelihood = learner.likelihood
-    targets, weight = split(likelihood.weighed(y))
-    each = [times(likelihood.log_prob(f, targets, state.likelihood), weight).sum() for f in outputs]
-    return torch.stack(each).mean() - learner.temperature * learner.divergence(state)
+    likelihood, total = learner.likelihood, torch.zeros(())
+    for x, y in pairs(batch, _CHUNK):
+        outputs = outputs_at(learner, state, as_inputs(x, state), how or Draws(100), seed=seed)
+        targets, weight = split(likelihood.weighed(as_tensor(y, outputs.device)))
+        each = (likelihood.log_prob(f, targets, state.likelihood) for f in outputs)
+        total = total.to(outputs) + torch.stack([times(one, weight).sum() for one in each]).mean()
+    return total - learner.temperature * learner.divergence(state)
 
 
 def linearised_outputs(
@@ -215,13 +234,14 @@ def _moments(learner: Learner, state: State, x: Inputs, how: Moments, batch_size
     return Outputs(torch.cat(means), torch.cat(variances))
 
 
-def _linearised(learner: Learner, state: State, x: Inputs, how: Linearised, seed: int) -> Outputs:
-    mean, covariance = linearised_outputs(learner, state, x, how.chunk)
+def _linked(learner: Learner, outputs: Outputs, link: Probit | MonteCarlo, seed: int) -> Outputs:
+    """Gaussian outputs as the likelihood takes them: as they are, or by draws."""
     likelihood = learner.likelihood
-    drawn = how.link.instead_of_probit and likelihood.probit_marginal
+    drawn = link.instead_of_probit and likelihood.probit_marginal
     if not drawn and likelihood.lacks("marginal") is None:
-        return Outputs(mean, covariance, joint=True)
-    return Outputs(gaussian_draws(mean, covariance, how.link.num, seed))
+        return outputs
+    assert outputs.variance is not None
+    return Outputs(gaussian_draws(outputs.values, outputs.variance, link.num, seed))
 
 
 def gaussian_draws(mean: Tensor, covariance: Tensor, num: int, seed: int) -> Tensor:

@@ -80,7 +80,11 @@ class Prediction:
 
     def component_log_probs(self, y: Tensor) -> Tensor:
         """`log p(y_i | f_ki)`, (K, n)."""
-        log_probs = self.components.log_prob(self.components.matched(split(y)[0]))
+        targets, weight = split(y)
+        log_probs = self.components.log_prob(self.components.matched(targets))
+        if weight is not None and weight.ndim > 1:
+            # Of a sequence only the labels that count; weights of examples are the caller's.
+            log_probs = log_probs * (weight > 0)
         return log_probs if log_probs.ndim == 2 else log_probs.flatten(start_dim=2).sum(2)
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -124,7 +128,8 @@ class Prediction:
     @property
     def entropy(self) -> Tensor:
         """The entropy of the class probabilities in nats, (n,): all uncertainty together."""
-        return metrics.entropy(self.probs)
+        probs = self.probs
+        return metrics.entropy(probs.flatten(0, -2)).reshape(probs.shape[:-1])
 
     @property
     def mutual_information(self) -> Tensor:
@@ -134,14 +139,14 @@ class Prediction:
         """
         self._needs_classes("mutual_information")
         if self.information is not None:
-            return self.information.reshape(-1)
+            return self.information.reshape(self.probs.shape[:-1])
         if self.num_components == 1:
             # To second order: ½ Σ_c Var[p_c] / p_c; yes and no have the same variance.
-            spread = self.epistemic.reshape(len(self.mean), -1)
+            spread = self.epistemic.reshape(*self.probs.shape[:-1], -1)
             second = 0.5 * (spread / self.probs.clamp_min(1e-12)).sum(-1)
             return torch.minimum(second, self.entropy)
-        each = [self._of_classes(means) for means in self.conditional_means]
-        return metrics.mutual_information(torch.stack(each))
+        each = [self._of_classes(means).flatten(0, -2) for means in self.conditional_means]
+        return metrics.mutual_information(torch.stack(each)).reshape(self.probs.shape[:-1])
 
     def rescaled(self, shift: Tensor | float, scale: Tensor | float) -> Prediction:
         """The prediction of `shift + scale · y`, for targets that were standardised."""

@@ -57,6 +57,30 @@ def check_parts(
     _check_curvature(network, likelihood, curvature)
 
 
+def check_pieces(
+    pieces: int,
+    network: Network,
+    likelihood: Likelihood,
+    family: Family,
+    curvature: Curvature,
+    rule: Rule,
+) -> None:
+    """Refuses a batch in pieces whose sums are not those of the whole."""
+    if not (isinstance(pieces, int) and pieces >= 1):
+        raise ValueError(f"accumulate is a whole number of at least 1, got {pieces!r}.")
+    if pieces == 1:
+        return
+    structure = rule.structure(family)
+    why = curvature.piece_obstacle or structure.piece_obstacle or family.piece_obstacle
+    if network.couples:
+        why = "batch norm in training mode sees one piece at a time; put it into evaluation mode"
+    elif likelihood.learns and not curvature.whole_data:
+        why = f"{type(likelihood).__name__} counts the batches that its noise is learned from; give"
+        why += " it a noise"
+    if why is not None:
+        raise ValueError(f"The pieces of a batch do not add up to it (accumulate={pieces}): {why}.")
+
+
 def check_final(
     network: Network, likelihood: Likelihood, family: Family, curvature: Curvature
 ) -> None:

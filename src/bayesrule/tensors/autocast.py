@@ -35,6 +35,12 @@ def full_precision(device_type: str, in_modules: Wanted | None = None) -> Iterat
         _WANTED.reset(token)
 
 
+def half_wanted() -> bool:
+    """Whether modules work in float16, whose numbers end at 65504."""
+    wanted = _WANTED.get()
+    return wanted is not None and wanted.dtype is torch.float16
+
+
 def for_modules_only(method: Method) -> Method:
     """A function of a learner and a state, in which autocast is for the module alone.
 

@@ -7,10 +7,11 @@ tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
 """A tensor, arguments in their order, or arguments by name; examples along the first axes."""
@@ -113,6 +114,46 @@ def pair(batch: Any) -> tuple[Any, Any]:
 def as_pair(data: Any) -> Any:
     """One dict with its targets under `labels` as a pair; other data as they are."""
     return pair(data) if isinstance(data, Mapping) and LABELS in data else data
+
+
+def streamed(x: Any, batch_size: int) -> Iterator[Any]:
+    """Inputs a batch at a time: those of a loader, a Dataset or an iterator; all of others at once.
+
+    Of pairs (x, y), and of dicts with `labels`, the inputs alone.
+
+    >>> import torch
+    >>> loader = torch.utils.data.DataLoader([(torch.zeros(2), 1), (torch.ones(2), 0)])
+    >>> [x.shape for x in streamed(loader, 8)]
+    [torch.Size([1, 2]), torch.Size([1, 2])]
+    """
+    batches = loader_of(x, batch_size)
+    return iter([x]) if batches is None else map(_inputs_alone, batches)
+
+
+def pairs(data: Any, batch_size: int) -> Iterator[tuple[Any, Any]]:
+    """Inputs and targets a batch at a time, from a pair, a Dataset or a loader."""
+    batches = loader_of(data, batch_size)
+    return map(pair, [data] if batches is None else batches)
+
+
+def loader_of(data: Any, batch_size: int) -> Iterable[Any] | None:
+    """What gives batches one after another; None where the data are all there at once."""
+    if isinstance(data, Tensor | Mapping | tuple | list) or hasattr(data, "__array__"):
+        return None
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return DataLoader(data, batch_size)
+    return data if isinstance(data, Iterable) and not isinstance(data, str | bytes) else None
+
+
+def _inputs_alone(batch: Any) -> Any:
+    """The inputs of a batch that a loader gave, with or without targets."""
+    if isinstance(batch, Mapping):
+        return {name: part for name, part in batch.items() if name != LABELS}
+    if not isinstance(batch, tuple | list):
+        return batch
+    x = batch[0] if len(batch) == 1 else pair(batch)[0]
+    # Several inputs come out of a loader as a list.
+    return tuple(x) if isinstance(x, list) else x
 
 
 def _is_nested(x: Any) -> bool:

@@ -82,6 +82,13 @@ class Network:
         if not self._trainable:
             raise ValueError("The model has no trainable parameters, so there is nothing to learn.")
 
+    @property
+    def couples(self) -> bool:
+        """Whether the outputs of an example in training depend on the others of its batch."""
+        kind = nn.modules.batchnorm._BatchNorm
+        parts = [part for part in self.model.modules() if isinstance(part, kind)]
+        return any(part.training or not self.model.training for part in parts)
+
     def params(self) -> Params:
         """Copies of the trainable parameters."""
         named = dict(self.model.named_parameters())

@@ -133,7 +133,8 @@ def refuse_where(what: str, bad: Tensor) -> None:
     raise ValueError(
         f"{what} are not finite in {kind} {shown} ({int(bad.sum())} numbers that are NaN or "
         f"infinite in all, the first in row {int(rows.nonzero()[0])}). Fill them in or drop their "
-        "rows; only tagi takes NaN, as a target that is missing."
+        "rows; tagi takes NaN for a target that is missing, and "
+        "br.weighted(y) leaves out such rows for all others."
     )
 
 

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from bayesrule.likelihoods._uncertain import observed
 from bayesrule.tensors import distributed, seeds, tree
-from bayesrule.tensors.inputs import Inputs, as_pair, mapped, named, pair, parts, take, zipped
+from bayesrule.tensors.inputs import (
+    Inputs,
+    as_pair,
+    loader_of,
+    mapped,
+    named,
+    pair,
+    parts,
+    take,
+    zipped,
+)
 from bayesrule.training.fingerprint import digest
 from bayesrule.types import Batch
 
@@ -227,11 +237,34 @@ def as_batches(data: Any, batch_size: int) -> Batches:
         x, y = (zipped(part, _stack) for part in zip(*pairs, strict=True))
         return as_batches((x, y), batch_size)
     if isinstance(data, Iterable) and hasattr(data, "__len__"):
+        _refuse_endless(data)
         return LoaderBatches(data)
     raise TypeError(
         "Training data is (x, y), a torch Dataset or a DataLoader of (x, y) batches, got "
         f"{type(data).__name__}."
     )
+
+
+def _refuse_endless(loader: Any) -> None:
+    """Refuses a loader of a stream, which does not know its length."""
+    try:
+        len(loader)
+    except TypeError as problem:
+        raise TypeError(
+            f"The loader cannot say how many batches it has ({problem}), so there are no epochs. "
+            "Give the stream a __len__, or take the steps yourself with learner.step."
+        ) from problem
+
+
+def gathered(data: Any) -> Any:
+    """A Dataset or a loader as one pair (x, y), for what looks at all of it; other data as is."""
+    if is_pair(data) or loader_of(data, 1) is None:
+        return data
+    source = as_batches(data, 1)
+    if isinstance(source, TensorBatches):
+        return source.x, source.y
+    inputs, targets = zip(*source.all(), strict=True)
+    return zipped(inputs, torch.cat), torch.cat([torch.as_tensor(y) for y in targets])
 
 
 def _stack(values: list[Any]) -> Tensor:

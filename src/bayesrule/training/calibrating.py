@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
+from bayesrule.predicting.evaluate import log_probs
 from bayesrule.predicting.outputs import NOISE, SHARPNESS, SPREAD, Outputs, uncalibrated
 from bayesrule.predicting.predict import as_tensor, believed_outputs
 from bayesrule.tensors.network import take
@@ -92,14 +93,14 @@ class Held(NamedTuple):
         plain = uncalibrated(state)
         with torch.no_grad():
             outputs = believed_outputs(learner, plain, x, seed=seed)
-        targets = as_tensor(y, outputs.values.device)
+        targets = learner.likelihood.weighed(as_tensor(y, outputs.values.device))
         return cls(outputs, targets, plain.likelihood)
 
     def log_prob(self, likelihood: Likelihood, calibration: Calibration) -> Tensor:
-        """Of each example, (n,)."""
+        """Of each example that counts."""
         outputs = self.outputs.calibrated(calibration.sharpness, calibration.spread)
         state = likelihood.widened(self.state, calibration.noise)
-        return outputs.prediction(likelihood, state).log_prob(self.targets)
+        return log_probs(outputs.prediction(likelihood, state), self.targets)
 
 
 def score(likelihood: Likelihood, held: Sequence[Held], calibration: Calibration) -> float:

@@ -21,6 +21,7 @@ from bayesrule.training import checkpoint
 from bayesrule.training.checkpoint import CheckpointError, Epoch
 from bayesrule.training.folder import Best, Folder, Reached
 from bayesrule.training.interrupt import delayed_interrupt
+from bayesrule.training.logs import Logs
 from bayesrule.training.net import Net, Trouble, copied
 from bayesrule.training.progress import Progress
 from bayesrule.training.settling import Fall, Settling, most_epochs
@@ -38,9 +39,9 @@ class TrainingWarning(UserWarning):
     """Training went wrong and goes on in another way; the message says how."""
 
 
-def plain_step(learner: Learner) -> Step:
+def plain_step(learner: Learner, accumulate: int = 1) -> Step:
     """The learner's own step; the end of the epoch looks at the numbers."""
-    return partial(learner.step, checked=False)
+    return partial(learner.step, checked=False, accumulate=accumulate)
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Loop:
     patience: int | None = None
     callback: Callable[[Learner, State, Epoch], None] | None = None
     on_step: Callable[[State, Info], None] | None = None
+    logs: Logs = field(default_factory=Logs)
     stepping: Callable[[Learner], Step] = plain_step
     folder: Folder | None = None
     best: Best | None = None
@@ -97,6 +99,7 @@ class Loop:
         """All epochs that are left, or as many as it takes, and the end of training."""
         net, step, bound = self.net, None, None
         self.good = self.good or self._kept()
+        self.logs.begin(net.state.step)
         with delayed_interrupt(self.folder is not None) as interrupted:
             while not self._is_over():
                 if step is None or bound != (self.slower, self.fall()):
@@ -108,6 +111,7 @@ class Loop:
                     self._stop()
                 if self.folder is not None and (self._is_over() or self.folder.is_due()):
                     self.folder.write(self._reached())
+        self.logs.end()
         net.finish(self.best.state if self.patience and self.best else net.state)
 
     def fall(self) -> Fall | None:
@@ -158,6 +162,7 @@ class Loop:
             net.state, info = step(net.state, batch, donate=True)
             self.total = self.total.to(info.loss) + info.loss
             self.batches += 1
+            self.logs.step(net.state, info, epoch + 1, last=self.batches == len(net.batches))
             if self.on_step is not None:
                 self.on_step(net.state, info)
             bar.advance()
@@ -173,6 +178,7 @@ class Loop:
         settled = net.settled(net.state, epoch)
         score = net.score(settled)
         net.note(net.state.step, loss, score, begun)
+        self.logs.epoch(net.history[-1])
         self.good = self._kept()
         self._remember(score, settled)
         bar.note(loss=loss, validation=score)
@@ -201,6 +207,7 @@ class Loop:
             self.best, self._settling = None, Settling(len(net.batches))
         else:
             net.state = copied(self.good)
+        self.logs.begin(net.state.step)
         rule: Any = self._bound().rule
         rate = as_schedule(rule.learning_rate)(net.state.step)
         whence = "begins again" if again else f"goes on from epoch {epochs}"

@@ -14,9 +14,15 @@ from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.learner import Learner
 from bayesrule.predicting.predict import as_inputs
-from bayesrule.tensors.inputs import mapped, named, take, zipped
+from bayesrule.tensors.inputs import as_pair, mapped, named, take, zipped
 from bayesrule.tensors.network import forked_randomness
-from bayesrule.training.batches import TensorBatches, as_batches, is_pair, whole_number
+from bayesrule.training.batches import (
+    TensorBatches,
+    as_batches,
+    gathered,
+    is_pair,
+    whole_number,
+)
 from bayesrule.training.loop import Loop
 from bayesrule.training.net import Net, fault
 from bayesrule.training.progress import Progress
@@ -96,12 +102,16 @@ def _nets(
     seeds: int | Sequence[int] | None,
     validation: Sequence[tuple[Any, Any] | None] | None,
 ) -> list[Net]:
-    given = list(sets)
+    given = [gathered(as_pair(one)) for one in sets]
     if not given:
         raise ValueError("There are no data sets to learn from; sets is a list of pairs (x, y).")
     first = seeds if isinstance(seeds, int) else 0
     numbers = list(seeds) if isinstance(seeds, Sequence) else range(first, first + len(given))
-    checks = [None] * len(given) if validation is None else list(validation)
+    checks = (
+        [None] * len(given)
+        if validation is None
+        else [gathered(as_pair(one)) for one in validation]
+    )
     learners = [build] * len(given) if callable(build) else list(build)
     for name, values in (("seeds", numbers), ("validation", checks), ("learners", learners)):
         if len(values) != len(given):

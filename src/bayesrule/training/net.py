@@ -14,6 +14,7 @@ import torch
 from bayesrule.expectations import AtMean, Look
 from bayesrule.learner import Learner
 from bayesrule.moments import Propagation
+from bayesrule.predicting.evaluate import log_probs
 from bayesrule.predicting.outputs import uncalibrated
 from bayesrule.predicting.predict import How, as_inputs, as_tensor, predict
 from bayesrule.tensors import distributed, tree
@@ -170,7 +171,8 @@ class Net:
             return None
         x, y = self.validation
         found = predict(self.learner, state, x, predictive_on_the_way(self.learner), seed=self.seed)
-        return float(found.log_prob(as_tensor(y, found.mean.device)).mean())
+        targets = self.learner.likelihood.weighed(as_tensor(y, found.mean.device))
+        return float(log_probs(found, targets).mean())
 
     def note(self, step: int, loss: float, score: float | None, begun: float) -> None:
         """Keeps the figures of an epoch, which began at a time of `time.perf_counter`."""

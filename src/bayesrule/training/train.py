@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +15,18 @@ import torch
 from bayesrule.execution.compiled import Compiled
 from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.learner import Learner
+from bayesrule.predicting.evaluate import scores_of
+from bayesrule.predicting.exporting import Exported, exported
 from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors.inputs import as_pair, parts
 from bayesrule.training import checkpoint, fingerprint
-from bayesrule.training.batches import as_batches, whole_number
+from bayesrule.training.batches import as_batches, gathered, whole_number
 from bayesrule.training.calibrating import Calibration, calibrated, can_calibrate, held_out
 from bayesrule.training.checkpoint import CheckpointError, Epoch
 from bayesrule.training.folder import Folder, read_final
 from bayesrule.training.lock import occupied
+from bayesrule.training.logs import Logs
 from bayesrule.training.loop import Loop, Step, TrainingWarning, plain_step
 from bayesrule.training.net import Net, TrainingError, predictive_on_the_way
 from bayesrule.training.progress import Progress
@@ -40,8 +44,16 @@ class Run:
     best_epoch: int | None = None
 
     def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
-        """What is believed of new inputs."""
+        """What is believed of new inputs, which may be those of a Dataset or a loader."""
         return predict(self.learner, self.state, x, how, seed=seed)
+
+    def scores(self, data: Any, how: How | None = None, *, seed: int = 0) -> dict[str, float]:
+        """How good predictions are on data: a pair (x, y), a Dataset or a loader of batches."""
+        return scores_of(self.learner, self.state, data, how, seed=seed)
+
+    def exported(self, example: Any, how: How | None = None, *, seed: int = 0) -> Exported:
+        """The predictions as one module: `run.exported(x, Draws(32)).write("model.onnx")`."""
+        return exported(self.learner, self.state, example, how, seed=seed)
 
     def parts(self) -> dict[str, str]:
         """The names of the learner's parts."""
@@ -62,7 +74,9 @@ def fit(
     checkpoint_seconds: float = 10.0,
     state: State | None = None,
     progress: bool | None = None,
+    log: Any = None,
     fused: bool = False,
+    accumulate: int = 1,
     calibrate: bool | Calibration | None = None,
     warm_start: bool | int | None = None,
     choose: Mapping[str, Sequence[float]] | None = None,
@@ -82,9 +96,9 @@ def fit(
 
     - `train`: `(x, y)`, a torch Dataset, or a DataLoader of `(x, y)` batches. Several inputs are a
       tuple, inputs by name a dict; one dict may hold both, its targets under `labels`.
-    - `validation`: `(x, y)`; its mean log-likelihood is shown after each epoch, and with `patience`
-      training stops after so many epochs without a better one, and goes back to the best, whether
-      or not the loss has settled.
+    - `validation`: data of the same kinds; their mean log-likelihood is shown after each epoch, and
+      with `patience` training stops after so many epochs without a better one, and goes back to
+      the best, whether or not the loss has settled.
     - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
       from the last checkpoint and ends bit for bit as if it had not been; a finished one goes on
       where more epochs are asked for. A folder of another run, one that another process trains in,
@@ -92,8 +106,13 @@ def fit(
       over.
     - `state`: where training begins, such as the state of an earlier run, instead of the module's
       own weights.
+    - `log`: a csv file or a folder for TensorBoard, which gets the loss, KL and ELBO of the last
+      step of each epoch with the epoch's own figures; `training.logs` has those that take them
+      every so many steps. A run that goes on goes on there, too.
     - `fused`: steps are compiled (`Compiled`), for `tagi` on large nets or for many steps; learners
       whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
+    - `accumulate`: each batch is looked at in so many pieces, one after another, for less memory;
+      their sums, and so the steps, are those of the whole batch.
     - `calibrate`: how sure the probabilities of classes are is learned from examples that are held
       out, a tenth of all and at most 1,000, or from `validation` where it is given: two numbers,
       by which outputs and their deviations are multiplied in predictions. None does so for
@@ -116,7 +135,7 @@ def fit(
     >>> len(run.history), run.predict(x).mean.shape
     (3, torch.Size([20, 1]))
     """
-    train, validation = as_pair(train), as_pair(validation)
+    train, validation = as_pair(train), gathered(as_pair(validation))
     if epochs is not None:
         whole_number("epochs", epochs)
     if patience is not None and validation is None:
@@ -129,6 +148,10 @@ def fit(
         from bayesrule.training.choosing import chosen_learner  # which itself trains
 
         learner = chosen_learner(learner, train, choose, epochs, batch_size=batch_size, seed=seed)
+    if fused and accumulate != 1:
+        raise ValueError("A fused step takes a whole batch; leave accumulate or fused out.")
+    logs = Logs.of(log)
+    stepping = _fused_step if fused else partial(plain_step, accumulate=accumulate)
     train, held = _held_out(learner, train, validation, seed, calibrate)
     own = 0 if held is None or held is validation else len(held[1])
     batches = as_batches(train, batch_size)
@@ -136,11 +159,11 @@ def fit(
     with contextlib.nullcontext() if out is None else occupied(out):
         if (length := _warm_epochs(learner, warm_start, epochs, state)) is not False:
             start = Loop(Net(beginning(learner), batches, seed, None, held=own), length)
+            start.stepping = stepping
             keeping.inside("start").train(start)
             state = started_at(learner, start.net.state, seed)
         net = Net(learner, batches, seed, validation, first=state, held=own)
-        stepping = _fused_step if fused else plain_step
-        loop = Loop(net, epochs, patience, callback, on_step, stepping)
+        loop = Loop(net, epochs, patience, callback, on_step, logs, stepping)
         keeping.train(loop)
         if isinstance(calibrate, Calibration):
             net.state = calibrate.applied(net.state)

@@ -19,6 +19,7 @@ from bayesrule.app.saved import SavedModel, claim_folder, epochs_done, fingerpri
 from bayesrule.methods import METHODS
 from bayesrule.predicting.evaluate import scores
 from bayesrule.training.lock import occupied
+from bayesrule.training.logs import Logs
 from bayesrule.training.train import Run
 
 _SUMMARY = "train one method on a table and save the model"
@@ -52,6 +53,8 @@ def add(commands: Any) -> None:
     add_option("--patience", "N", stop, read=options.whole())
     noise = "regression: let the noise depend on the inputs"
     group.add_argument("--heteroscedastic", action="store_true", help=noise)
+    log = "figures of each epoch: a csv file, or a folder for TensorBoard"
+    add_option("--log", "FILE", log, read=options.place)
     anew = "train from the beginning and remove the run that the folder holds"
     group.add_argument("--start-over", action="store_true", help=anew)
     parser.set_defaults(run=run, interrupted="Nothing was changed.")
@@ -86,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
     begun = time.perf_counter()
     table = options.table(args.data)
     plan = _plan(args, table)
+    with faults.of_the_call():
+        logs = list(Logs.of(args.log).logs)
     folder = options.writable(Path(args.out))
     x, y = plan.encoder.tensors(plan.train)
     mark = fingerprint(x, y)
@@ -99,9 +104,10 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             _announce(table, plan, folder, done)
         held = None if plan.held is None else plan.encoder.tensors(plan.held)
+        more = {"validation": held, "out": folder, "progress": show, "log": logs}
         args.interrupted = partial(_what_is_kept, folder, plan.recipe.epochs)
         with faults.of_the_training(), faults.telling_warnings():
-            trained = plan.recipe.fit(x, y, outputs, validation=held, out=folder, progress=show)
+            trained = plan.recipe.fit(x, y, outputs, **more)
             measured = {} if plan.test is None else _scores(plan.encoder, trained, plan.test)
         document = _document(args, table, plan, trained, measured)
         document["seconds"] = time.perf_counter() - begun

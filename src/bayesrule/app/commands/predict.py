@@ -10,19 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from bayesrule.app.commands import faults, options, predicted, text
+from bayesrule.app.commands import faults, options, predicted, text, ways
 from bayesrule.app.commands.output import Lasting, write_file
 from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.report.columns import label
 from bayesrule.app.saved import SavedModel, belongs_to_a_run, read_model
-from bayesrule.expectations import AtMean, Draws, Moments
 from bayesrule.predicting.evaluate import scores
-from bayesrule.predicting.predict import How, Linearised
 from bayesrule.predicting.prediction import Prediction
 
-_CLOSED_FORMS: dict[str, How] = {
-    "mean": AtMean(), "linearised": Linearised(), "moments": Moments()
-}  # fmt: skip
 _SUMMARY = "predict new rows with a trained model"
 _DESCRIPTION = """
 Predicts each row of a table. For numbers: the mean, the standard deviation that more data would
@@ -48,14 +43,7 @@ def add(commands: Any) -> None:
     add_option("--out", "FILE", "a csv file; default: standard output", read=options.place)
     add_option("--id", "COLUMN", "a column of NEW to carry along unchanged, such as a row's name")
     add_option("--level", "L", "of the interval", read=options.between, default=0.9)
-    parser.add_argument(
-        "--how",
-        choices=("draws", *_CLOSED_FORMS),
-        help="average over weight draws, use the mean weights, linearise the network, or carry "
-        "means and variances through it in closed form; default: depends on the method",
-    )
-    many = "how many weight draws, for --how draws (default: 100)"
-    add_option("--draws", "N", many, read=options.whole())
+    ways.add(parser)
     unseen = "a category that training did not have: stop (default: error), or encode it as none"
     parser.add_argument("--unseen", choices=("error", "ignore"), default="error", help=unseen)
     options.add_seed(parser)
@@ -65,9 +53,9 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predicts and writes one line for each row."""
-    how, out = _how(args), _place(args)
+    how, out = ways.how(args), _place(args)
     model = read_model(Path(args.folder))
-    _refuse_no_spread(model, how)
+    ways.refuse_no_spread(model, how)
     encoder = replace(model.encoder, unseen=args.unseen)
     table = options.table(args.data)
     # A --how that does not fit the method is the caller's choice, not a bug.
@@ -89,24 +77,6 @@ def run(args: argparse.Namespace) -> int:
     for key, value in measured.items():
         faults.say(f"{label(key)} {text.figure(value)}")
     return 0
-
-
-def _how(args: argparse.Namespace) -> How | None:
-    if args.draws is not None and args.how not in (None, "draws"):
-        raise faults.CallError(f"--draws does not go with --how {args.how}.")
-    if args.how == "draws" or args.draws is not None:
-        return Draws(args.draws or 100)
-    return _CLOSED_FORMS.get(args.how)
-
-
-def _refuse_no_spread(model: SavedModel, how: How | None) -> None:
-    """Refuses draws from a belief that is flat in some weight, as that of adam may be."""
-    variances = model.run.state.posterior.variance() if getattr(how, "random", False) else {}
-    if not all(bool(variance.isfinite().all()) for variance in variances.values()):
-        raise faults.CallError(
-            "There is nothing to draw from: the belief of this model says nothing about some of "
-            "the weights. Use --how mean."
-        )
 
 
 def _score(prediction: Prediction, table: Table, encoder: Encoder) -> dict[str, float]:

@@ -77,7 +77,7 @@ def reason(error: BaseException) -> str:
     return " ".join(text.split()).rstrip(".") or type(error).__name__
 
 
-def require(module: str, purpose: str) -> ModuleType:
+def require(module: str, purpose: str, extra: str = "front") -> ModuleType:
     """Import an optional package; a DataError names what needs it and how to install it."""
     try:
         return importlib.import_module(module)
@@ -85,5 +85,5 @@ def require(module: str, purpose: str) -> ModuleType:
         package = module.partition(".")[0]
         raise DataError(
             f"{purpose} needs the package '{package}', which could not be imported ({error}). "
-            "Install it with: pip install 'bayesrule[front]'"
+            f"Install it with: pip install 'bayesrule[{extra}]'"
         ) from error

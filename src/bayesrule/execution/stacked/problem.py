@@ -104,8 +104,10 @@ class StackedProblem(Problem):
         """`−Σ log p(y | f)` of each net, (num,)."""
         values, weight = split(targets)
         flat = outputs.flatten(0, 1), values.flatten(0, 1)
-        found = self.likelihood.log_prob(*flat, self._noise(outputs)).view(outputs.shape[:2])
-        found = times(found, weight)
+        found = self.likelihood.log_prob(*flat, self._noise(outputs)).unflatten(
+            0, outputs.shape[:2]
+        )
+        found = times(found, weight).flatten(2).sum(2) if found.ndim > 2 else times(found, weight)
         if self.own is not None:
             found = torch.where(self.own, found, 0.0)
         return -found.sum(1)

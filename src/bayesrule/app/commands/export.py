@@ -1,0 +1,55 @@
+"""`bayesrule export`: a trained model as one file for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bayesrule.app.commands import faults, options, text, ways
+from bayesrule.app.saved import belongs_to_a_run, read_model
+
+_SUMMARY = "write a trained model as one file, ONNX or torch.export"
+_DESCRIPTION = """
+Writes what a trained model says of rows as one graph, which runs without this library. It takes
+the encoded features `x` (n, d), in the order of the note `features` in the file, and returns mean,
+epistemic and aleatoric variance in the target's own units; for classes probs, entropy and
+mutual_information. The note `encoder` says how features are made from the columns of a table.
+"""
+_EXAMPLES = """
+bayesrule export run/ model.onnx
+bayesrule export run/ model.onnx --draws 32
+bayesrule export run/ model.pt2 --how mean
+"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command, its help and its options."""
+    parser = options.add_command(commands, "export", _SUMMARY, _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("folder", metavar="FOLDER", help="made by `bayesrule fit --out FOLDER`")
+    parser.add_argument("file", metavar="FILE", type=options.place, help="an .onnx or .pt2 file")
+    ways.add(parser)
+    options.add_seed(parser, "of the weight draws (default: 0)")
+    options.add_json(parser)
+    parser.set_defaults(run=run, interrupted="Nothing was written.")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the file and says what is in it."""
+    how, file = ways.how(args), Path(args.file)
+    if belongs_to_a_run(file):
+        raise faults.CallError(f"'{file}' is a file of a trained model. Name another.")
+    model = read_model(Path(args.folder))
+    ways.refuse_no_spread(model, how)
+    if getattr(how or model.run.learner.predictive, "linearised", False):
+        raise faults.CallError("A linearised prediction has no graph of its own. Use --how draws.")
+    # A --how that does not fit the method, and a file of another kind, are the caller's choice.
+    with faults.of_the_call():
+        made = model.exported(how, seed=args.seed)
+        made.write(file, model.notes())
+    features, outputs = model.encoder.feature_names, list(made(made.example))
+    if args.json:
+        print(text.as_json({"file": str(file), "features": features, "outputs": outputs}))
+    else:
+        print(f"{file}: {len(features)} encoded features in, {', '.join(outputs)} out")
+    return 0

@@ -1,0 +1,346 @@
+"""A belief's predictions as one module, for torch.export and ONNX."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import BaseTorchFunctionMode
+
+from bayesrule.expectations import Expectation, Look
+from bayesrule.learner import Learner
+from bayesrule.likelihoods import Likelihood
+from bayesrule.moments import Activations, Propagation
+from bayesrule.predicting.outputs import Outputs
+from bayesrule.predicting.predict import How, as_inputs, independent_variances
+from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors import seeds
+from bayesrule.tensors.inputs import Inputs, arguments, mapped, num_examples
+from bayesrule.tensors.network import Network
+from bayesrule.tensors.unfit import check_outputs, wide
+from bayesrule.types import Params, State
+
+# Of fewer examples torch takes the number for a constant.
+_EXAMPLES = 2
+
+
+class Buffers(nn.Module):
+    """Tensors by name, as buffers that are named as in the module they came from."""
+
+    def __init__(self, tensors: Params) -> None:
+        super().__init__()
+        self._known = list(tensors)
+        for name, value in tensors.items():
+            *path, key = name.split(".")
+            at: nn.Module = self
+            for part in path:
+                if part not in at._modules:
+                    at.add_module(part, nn.Module())
+                at = at.get_submodule(part)
+            at.register_buffer(key, value.detach().clone())
+
+    def tensors(self) -> Params:
+        """The tensors by name."""
+        return {name: self.get_buffer(name) for name in self._known}
+
+
+class _AtPoints(nn.Module):
+    """The outputs at K points of a belief, whose weights are held one above the other."""
+
+    def __init__(self, network: Network, buffers: Params, points: list[Params]) -> None:
+        super().__init__()
+        self.network, self.num = network, len(points)
+        self.known = Buffers(buffers)
+        self.weights = Buffers({k: torch.stack([one[k] for one in points]) for k in points[0]})
+        self.together = True
+
+    def forward(self, x: Inputs) -> Outputs:
+        known, weights = self.known.tensors(), self.weights.tensors()
+
+        def at(params: Params) -> Tensor:
+            # Under a mode torch takes none of its fused layers, which have no graph to export.
+            with BaseTorchFunctionMode():
+                return wide(self.network(params, dict(known), x, training=False))
+
+        if self.together:
+            return Outputs(torch.vmap(at)(weights))
+        each = ({name: value[k] for name, value in weights.items()} for k in range(self.num))
+        return Outputs(torch.stack([at(params) for params in each]))
+
+
+class _Propagated(nn.Module):
+    """Means and variances of the outputs, carried through the module in closed form."""
+
+    def __init__(
+        self, network: Network, buffers: Params, belief: tuple[Params, Params], how: Activations
+    ) -> None:
+        super().__init__()
+        self.network, self.activations = network, how
+        self.known = Buffers(buffers)
+        self.mean, self.variance = map(Buffers, belief)
+
+    def forward(self, x: Inputs) -> Outputs:
+        belief = self.mean.tensors(), self.variance.tensors(), self.known.tensors()
+        propagation = Propagation(self.network, self.activations, record=False)
+        outputs = propagation.run(*belief, x, training=False)
+        return Outputs(outputs.centre, outputs.variance)
+
+
+class Exported(nn.Module):
+    """What a belief says of new inputs, as one module whose buffers are the weights.
+
+    It is called as the module that was learned, and returns a dict of tensors: `mean`, `epistemic`
+    and `aleatoric` (n, *), as those of a `Prediction`; for classes and yes-or-no answers `probs`
+    (n, C), `entropy` and `mutual_information` (n,). Calibration is applied. The number of examples
+    may be any.
+
+    `example` are some inputs; `rescaled` is the shift and scale of targets that were standardised.
+    """
+
+    def __init__(
+        self,
+        outputs: nn.Module,
+        likelihood: Likelihood,
+        state: Params,
+        example: Inputs,
+        rescaled: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.outputs, self.likelihood, self.rescaled = outputs, likelihood, rescaled
+        self.learned = Buffers(state)
+        self.example = example
+        self.eval()
+
+    def forward(self, *args: Any, **named: Any) -> dict[str, Tensor]:
+        """The predictions."""
+        x: Any = named or (args[0] if isinstance(self.example, Tensor) else args)
+        prediction = self.outputs(x).prediction(self.likelihood, self.learned.tensors())
+        if self.rescaled is not None and not prediction.classification:
+            prediction = prediction.rescaled(*self.rescaled)
+        return figures(prediction)
+
+    def extra_repr(self) -> str:
+        return f"likelihood={self.likelihood!r}"
+
+    def program(self) -> torch.export.ExportedProgram:
+        """The graph as torch.export keeps it, which runs without this library."""
+        from torch._dynamo.exc import UserError  # takes as long as the rest of the library
+
+        with _quiet(), torch.no_grad():
+            try:
+                return self._traced()
+            except UserError:
+                # Some layers can be mapped over weights for one number of examples only.
+                if not (isinstance(self.outputs, _AtPoints) and self.outputs.together):
+                    raise
+                self.outputs.together = False
+                try:
+                    return self._traced()
+                finally:
+                    self.outputs.together = True
+
+    def _traced(self) -> torch.export.ExportedProgram:
+        args, named = arguments(self.example)
+        sizes: Any = {"args": tuple(map(_any_number, args))}
+        module: nn.Module = self
+        if named:
+            sizes, module = {k: _any_number(x) for k, x in named.items()}, _ByName(self, named)
+        given = tuple(args), dict(named)
+        found = torch.export.export(module, *given, dynamic_shapes=sizes, strict=False)
+        return found.run_decompositions({})
+
+    def write(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> Path:
+        """Writes the graph: `.onnx` for any runtime of ONNX, `.pt2` for `torch.export.load`.
+
+        `notes` are texts that the file carries along.
+        """
+        file = Path(path)
+        if file.suffix not in _WRITERS:
+            raise ValueError(f"An exported model is an .onnx or a .pt2 file, got '{file}'.")
+        _WRITERS[file.suffix](self, file, dict(notes or {}))
+        return file
+
+
+class _ByName(nn.Module):
+    """A module whose arguments torch knows by name, as it must to give them shapes."""
+
+    def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
+        super().__init__()
+        self.model = model
+
+        def forward(**named: Tensor) -> Any:
+            return model(**named)
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        own = [inspect.Parameter(name, kind) for name in names]
+        forward.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        self.forward = forward
+
+
+def _any_number(x: Any) -> Any:
+    """For an input, or a nest of them: that there may be any number of examples."""
+    return mapped(x, lambda _: {0: torch.export.Dim.DYNAMIC})
+
+
+def figures(prediction: Prediction) -> dict[str, Tensor]:
+    """What an exported model returns of a prediction."""
+    several = prediction.mean[0].numel() > 1 and not prediction.components.class_numbers
+    if prediction.classification and not several:
+        return {
+            "probs": prediction.probs,
+            "entropy": prediction.entropy,
+            "mutual_information": prediction.mutual_information,
+        }
+    return {name: getattr(prediction, name) for name in ("mean", "epistemic", "aleatoric")}
+
+
+@torch.no_grad()
+def exported(
+    learner: Learner,
+    state: State,
+    example: Any,
+    how: How | None = None,
+    *,
+    seed: int = 0,
+    rescaled: tuple[float, float] | None = None,
+) -> Exported:
+    """The predictions of `predict(learner, state, x, how, seed=seed)` as one module.
+
+    `example` are some inputs, of which the shapes count. `how` is `Draws(num)`, `AtMean()` or
+    `Moments()`; without it the learner's own way is taken. Draws are made here, once, and run side
+    by side. `rescaled` is the shift and scale of targets that were standardised.
+
+    >>> from bayesrule import Draws, GaussianLikelihood, vogn
+    >>> learner = vogn(nn.Linear(2, 1), GaussianLikelihood(noise=1.0), num_data=10)
+    >>> module = exported(learner, learner.init(), torch.zeros(3, 2), Draws(8))
+    >>> module(torch.zeros(5, 2))["mean"].shape
+    torch.Size([5, 1])
+    """
+    chosen: Any = how or learner.predictive
+    state.check()
+    x = _several(as_inputs(example, state))
+    if getattr(chosen, "look", None) is Look.MOMENTS:
+        belief = state.posterior.mean, independent_variances(state)
+        core: nn.Module = _Propagated(learner.network, state.buffers, belief, chosen.activations)
+    else:
+        core = _AtPoints(learner.network, state.buffers, _points(chosen, state, seed))
+        core.together = _runs_together(core, x)
+    made = Exported(core, learner.likelihood, state.likelihood, x, rescaled)
+    # What likelihoods keep for later must not be made while a graph is traced.
+    args, named = arguments(x)
+    made(*args, **named)
+    return made
+
+
+def _points(how: Any, state: State, seed: int) -> list[Params]:
+    """The weights at each point of an expectation, those that `predict` would take."""
+    if not isinstance(how, Expectation) or how.look is not Look.WEIGHTS:
+        raise TypeError(
+            f"A belief is exported at draws of its weights, how=Draws(32), at its mean, how="
+            f"AtMean(), or by how=Moments(), got {how!r}."
+        )
+    generator = seeds.generator(state.posterior.device, seed, 0)
+    return [point.plain for point in how.points(state.posterior, generator, tracked=False)]
+
+
+def _runs_together(core: _AtPoints, x: Inputs) -> bool:
+    """Whether the module can be mapped over its weights; outputs of a wrong kind are refused."""
+    core.together = False
+    each = core(x).values
+    for outputs in each:
+        check_outputs(outputs, num_examples(x))
+    core.together = True
+    try:
+        # Where torch has no rule for an operation it says so, and does one after another itself.
+        with warnings.catch_warnings(action="error"):
+            return each.shape == core(x).values.shape
+    except (RuntimeError, UserWarning):
+        return False
+
+
+def _several(x: Inputs) -> Inputs:
+    """At least two examples, from which torch sees that there may be any number."""
+    if num_examples(x) >= _EXAMPLES:
+        return x
+    return mapped(x, lambda part: torch.cat([part] * _EXAMPLES))
+
+
+def _write_program(model: Exported, file: Path, notes: dict[str, str]) -> None:
+    torch.export.save(model.program(), file, extra_files=dict(notes))
+
+
+def _write_onnx(model: Exported, file: Path, notes: dict[str, str]) -> None:
+    try:
+        import onnxscript  # noqa: F401 - torch writes with it
+    except ImportError as problem:
+        raise ImportError("ONNX needs onnxscript: pip install 'bayesrule[onnx]'.") from problem
+    program = model.program()
+    names = list(program.call_spec.out_spec.context)
+    with _quiet():
+        made = torch.onnx.export(
+            program, dynamo=True, verbose=False, custom_translation_table=_translations()
+        )
+    assert made is not None
+    graph = made.model.graph
+    for value in (value for node in graph for value in node.outputs):
+        value.name = f"inner_{value.name}"
+    for value, name in zip(graph.outputs, names, strict=True):
+        value.name = name
+    made.model.metadata_props.update(notes)
+    made.save(file)
+
+
+def _translations() -> dict[Any, Callable[..., Any]]:
+    """How operations are written that torch writes so that they overflow."""
+    from onnxscript import opset18 as op
+
+    def erfcx(x: Any) -> Any:
+        # erfc(x) = t exp(−x² + P(t)) for x ≥ 0, to 1.2e-7; Press et al. (2007), sec. 6.2.2.
+        size = op.Abs(x)
+        t = op.Div(_like(op, 1.0, x), op.Add(_like(op, 1.0, x), op.Mul(_like(op, 0.5, x), size)))
+        total = _like(op, _ERFC[-1], x)
+        for number in _ERFC[-2::-1]:
+            total = op.Add(op.Mul(total, t), _like(op, number, x))
+        right = op.Mul(t, op.Exp(total))
+        twice = op.Mul(_like(op, 2.0, x), op.Exp(op.Mul(x, x)))
+        return op.Where(op.Less(x, _like(op, 0.0, x)), op.Sub(twice, right), right)
+
+    return {torch.ops.aten.special_erfcx.default: erfcx}
+
+
+def _like(op: Any, number: float, x: Any) -> Any:
+    """A constant of the type of x."""
+    return op.CastLike(op.Constant(value_float=number), x)
+
+
+# Coefficients of P(t), from the constant on.
+_ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
+         0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277)  # fmt: skip
+
+
+_WRITERS: dict[str, Callable[[Exported, Path, dict[str, str]], None]] = {
+    ".onnx": _write_onnx,
+    ".pt2": _write_program,
+}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch says of packages that are not there and of its own old names."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
