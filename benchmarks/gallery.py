@@ -16,6 +16,10 @@ def gallery_page() -> str:
         "",
         "Every program of `examples/`, with the picture that it draws.",
         "",
+        '<div class="gallery">',
+        *map(_thumbnail, examples()),
+        "</div>",
+        "",
     ]
     for file in examples():
         lines += [_entry(file), ""]
@@ -24,7 +28,15 @@ def gallery_page() -> str:
 
 def examples() -> list[Path]:
     """The examples, the one of the README first."""
-    return sorted(EXAMPLES.glob("*.py"), key=lambda file: (file.stem != "one_dimension", file.stem))
+    scripts = EXAMPLES.glob("[!_]*.py")
+    return sorted(scripts, key=lambda file: (file.stem != "one_dimension", file.stem))
+
+
+def _thumbnail(file: Path) -> str:
+    """A small picture that leads to its entry."""
+    name = file.stem.replace("_", " ")
+    picture = f'<img src="pictures/{file.stem}.svg" alt="" loading="lazy">'
+    return f'<a href="#{file.stem}">{picture}<span>{name}</span></a>'
 
 
 def _entry(file: Path) -> str:
@@ -34,4 +46,4 @@ def _entry(file: Path) -> str:
     picture = f"![{head}](pictures/{file.stem}.svg)"
     indented = "\n".join(f"    {line}".rstrip() for line in code.splitlines())
     source = f'??? example "examples/{file.name}"\n\n    ```python\n{indented}\n    ```\n'
-    return f"## {head}\n\n{picture}\n\n{text}\n\n`{command.strip()}`\n\n{source}"
+    return f"## {head} {{: #{file.stem} }}\n\n{picture}\n\n{text}\n\n`{command.strip()}`\n\n{source}"

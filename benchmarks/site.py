@@ -20,7 +20,7 @@ MOST_ROWS = 60
 _TABLE = re.compile(r"<!-- table: (\S+) of (\S+) -->")
 # Pages by section; a pattern takes all pages that no section has named.
 SECTIONS: dict[str, list[str]] = {
-    "Start here": ["index.md", "tour.md", "start/*.md"],
+    "Start here": ["index.md", "start/index.md", "start/*.md", "tour.md"],
     "Choosing a method": ["choosing.md", "defaults.md", "methods.md"],
     "How-to": ["how-to/*.md", "clusters.md", "add-a-method.md"],
     "Gallery": ["gallery.md"],
