@@ -46,4 +46,6 @@ def _entry(file: Path) -> str:
     picture = f"![{head}](pictures/{file.stem}.svg)"
     indented = "\n".join(f"    {line}".rstrip() for line in code.splitlines())
     source = f'??? example "examples/{file.name}"\n\n    ```python\n{indented}\n    ```\n'
-    return f"## {head} {{: #{file.stem} }}\n\n{picture}\n\n{text}\n\n`{command.strip()}`\n\n{source}"
+    return (
+        f"## {head} {{: #{file.stem} }}\n\n{picture}\n\n{text}\n\n`{command.strip()}`\n\n{source}"
+    )

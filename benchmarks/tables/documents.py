@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import defaults, figures, methods, natural_gradient
+from benchmarks.tables import choosing, defaults, figures, methods, natural_gradient
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,6 +69,7 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
     "docs/uci.md": partial(with_page_tables, page=figures.UCI_PAGE),
     "docs/methods.md": with_method_tables,
     "docs/natural-gradient.md": with_page_tables,
+    "docs/choosing.md": partial(with_page_tables, page=choosing.PAGE),
     "docs/defaults.md": partial(with_page_tables, page=defaults.PAGE),
 }
 """Which documents have tables, and what writes those."""
