@@ -14,7 +14,7 @@ def gallery_page() -> str:
     lines = [
         "# Gallery",
         "",
-        "Every program of `examples/`, with the picture that it draws.",
+        "The programs of `examples/`, each with the picture that it draws.",
         "",
         '<div class="gallery">',
         *map(_thumbnail, examples()),
@@ -27,8 +27,8 @@ def gallery_page() -> str:
 
 
 def examples() -> list[Path]:
-    """The examples, the one of the README first."""
-    scripts = EXAMPLES.glob("[!_]*.py")
+    """The examples that draw a picture, the one of the README first."""
+    scripts = (file for file in EXAMPLES.glob("[!_]*.py") if "[FILE.svg]" in file.read_text())
     return sorted(scripts, key=lambda file: (file.stem != "one_dimension", file.stem))
 
 

@@ -251,6 +251,22 @@ def test_parts_that_are_gone_are_remembered() -> None:
     assert len(titles(module.picture(epochs=2))) == 6
 
 
+def test_each_choice_is_drawn_over_the_posterior() -> None:
+    module = example("four_choices")
+    a, b = torch.rand(2, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    net = br.Learner(module.Curve(0.0, 0.0), br.GaussianLikelihood(noise=0.4), num_data=12).model
+    x, y = module.data()
+    found = module.posterior(a, b)
+    for i, j in ((0, 0), (2, 1)):
+        weight = torch.stack([a[i, j], b[i, j]])
+        outputs = torch.func.functional_call(net, {"weight": weight}, (x,))
+        log = torch.distributions.Normal(outputs, 0.4).log_prob(y).sum() - 0.5 * weight @ weight
+        log_0 = torch.distributions.Normal(0.0 * y, 0.4).log_prob(y).sum()
+        nothing = module.posterior(torch.zeros(1), torch.zeros(1))[0]
+        assert float((found[i, j] / nothing).log()) == pytest.approx(float(log - log_0))
+    assert titles(module.picture(steps=3)) == ["shape", "looks", "curvature", "moves"]
+
+
 def test_places_are_rounded_and_words_are_not() -> None:
     drawn = '<path d="M 1.23456 7"/><text x="2.71828">ECE 0.084</text>'
     rounded = example("_script")._rounded(drawn)
