@@ -108,8 +108,9 @@ def test_a_belief_is_shown_in_one_line() -> None:
     assert len(repr(learner.init().posterior)) < 120
 
 
-def test_steps_under_autocast_keep_the_belief_in_full_precision() -> None:
-    learner = br.ivon(Residual(), br.CategoricalLikelihood(), num_data=32)
+@pytest.mark.parametrize("name", ["ivon", "vogn", "noisy_kfac", "noisy_ekfac"])
+def test_all_of_training_under_autocast_keeps_the_belief_in_full_precision(name: str) -> None:
+    learner = getattr(br, name)(Residual(), br.CategoricalLikelihood(), num_data=32)
     with torch.autocast("cpu", torch.bfloat16):
         state, info = learner.step(learner.init(), images())
     assert {value.dtype for value in state.posterior.mean.values()} == {torch.float32}
