@@ -14,7 +14,11 @@ def gallery_page() -> str:
     lines = [
         "# Gallery",
         "",
-        "Every program of `examples/`, with the picture that it draws.",
+        "The programs of `examples/`, each with the picture that it draws.",
+        "",
+        '<div class="gallery">',
+        *map(_thumbnail, examples()),
+        "</div>",
         "",
     ]
     for file in examples():
@@ -23,8 +27,16 @@ def gallery_page() -> str:
 
 
 def examples() -> list[Path]:
-    """The examples, the one of the README first."""
-    return sorted(EXAMPLES.glob("*.py"), key=lambda file: (file.stem != "one_dimension", file.stem))
+    """The examples that draw a picture, the one of the README first."""
+    scripts = (file for file in EXAMPLES.glob("[!_]*.py") if "[FILE.svg]" in file.read_text())
+    return sorted(scripts, key=lambda file: (file.stem != "one_dimension", file.stem))
+
+
+def _thumbnail(file: Path) -> str:
+    """A small picture that leads to its entry."""
+    name = file.stem.replace("_", " ")
+    picture = f'<img src="pictures/{file.stem}.svg" alt="" loading="lazy">'
+    return f'<a href="#{file.stem}">{picture}<span>{name}</span></a>'
 
 
 def _entry(file: Path) -> str:
@@ -34,4 +46,6 @@ def _entry(file: Path) -> str:
     picture = f"![{head}](pictures/{file.stem}.svg)"
     indented = "\n".join(f"    {line}".rstrip() for line in code.splitlines())
     source = f'??? example "examples/{file.name}"\n\n    ```python\n{indented}\n    ```\n'
-    return f"## {head}\n\n{picture}\n\n{text}\n\n`{command.strip()}`\n\n{source}"
+    return (
+        f"## {head} {{: #{file.stem} }}\n\n{picture}\n\n{text}\n\n`{command.strip()}`\n\n{source}"
+    )

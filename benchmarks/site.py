@@ -20,7 +20,7 @@ MOST_ROWS = 60
 _TABLE = re.compile(r"<!-- table: (\S+) of (\S+) -->")
 # Pages by section; a pattern takes all pages that no section has named.
 SECTIONS: dict[str, list[str]] = {
-    "Start here": ["index.md", "tour.md", "start/*.md"],
+    "Start here": ["index.md", "start/index.md", "start/*.md", "tour.md"],
     "Choosing a method": ["choosing.md", "defaults.md", "methods.md"],
     "How-to": ["how-to/*.md", "clusters.md", "add-a-method.md"],
     "Gallery": ["gallery.md"],
@@ -54,12 +54,16 @@ def api_pages() -> dict[str, str]:
     extra += ["families", "hmc", "integrations.hugging_face", "integrations.lightning"]
     pages = {"api/bayesrule.md": _api("bayesrule", top, set(rooms))}
     for room in dict.fromkeys([*rooms, *extra]):
-        module = importlib.import_module(f"bayesrule.{room}" if room != "metrics" else METRICS)
+        module = importlib.import_module(module_of(room))
         pages[f"api/{room}.md"] = _api(f"bayesrule.{room}", module, set())
     return pages
 
 
-METRICS = "bayesrule.predicting.metrics"
+def module_of(room: str) -> str:
+    """The module that a page of the API is about."""
+    return {"bayesrule": room, "metrics": "bayesrule.predicting.metrics"}.get(
+        room, f"bayesrule.{room}"
+    )
 
 
 def public(module: Any) -> list[str]:
@@ -82,6 +86,8 @@ def _api(title: str, module: Any, rooms: set[str]) -> str:
         home = getattr(value, "__module__", None)
         if not str(home).startswith("bayesrule") or not hasattr(value, "__qualname__"):
             lines += [f"## {name}", "", f"A value: `{str(value)[:80]}`.", ""]
+        elif value.__name__ in public(module) and value.__name__ != name:
+            lines += [f"## {name}", "", f"Another name of `{value.__name__}`.", ""]
         else:
             lines += [f"::: {home}.{value.__qualname__}", ""]
     return "\n".join(lines)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import base64
 import struct
-import sys
 import zlib
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -104,6 +102,6 @@ def picture(data: Images, num: int = 20_000) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "adversarial.svg")
-    target.write_text(picture(mnist()))
-    print(target)
+    from _script import draw
+
+    draw(lambda: picture(mnist()), __doc__)

@@ -12,8 +12,6 @@ doubt. Takes half a minute.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +115,6 @@ def picture(steps: int = 2000) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "binary_weights.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

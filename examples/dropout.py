@@ -9,9 +9,6 @@ more data would reduce; pale: those of the noise, too. Takes half a minute.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
@@ -80,6 +77,6 @@ def picture(epochs: int = 1500) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "dropout.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

@@ -11,10 +11,8 @@ part alone; the baseline repeats the last season, with the spread that this had 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,8 +199,11 @@ def picture(epochs: int = 5, noises: tuple[float, ...] = (0.3, 0.2)) -> tuple[st
 
 
 if __name__ == "__main__":
-    drawing, table = picture()
-    print(table)
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "forecast.svg")
-    target.write_text(drawing)
-    print(target)
+    from _script import draw
+
+    def drawing() -> str:
+        drawn, table = picture()
+        print(table)
+        return drawn
+
+    draw(drawing, __doc__)

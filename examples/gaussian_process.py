@@ -11,9 +11,7 @@ holds 90 %. Takes a few seconds.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -141,6 +139,6 @@ def picture(num: int = 60) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "gaussian_process.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

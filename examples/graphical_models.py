@@ -11,8 +11,6 @@ also where nothing was seen. Takes a few seconds.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -118,6 +116,6 @@ def picture(passes: int = 1000) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "graphical_models.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

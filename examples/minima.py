@@ -11,9 +11,8 @@ minima that they lead to. Takes a few seconds.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
 .ground { fill: #14507d; } .component { fill: #f2b134; stroke: white; }
 .minimum { fill: #d1301f; stroke: white; }
 """
-SIZE, HEAD, CELLS = 400.0, 26.0, 60
+SIZE, HEAD, CELLS, SHADES = 400.0, 26.0, 44, 10
 
 
 def himmelblau(x: Tensor) -> Tensor:
@@ -54,14 +53,16 @@ def panel(
 ) -> str:
     """The function in shades, the components' means and the minima."""
     plot = Plot(Axis("x₁", -edge, edge), Axis("x₂", -edge, edge), title, width=SIZE, height=SIZE)
-    step = 2.0 * edge / CELLS
-    for i in range(CELLS):
-        for j in range(CELLS):
-            x, y = -edge + i * step, -edge + j * step
-            at = torch.tensor([[x + step / 2, y + step / 2]], dtype=torch.float64)
-            above = float(function(at)) - float(found.values[0])
-            shade = 1.0 / (1.0 + above / (2.0 * found.temperature)) ** 0.5
-            plot.box((x, x + step), (y, y + step), kind="ground", opacity=0.04 + 0.8 * shade)
+    lines = torch.linspace(-edge, edge, CELLS + 1, dtype=torch.float64)
+    middles = (lines[1:] + lines[:-1]) / 2
+    for x, column in zip(middles, lines.unfold(0, 2, 1).tolist(), strict=True):
+        above = function(torch.stack([x.expand(CELLS), middles], 1)) - found.values[0]
+        shades = (SHADES / (1.0 + above / (2.0 * found.temperature)).sqrt()).round().tolist()
+        # Cells of one shade that lie upon each other are one box.
+        for shade, cells in groupby(range(CELLS), shades.__getitem__):
+            low, *_, high = [j for cell in cells for j in (cell, cell + 1)]
+            ends = float(lines[low]), float(lines[high])
+            plot.box(tuple(column), ends, kind="ground", opacity=0.04 + 0.8 * shade / SHADES)
     for kind, points, radius in (
         ("component", found.mixture.means, 3.0),
         ("minimum", found.minima, 4.5),
@@ -91,6 +92,6 @@ def picture(steps: int = 1000) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "minima.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -168,6 +166,6 @@ def picture(epochs: int = EPOCHS, **sampling: Any) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "natural_gradient.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

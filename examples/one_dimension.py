@@ -10,8 +10,6 @@ the data, too.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -98,6 +96,6 @@ def picture(epochs: int = 2500) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "one_dimension.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

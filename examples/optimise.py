@@ -11,8 +11,8 @@ point); right: the best value so far, and that of random search for comparison.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
+from functools import partial
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -41,12 +41,18 @@ def himmelblau(x: Tensor) -> float:
 def ground(plot: Plot) -> None:
     """The function as shades of blue."""
     step = 10.0 / CELLS
+
+    def shade(i: int, j: int) -> float:
+        value = himmelblau(torch.tensor([(i + 0.5) * step - 5.0, (j + 0.5) * step - 5.0]))
+        return round(max(0.0, 1.0 - math.log1p(value) / math.log1p(400.0)), 1)
+
     for i in range(CELLS):
-        for j in range(CELLS):
-            x, y = -5.0 + i * step, -5.0 + j * step
-            value = himmelblau(torch.tensor([x + step / 2, y + step / 2]))
-            shade = max(0.0, 1.0 - math.log1p(value) / math.log1p(400.0))
-            plot.box((x, x + step), (y, y + step), kind="ground", opacity=0.05 + 0.85 * shade)
+        # Cells of one shade that lie upon each other are one box.
+        for level, cells in groupby(range(CELLS), partial(shade, i)):
+            low, *_, high = [j for cell in cells for j in (cell, cell + 1)]
+            ends = low * step - 5.0, high * step - 5.0
+            column = i * step - 5.0, (i + 1) * step - 5.0
+            plot.box(column, ends, kind="ground", opacity=0.05 + 0.85 * level)
 
 
 def asked(found: br.explore.Search, first: int) -> Plot:
@@ -102,6 +108,6 @@ def picture(evaluations: int = 50, first: int = 10) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "optimise.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

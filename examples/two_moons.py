@@ -12,8 +12,6 @@ the border between them, most away from all points. Takes a few seconds.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +127,6 @@ def picture(epochs: int = EPOCHS) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "two_moons.svg")
-    target.write_text(picture())
-    print(target)
+    from _script import draw
+
+    draw(picture, __doc__)

@@ -9,7 +9,8 @@ from bayesrule.methods import METHODS, Need, record
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = (DOCS / "choosing.md").read_text()
-TAKE = [row.split("|")[2] for row in PAGE.splitlines() if row.startswith("| ")][1:]
+ADVICE = PAGE.split("## ")[0]
+TAKE = [row.split("|")[2] for row in ADVICE.splitlines() if row.startswith("| ")][1:]
 NAMED = {name for cell in TAKE for name in re.findall(r"`(\w+)`", cell)} & {*METHODS}
 
 

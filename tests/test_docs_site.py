@@ -54,7 +54,7 @@ def test_everything_in_the_reference_is_explained() -> None:
 def test_every_example_has_its_picture_and_its_code_in_the_gallery() -> None:
     page = gallery.gallery_page()
     for file in gallery.examples():
-        assert (gallery.PICTURES / f"{file.stem}.svg").stat().st_size < 1_000_000
+        assert (gallery.PICTURES / f"{file.stem}.svg").stat().st_size < 130_000
         assert f"](pictures/{file.stem}.svg)" in page
         assert f'??? example "examples/{file.name}"' in page
     heads = re.findall(r"^## (.*)$", page, flags=re.MULTILINE)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 import bayesrule as br
+from benchmarks import gallery
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+HERE = {**os.environ, "PYTHONPATH": f"{EXAMPLES.parent}:{EXAMPLES.parent / 'src'}"}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -175,3 +181,108 @@ def test_functions_and_a_series_are_drawn_in_four_panels() -> None:
     width, at = high - low, module.GRID[:, 0]
     gap = (at > 4.5) & (at < 5.5)
     assert float(width[gap].min()) > 2.0 * float(width[(at > 1.0) & (at < 3.0)].mean())
+
+
+# Those that draw with matplotlib
+
+
+def titles(figure: Any) -> list[str]:
+    return [title for axis in figure.axes if (title := axis.get_title("left"))]
+
+
+def test_probabilities_are_drawn_beside_how_often_they_are_right() -> None:
+    found = titles(example("calibration").picture(epochs=1))
+    names = [title.split("\n")[0] for title in found]
+    assert names == ["map", "laplace", "ivon, as it comes", "ivon, temperature 1", "ivon, chosen"]
+    assert all(re.search(r"accuracy \d+%, NLL \d\.\d\d, ECE 0\.\d+$", title) for title in found)
+
+
+def test_unknown_digits_are_doubted_more() -> None:
+    module = example("ood")
+    _, known, unknown = module.data()
+    assert (len(known), len(unknown)) == (401, 896)
+    for name, (seen, unseen) in module.doubts(epochs=20).items():
+        assert float(br.metrics.auroc(seen, unseen)) > 0.8, name
+    assert len(titles(module.picture(epochs=1))) == 5
+
+
+def test_standard_deviations_are_close_to_rank_one() -> None:
+    module = example("k_tied")
+    std = module.learned(epochs=20).variance()[module.LAYER].sqrt()
+    assert float(module.explained(std)[0]) > 0.9
+    assert titles(module.picture(epochs=1))[0] == "standard deviations, learned"
+
+
+def test_what_a_transformer_never_saw_is_apart_from_what_it_saw() -> None:
+    module = example("transformer")
+    (line, first), places = module.lines(module.pairs(3), seed=0), module.pairs(3)
+    assert line[range(6), places[:, 0]].tolist() == [0] * 6
+    assert line[range(6), places[:, 1]].tolist() == [1] * 6
+    assert first.tolist() == [int(b < a) for a, b in places.tolist()]
+    found = titles(module.picture(epochs=1))
+    assert [title.split("\n")[0] for title in found] == ["map", "ivon"]
+
+
+def test_adapters_alone_are_learned() -> None:
+    module = example("lora")
+    net = module.pretrained()
+    small = module.adapted(net)
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(small(x), net(x))
+    learned = {name for name, weight in small.named_parameters() if weight.requires_grad}
+    assert len(learned) == 6
+    belief = br.ivon(small, br.CategoricalLikelihood(), num_data=20).init().posterior
+    assert set(belief.mean) == learned
+    assert len(titles(module.picture(sizes=(400,), trials=1))) == 2
+
+
+def test_each_net_of_many_has_its_panel() -> None:
+    module = example("many_nets")
+    figure = module.picture(epochs=2)
+    assert len(figure.axes) == module.SETS == len(module.data())
+
+
+def test_parts_that_are_gone_are_remembered() -> None:
+    module = example("continual")
+    x, y = module.parts()[0]
+    (*_, forgot), (*_, kept) = module.forgetting(500), module.remembering(500)
+    errors = [float((run.predict(x).mean - y).square().mean().sqrt()) for run in (forgot, kept)]
+    assert 2.0 * errors[1] < errors[0]
+    assert len(titles(module.picture(epochs=2))) == 6
+
+
+def test_each_choice_is_drawn_over_the_posterior() -> None:
+    module = example("four_choices")
+    a, b = torch.rand(2, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    net = module.Curve(0.0, 0.0)
+    x, y = module.data()
+    found = module.posterior(a, b)
+    for i, j in ((0, 0), (2, 1)):
+        weight = torch.stack([a[i, j], b[i, j]])
+        outputs = torch.func.functional_call(net, {"weight": weight}, (x,))
+        log = torch.distributions.Normal(outputs, 0.4).log_prob(y).sum() - 0.5 * weight @ weight
+        log_0 = torch.distributions.Normal(0.0 * y, 0.4).log_prob(y).sum()
+        nothing = module.posterior(torch.zeros(1), torch.zeros(1))[0]
+        assert float((found[i, j] / nothing).log()) == pytest.approx(float(log - log_0))
+    assert titles(module.picture(steps=3)) == ["shape", "looks", "curvature", "moves"]
+
+
+def test_places_are_rounded_and_words_are_not() -> None:
+    drawn = '<path d="M 1.23456 7"/><text x="2.71828">ECE 0.084</text>'
+    rounded = example("_script")._rounded(drawn)
+    assert rounded == '<path d="M 1.23 7"/><text x="2.71">ECE 0.084</text>'
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in gallery.examples()))
+def test_all_examples_end_alike(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert f"python examples/{name}.py [FILE.svg]\n" in text
+    end = text.split('if __name__ == "__main__":\n    from _script import draw\n')[1]
+    assert re.search(r"^    draw\(.+, __doc__\)\n$", end, flags=re.MULTILINE)
+
+
+def test_help_says_what_is_drawn_and_runs_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "graphical_models.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=HERE, cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (0, [])
+    assert "python examples/graphical_models.py [FILE.svg]" in done.stdout

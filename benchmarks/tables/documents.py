@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import defaults, explore, figures, language, methods, natural_gradient
+from benchmarks.tables import (
+    choosing,
+    defaults,
+    explore,
+    figures,
+    language,
+    methods,
+    natural_gradient,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +78,7 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
     "docs/methods.md": with_method_tables,
     "docs/natural-gradient.md": with_page_tables,
     "docs/explore.md": partial(with_page_tables, page=explore.PAGE),
+    "docs/choosing.md": partial(with_page_tables, page=choosing.PAGE),
     "docs/defaults.md": partial(with_page_tables, page=defaults.PAGE),
     "docs/transformers.md": partial(with_page_tables, page=language.PAGE),
 }

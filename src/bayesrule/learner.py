@@ -23,7 +23,7 @@ from bayesrule.posteriors.prior import one_of
 from bayesrule.rules import Now, Rule, fit_of_parts
 from bayesrule.rules.fit_of_parts import instance, positive
 from bayesrule.tensors import distributed
-from bayesrule.tensors.autocast import for_modules_only
+from bayesrule.tensors.autocast import for_modules_only, full_precision
 from bayesrule.tensors.inputs import pair
 from bayesrule.tensors.network import Network, check_batch, copies
 from bayesrule.tensors.step_randomness import DIVERGENCE, StepRandomness, Streams
@@ -169,11 +169,11 @@ class Learner:
     @torch.inference_mode(False)
     def first_state(self, network: Network, weight: float, seed: int) -> State:
         """The first state of a network with other first weights, or another number of data."""
-        params = network.params()
-        posterior = self.family.init(params, weight=weight, prior=self.prior)
-        memory = self.rule.init(self.family, posterior, weight)
-        likelihood = self.likelihood.init(next(iter(params.values())))
-        return State(posterior, memory, likelihood, network.buffers(), step=0, seed=int(seed))
+        like, buffers = next(iter(network.params().values())), network.buffers()
+        with full_precision(like.device.type):
+            posterior = self.family.init(network.params(), weight=weight, prior=self.prior)
+            memory = self.rule.init(self.family, posterior, weight)
+        return State(posterior, memory, self.likelihood.init(like), buffers, step=0, seed=int(seed))
 
     @with_gradients
     def step(

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import chromium
 
 from bayesrule.app.report import write_report
 
 pytestmark = pytest.mark.browser
 
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync "
-    "--window-size=1280,900 --force-prefers-reduced-motion"
-)
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless Chromium with a profile of its own, its log and its network log switched on."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver and importlib.util.find_spec("selenium")):
-        lacking = "needs selenium, and chromium and chromedriver on PATH"
-        if os.environ.get("BAYESRULE_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"BAYESRULE_REQUIRE_BROWSER=1, but this test {lacking}.")
-        pytest.skip(lacking)
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(driver)
-    session = webdriver.Chrome(options=options, service=service)
-    try:
+    """Headless Chromium with a profile of its own."""
+    with chromium(tmp_path_factory.mktemp("profile")) as session:
         yield session
-    finally:
-        session.quit()
 
 
 @pytest.fixture(params=["regression", "classification"])
