@@ -52,7 +52,6 @@ class Tiles(NamedTuple):
         """What suits a weight (out, patch) that is used at so many positions."""
         return cls(_between(16, out, 64), _between(16, patch, 128), _between(16, positions, 64))
 
-
     def bytes(self, passes: int) -> int:
         """What so many passes hold at a time, in numbers of 16 bits."""
         return 2 * passes * _STAGES * self.positions * (self.out + self.patch)
@@ -139,7 +138,8 @@ def _room(device: torch.device) -> int:
     """The shared memory that a program may have, in bytes; Triton's interpreter has no bound."""
     if device.type != "cuda":
         return 2**30
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    known = torch.cuda.get_device_properties(device)
+    return int(getattr(known, "shared_memory_per_block_optin", known.shared_memory_per_block))
 
 
 @_program
