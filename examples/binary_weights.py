@@ -2,7 +2,7 @@
 
     python examples/binary_weights.py [FILE.svg]
 
-All weights are −1 or +1; biases are real numbers. The BayesBiNN paper draws this for Snelson's data,
+All weights are −1 or +1; biases are real numbers. The BayesBiNN paper has Snelson's data,
 which do not come with this library: here is another curve with noise, known in two places. Left:
 `bayesbinn`, which learns a probability of each sign, so that draws of the weights agree at the data
 and differ away from them. Right: `ste`, the straight-through estimator, which has one net and no
