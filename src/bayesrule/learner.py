@@ -188,8 +188,8 @@ class Learner:
         """The next state, and what a person wants to see of the step.
 
         With `donate` the old state is given up and its memory used again; `info.kl` is then to be
-        read before the next step. Numbers that are not finite are refused on a CPU, unless the caller
-        looks at the loss (`checked=False`). `accumulate` takes the batch in so many pieces.
+        read before the next step. What is not finite is refused on a CPU, unless the caller looks
+        at the loss (`checked=False`). `accumulate` takes the batch in so many pieces.
         """
         begun = self.begun(state, batch, accumulate)
         if donate and begun is not state:
