@@ -65,7 +65,7 @@ class Normal(Posterior):
 
     def several(self, generator: Generator, num: int) -> Params:
         std = self.std() if self.independent else {}
-        if std.keys() != self.mean.keys() or not vectors.in_one_order(self.mean):
+        if std.keys() != self.mean.keys() or not _in_one_order(self.mean):
             return super().several(generator, num)
         noise = vectors.several_randn(self.mean, num, generator)
         return {k: torch.addcmul(mean, noise[k], std[k]) for k, mean in self.mean.items()}
@@ -119,6 +119,12 @@ def gaussian_of(prior: Prior, like: Params) -> Normal:
     precision = prior.diagonal(like)
     assert isinstance(precision, float)
     return Gaussian(vectors.zeros_like(like), Isotropic().identity(like, precision))
+
+
+def _in_one_order(a: Params) -> bool:
+    """Whether all are of one type and lie in memory as they are indexed."""
+    kinds = {(value.dtype, value.device) for value in a.values()}
+    return len(kinds) == 1 and all(value.is_contiguous() for value in a.values())
 
 
 @dataclass(frozen=True, repr=False)

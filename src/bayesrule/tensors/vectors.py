@@ -270,14 +270,8 @@ def randn_like(a: Params, generator: Generator | Generators) -> Params:
     return flat if isinstance(a, Flat) else dict(flat)
 
 
-def in_one_order(a: Params) -> bool:
-    """Whether all are of one type and lie in memory as they are indexed."""
-    kinds = {(value.dtype, value.device) for value in a.values()}
-    return len(kinds) == 1 and all(value.is_contiguous() for value in a.values())
-
-
 def several_randn(a: Params, num: int, generator: Generator) -> Params:
-    """The numbers of as many calls of `randn_like` for what is `in_one_order`, (num, *shape)."""
+    """The numbers of as many calls of `randn_like`, (num, *shape), for weights of one type."""
     like, size = next(iter(a.values())), numel(a)
     kind: Any = {"dtype": like.dtype, "device": like.device}
     rows = torch.stack([randomness.normal(size, generator, **kind) for _ in range(num)])
