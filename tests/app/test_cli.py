@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from calling import call, only_line, table
+from calling import FAST, call, only_line, table
 
 from bayesrule.app import cli
 from bayesrule.app.commands import fit as fit_command
@@ -134,7 +134,7 @@ def test_numbers_that_go_wrong_are_a_failed_training(
         raise kind("not positive definite")
 
     monkeypatch.setattr(fit_command.Recipe, "fit", fail)
-    words = ("fit", table(tmp_path), "--target", "price", "--out", tmp_path / "run")
+    words = ("fit", table(tmp_path), "--target", "price", "--out", tmp_path / "run", *FAST)
     assert "not positive definite (BAYESRULE_DEBUG=1" in only_line(call(*words), code=1)
 
 
@@ -150,7 +150,7 @@ def test_a_bug_keeps_its_traceback(
 
     monkeypatch.setattr(fit_command.Recipe, "fit", fail)
     with pytest.raises(type(bug)) as caught:
-        call("fit", table(tmp_path), "--target", "price", "--out", tmp_path / "run")
+        call("fit", table(tmp_path), "--target", "price", "--out", tmp_path / "run", *FAST)
     assert caught.value.__notes__ == ["This is a bug in bayesrule; please report these lines."]
 
 

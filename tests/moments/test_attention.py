@@ -327,7 +327,9 @@ def markers(num: int, seed: int, length: int = 6) -> br.types.Batch:
 def test_attention_finds_the_marker_where_a_bag_of_words_cannot(attends: bool) -> None:
     torch.manual_seed(0)
     (x, y), (x_test, y_test) = markers(2000, 0), markers(500, 1)
+    # With the width that logits have by default it takes twice as many epochs.
     given: dict[str, Any] = {"gain": 2.0, "rule": Conditioning(second_look=0.0)}
+    given["activations"] = MomentMatched()
     learner = br.tagi(Finder(attends=attends), br.CategoricalLikelihood(), num_data=2000, **given)
     run = br.fit(learner, (x, y), epochs=6, batch_size=16, progress=False)
     accuracy = float((run.predict(x_test).labels == y_test).double().mean())

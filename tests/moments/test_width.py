@@ -119,6 +119,18 @@ def test_logits_are_carried_narrowly_where_nobody_says() -> None:
         assert given.predictive == given.expectation
 
 
+def test_moments_of_predictions_have_the_width_that_was_learned_with() -> None:
+    model = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2))
+    given = br.tagi(model, br.CategoricalLikelihood(), num_data=10)
+    state, x = given.init(), torch.ones(4, 3)
+    own, asked, whole = (
+        br.predict(given, state, x, how).probs
+        for how in (None, br.Moments(), br.Moments(MomentMatched()))
+    )
+    assert torch.equal(own, asked)
+    assert not torch.allclose(own, whole)
+
+
 @pytest.mark.parametrize("width", [0.0, -0.1, 1.5])
 def test_a_width_is_a_share(width: float) -> None:
     with pytest.raises(ValueError, match=r"a share of deviations"):

@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal
 
 import bayesrule as br
 from bayesrule.curvature._base import Here
-from bayesrule.curvature.all_data import curvature_of_all
+from bayesrule.curvature.all_data import curvature_of_all, problems_of_all
 from bayesrule.matrices import Matrix
 from bayesrule.posteriors import evidence
 
@@ -72,7 +72,8 @@ def test_laplace_finds_the_prior_of_largest_evidence_for_every_structure() -> No
         assert learner.final_curvature is not None
         known = learner.finish(state, [(x, y)]).posterior.precision  # type: ignore[attr-defined]
         here = Here(state.posterior.at_mean(), kept, state.posterior)
-        problems = learner._final_problems(state, [(x, y)])
+        known_to = learner.network, learner.likelihood, learner.randomness
+        problems = problems_of_all(*known_to, state, [(x, y)])
         curve = curvature_of_all(learner.final_curvature, problems, here, learner.weight)
         found = evidence.prior_precision(curve, mean)
         top = evidence.log_evidence(curve, mean, found)

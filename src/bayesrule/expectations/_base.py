@@ -47,6 +47,10 @@ class Expectation(Part, ABC):
         Only those that are `tracked` know how they were drawn, which costs a little.
         """
 
+    def as_learned(self, own: Expectation) -> Expectation:
+        """What stands for it where a learner looks by `own`: itself, if it leaves nothing open."""
+        return self
+
     def obstacle(self, family: Family) -> str | None:
         """Why beliefs of a family cannot be looked at in this way, in words; None if they can."""
         return None

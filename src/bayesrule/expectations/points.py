@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Generator
 
@@ -140,10 +140,10 @@ class Moments(Expectation):
     """No points are drawn: weights, hidden units and outputs stay Gaussian (TAGI).
 
     `activations` says how Gaussians pass scalar functions: `moments.MomentMatched()` or
-    `moments.LocallyLinear()`.
+    `moments.LocallyLinear()`. Without them predictions go the way that the belief was learned by.
     """
 
-    activations: Activations = field(default_factory=MomentMatched)
+    activations: Activations | None = None
     random = False
     num = 1
     look = Look.MOMENTS
@@ -161,4 +161,12 @@ class Moments(Expectation):
     def points(
         self, posterior: Posterior, generator: Generator, *, tracked: bool = True
     ) -> Iterator[Point]:
-        yield MomentPoint(posterior.mean, posterior.uncertain_variance(), self.activations)
+        yield MomentPoint(posterior.mean, posterior.uncertain_variance(), self.carried)
+
+    @property
+    def carried(self) -> Activations:
+        """The activations, `MomentMatched()` where none are given."""
+        return self.activations or MomentMatched()
+
+    def as_learned(self, own: Expectation) -> Expectation:
+        return own if self.activations is None and own.look is Look.MOMENTS else self

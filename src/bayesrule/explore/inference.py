@@ -52,13 +52,13 @@ class FixedNetwork:
         self.learner, self.state = learner, state
         usual = learner.predictive
         chosen = usual if getattr(usual, "look", None) is Look.MOMENTS else Moments()
-        self.how: Moments = how or cast(Moments, chosen)
+        self.how = cast(Moments, (how or cast(Moments, chosen)).as_learned(learner.expectation))
         self._variance = independent_variances(state)
 
     @torch.no_grad()
     def forward(self, x: Inputs) -> tuple[Propagation, GaussianTensor]:
         """The recorded pass and the outputs at x."""
-        propagation = Propagation(self.learner.network, self.how.activations)
+        propagation = Propagation(self.learner.network, self.how.carried)
         variance, tape = self._variance, propagation.tape
         # Gaussian, but not recorded: `back` then leaves the weights out, which halves its cost.
         weights: Params = {

@@ -229,7 +229,8 @@ def exported(
     x = _several(as_inputs(example, state))
     if getattr(chosen, "look", None) is Look.MOMENTS:
         belief = state.posterior.mean, independent_variances(state)
-        core: nn.Module = _Propagated(learner.network, state.buffers, belief, chosen.activations)
+        moments = chosen.as_learned(learner.expectation).carried
+        core: nn.Module = _Propagated(learner.network, state.buffers, belief, moments)
     else:
         core = _AtPoints(learner.network, state.buffers, _points(chosen, state, seed))
         core.together = _runs_together(core, x)

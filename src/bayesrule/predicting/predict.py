@@ -122,6 +122,8 @@ def believed_outputs(
     # An argument of the caller: whatever else it is has no abilities to ask for.
     if not isinstance(how, Expectation | Linearised):
         raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
+    if isinstance(how, Expectation):
+        how = how.as_learned(learner.expectation)
     parts = [
         _believed(learner, state, as_inputs(part, state), how, seed, batch_size)
         for part in streamed(x, batch_size)
@@ -226,7 +228,7 @@ def _moments(learner: Learner, state: State, x: Inputs, how: Moments, batch_size
     mean, variance = state.posterior.mean, independent_variances(state)
 
     def run(part: Inputs) -> GaussianTensor:
-        propagation = Propagation(learner.network, how.activations, record=False)
+        propagation = Propagation(learner.network, how.carried, record=False)
         return propagation.forward(mean, variance, dict(state.buffers), part, training=False)
 
     outputs = [over_inputs(run, part) for part in pieces(x, batch_size)]

@@ -235,7 +235,7 @@ def renew_averages(
     for name in names:
         buffers[name].zero_()
     belief = state.posterior.mean, state.posterior.variance()
-    activations = learner.expectation.activations
+    activations = learner.expectation.carried
     _, _, module_randomness = learner.randomness.streams(state)
     network = learner.network.averaging_equally()
     with module_randomness():
