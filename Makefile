@@ -21,7 +21,7 @@ venv: .venv/.ready  ## build .venv with the pinned versions
 	touch $@
 
 demo: .venv/.ready  ## compare methods on a data set inside scikit-learn; table and report
-	$(BIN)/bayesrule compare $(SET) --out demo
+	$(BIN)/bayesrule compare $(SET) --splits 2 --out demo
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
