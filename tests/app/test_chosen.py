@@ -37,6 +37,28 @@ def test_a_recipe_chooses_a_temperature_once() -> None:
     assert chosen == recipe.chosen(X, X.sin(), 1) == chosen.chosen(X, X.sin(), 1)
 
 
+def test_how_far_the_choice_is_can_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Recipe("vogn", hidden=(3,), epochs=2)
+    seen = recipe.chosen(X, X.sin(), 1, progress=True)
+    assert "nets:" in capsys.readouterr().err
+    assert seen == recipe.chosen(X, X.sin(), 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_of_another_method_is_refused_before_anything_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(*words(tmp_path)).code == 0
+
+    def chosen(*_: object, **__: object) -> Recipe:
+        raise AssertionError
+
+    monkeypatch.setattr(Recipe, "chosen", chosen)
+    said = call(*words(tmp_path, "--method", "map"))
+    assert said.code == 2
+    assert "holds a run with method vogn, this one has method map" in said.err
+
+
 @pytest.mark.parametrize(
     ("given", "tried"),
     [

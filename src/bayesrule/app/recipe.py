@@ -20,7 +20,7 @@ from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.variational import smooth
 from bayesrule.schedules import falling
 from bayesrule.training.calibrating import Calibration
-from bayesrule.training.choosing import Options, choose
+from bayesrule.training.choosing import Choice, Options, choose
 from bayesrule.training.models import mlp
 from bayesrule.training.train import Run, fit
 from bayesrule.training.warm_start import beginning
@@ -136,25 +136,28 @@ class Recipe:
         starts = self.course.start is not None and self._is_open(num_data)
         return starts or len(self._lengths(num_data)) > 1
 
-    def chosen(self, x: Tensor, y: Tensor, targets: int) -> Recipe:
+    def chosen(self, x: Tensor, y: Tensor, targets: int, progress: bool | None = False) -> Recipe:
         """The same recipe with the epochs and the temperature that held-out rows speak for.
 
         The rows also say how sure predictions may be. Where they know of much less noise than was
         learned, its prior is in the way: with a narrower one all is chosen again.
         """
-        found, score = self._scored(x, y, targets)
+        found, score = self._scored(x, y, targets, progress)
         for _ in range(_NARROWER):
             factor = (found.calibration or {}).get("noise", 1.0)
             if self.likelihood != "gaussian" or factor > _MUCH_LESS:
                 break
             rate = factor * found._likelihood().rate  # type: ignore[attr-defined]
-            other, better = replace(self, noise_rate=rate)._scored(x, y, targets)
+            narrower = replace(self, noise_rate=rate)
+            other, better = narrower._scored(x, y, targets, progress)
             if better <= score:
                 break
             found, score = other, better
         return found
 
-    def _scored(self, x: Tensor, y: Tensor, targets: int) -> tuple[Recipe, float]:
+    def _scored(
+        self, x: Tensor, y: Tensor, targets: int, progress: bool | None
+    ) -> tuple[Recipe, float]:
         """The choice with the prior of the noise as it is, and its score."""
         size, lengths = self._epochs_and_size(len(y))[1], self._lengths(len(y))
         tried = self._candidates(len(y))
@@ -168,7 +171,10 @@ class Recipe:
         def first(num_data: int, options: Options, epochs: int | None) -> Learner:
             return beginning(build(num_data, tried[0], epochs))
 
-        rows, start = partial(choose, batch_size=size, seed=self.seed, calibrate=True), None
+        rows: Callable[..., Choice] = partial(
+            choose, batch_size=size, seed=self.seed, calibrate=True, progress=progress
+        )
+        start = None
         if self.course.start is not None and self._is_open(len(y)):
             start = rows(first, (x, y), [{}], self.course.start.lengths(-(-len(y) // size)))
         runs = () if start is None else start.runs

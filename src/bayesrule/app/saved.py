@@ -27,6 +27,7 @@ from bayesrule.training.train import Run, load_run
 
 FORMAT = 1
 _FILES = ("model.json", "run.json", LIST, "*.safetensors", ".*")
+_ADVICE = "Use another folder, or resume=False to start over; nothing was changed."
 
 # What held-out rows say of a recipe follows from the data and the rest of it.
 _FOLLOWING = ("warm_start", "calibration")
@@ -103,6 +104,13 @@ def claim_folder(
     return 0
 
 
+def refuse_another_method(folder: Path, recipe: Recipe) -> None:
+    """Refuses a folder with a run of another method, before options are chosen for this one."""
+    _refuse_name(folder)
+    if run_files(folder).weights():
+        _of_recipe(folder, {"method": recipe.method})
+
+
 def run_files(folder: Path) -> Files:
     """What a run wrote into a folder; former versions kept no list of it."""
     files = Files(folder)
@@ -137,22 +145,25 @@ def _refuse_name(folder: Path) -> None:
 
 def _refuse_another(folder: Path, document: dict[str, Any]) -> None:
     """Raises where the run in a folder is not the one that `document` describes."""
-    advice = "Use another folder, or resume=False to start over; nothing was changed."
-    if not (folder / "model.json").is_file():
-        raise CheckpointError(f"{folder} holds weights of a run without a model.json. {advice}")
-    saved = _document(folder)
-    for name, wanted in document["recipe"].items():
-        if name in _FOLLOWING:
-            continue
-        there = saved["recipe"].get(name)
-        if there != wanted:
-            raise CheckpointError(
-                f"{folder} holds a run with {name} {there}, this one has {name} {wanted}. {advice}"
-            )
+    saved = _of_recipe(folder, document["recipe"])
     if any(saved.get(name) != document[name] for name in ("encoder", "num_data", "data")):
         raise CheckpointError(
-            f"{folder} holds a run on other data, or on another target or other columns. {advice}"
+            f"{folder} holds a run on other data, or on another target or other columns. {_ADVICE}"
         )
+
+
+def _of_recipe(folder: Path, recipe: dict[str, Any]) -> dict[str, Any]:
+    """The document of the run in a folder, if that has these entries of a recipe."""
+    if not (folder / "model.json").is_file():
+        raise CheckpointError(f"{folder} holds weights of a run without a model.json. {_ADVICE}")
+    saved = _document(folder)
+    for name, wanted in recipe.items():
+        there = saved["recipe"].get(name)
+        if name not in _FOLLOWING and there != wanted:
+            raise CheckpointError(
+                f"{folder} holds a run with {name} {there}, this one has {name} {wanted}. {_ADVICE}"
+            )
+    return saved
 
 
 def read_model(folder: Path) -> SavedModel:

@@ -95,6 +95,7 @@ def choose(
     seed: int = 0,
     calibrate: bool = False,
     starts: Sequence[Run] = (),
+    progress: bool | None = False,
 ) -> Choice:
     """Trains every candidate without the held-out rows, and takes the one that knows them best.
 
@@ -105,13 +106,14 @@ def choose(
     possible (`fit_many`). What fails does not stand for choice. With `calibrate` candidates are
     held against each other as they are after calibration on the held-out rows, less what is
     believed against it (`Calibration.cost`). `starts` are trainings of other learners without the
-    same rows, at whose weights these begin.
+    same rows, at whose weights these begin. With `progress`, a bar for each round; None shows them
+    only on a terminal.
     """
     parts = held_out_parts(len(data[1]), seed)
     best = Choice(options[0], epochs[0], -math.inf)
     tried, before, line = list(options), -math.inf, _score_of_a_line(data, parts)
     for length in epochs:
-        runs = _runs(build, data, tried, length, parts, batch_size, seed, starts)
+        runs = _runs(build, data, tried, length, parts, batch_size, seed, starts, progress)
         choices = [
             _judged(Choice(one, length, -math.inf), own, data, parts, calibrate)
             for one, own in zip(tried, runs, strict=True)
@@ -201,6 +203,7 @@ def _runs(
     batch_size: int,
     seed: int,
     starts: Sequence[Run],
+    progress: bool | None,
 ) -> list[list[Run | None]]:
     """A training without the held-out rows for each candidate and part; None for one that fails."""
     x, y = data
@@ -211,7 +214,7 @@ def _runs(
     if starts:
         pairs = zip(learners, tasks, strict=True)
         states = [started_at(learner, starts[k].state, seed) for learner, (_, k) in pairs]
-    common: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "progress": False}
+    common: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "progress": progress}
     found: list[Run | None]
     with warnings.catch_warnings():
         # A candidate that goes astray on its way is not what the caller trains.

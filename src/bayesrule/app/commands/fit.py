@@ -15,7 +15,14 @@ from bayesrule.app.lineup import applicable
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
 from bayesrule.app.report.columns import label
-from bayesrule.app.saved import SavedModel, claim_folder, epochs_done, fingerprint, run_files
+from bayesrule.app.saved import (
+    SavedModel,
+    claim_folder,
+    epochs_done,
+    fingerprint,
+    refuse_another_method,
+    run_files,
+)
 from bayesrule.methods import METHODS
 from bayesrule.predicting.evaluate import scores
 from bayesrule.training.lock import occupied
@@ -96,8 +103,11 @@ def run(args: argparse.Namespace) -> int:
     mark = fingerprint(x, y)
     outputs, show = plan.encoder.num_outputs, False if args.json else None
     with occupied(folder):
+        if not args.start_over:
+            refuse_another_method(folder, plan.recipe)
         with faults.of_the_training():
-            plan = replace(plan, recipe=plan.recipe.chosen(x, y, outputs), asked=plan.recipe)
+            chosen = plan.recipe.chosen(x, y, outputs, progress=show)
+            plan = replace(plan, recipe=chosen, asked=plan.recipe)
         done = claim_folder(
             folder, plan.recipe, plan.encoder, len(y), mark, start_over=args.start_over
         )
