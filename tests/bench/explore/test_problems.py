@@ -45,6 +45,7 @@ def test_problems_follow_from_their_seed() -> None:
 
 
 @pytest.mark.data
+@pytest.mark.usefixtures("real_data")
 @pytest.mark.parametrize(("name", "actions"), [("mushroom", 2), ("statlog", 7), ("adult", 14)])
 def test_data_sets_are_bandits(name: str, actions: int) -> None:
     found = problems.make(name, seed=3)
