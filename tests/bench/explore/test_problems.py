@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from data_places import real_data
 
 from benchmarks.explore import problems
+
+__all__ = ["real_data"]
 
 
 @pytest.mark.parametrize("delta", [0.5, 0.9, 0.99])
