@@ -43,7 +43,7 @@ def _regret(one: dict[str, Any] | None, least: float) -> str:
 def _beside(found: dict[tuple[str, str], dict[str, Any]], sets: list[str]) -> list[str]:
     """Of the library's methods the best on each problem, beside linear Thompson and greedy."""
     lines = [
-        "Seed by seed, the library's best method less the others:",
+        "Seed by seed, the best of the library's methods that were played, less the others:",
         "",
         "| problem | method | less linear Thompson | less the greedy net |",
         "|---|---|---|---|",
