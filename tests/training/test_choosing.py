@@ -13,7 +13,8 @@ import bayesrule as br
 from bayesrule.training import choosing
 from bayesrule.training.calibrating import Held, score
 from bayesrule.training.checkpoint import same
-from bayesrule.training.choosing import candidates, choose, held_out_parts
+from bayesrule.training.choosing import candidates, choose
+from bayesrule.training.held_out import held_out_parts
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.rand(60, 1, generator=GENERATOR) * 4.0 - 2.0
@@ -119,7 +120,7 @@ def test_a_choice_counts_what_is_believed_against_its_calibration() -> None:
     assert found.calibration is not None
     assert found.calibration.noise != 1.0
     held = [
-        Held.of(run.learner, run.state, X[part.held], Y[part.held])
+        Held.of(run.learner, [run.state], X[part.held], Y[part.held])
         for run, part in zip(found.runs, held_out_parts(60), strict=True)
     ]
     fit = score(br.GaussianLikelihood(), held, found.calibration)

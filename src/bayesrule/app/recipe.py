@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,10 +19,12 @@ from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.variational import smooth
 from bayesrule.schedules import falling
-from bayesrule.training.calibrating import Calibration
+from bayesrule.training.calibrating import Calibration, learned
 from bayesrule.training.choosing import Choice, Options, choose
+from bayesrule.training.held_out import Candidate, HeldOut
+from bayesrule.training.many import fit_many
 from bayesrule.training.models import mlp
-from bayesrule.training.train import Run, fit
+from bayesrule.training.train import Run, fit, keep_members, load_run
 from bayesrule.training.warm_start import beginning
 
 Method = Callable[..., Learner]
@@ -32,6 +34,8 @@ _FEWEST_ROWS = 20
 # Of the noise that was learned, held-out rows know this share at most, so that its prior is looked
 # at, so often at the most.
 _MUCH_LESS, _NARROWER = 0.3, 2
+# Seeds of the members of an ensemble are so far apart, that those of other splits lie between.
+_APART = 1_000_003
 
 
 def _by_name() -> dict[str, type[Likelihood]]:
@@ -68,7 +72,8 @@ class Recipe:
     `calibration` is what held-out rows say of how sure predictions are (`Calibration`). Where they
     say that there is far less noise than its prior Gamma(shape, rate) expects, `noise_rate` is a
     smaller rate. Where a method needs smooth activations, `bend` is how sharply they bend (β of
-    `smooth`).
+    `smooth`). `members` is how many nets learn from other first weights and have an equal say;
+    where nobody says that, nor how long training is, as many as the method's course has.
 
     >>> Recipe("vogn", steps=2000).for_data(400).epochs
     154
@@ -87,6 +92,7 @@ class Recipe:
     calibration: dict[str, float] | None = None
     bend: float = 10.0
     noise_rate: float | None = None
+    members: int | None = None
 
     def __post_init__(self) -> None:
         find(self.method)
@@ -94,7 +100,7 @@ class Recipe:
             raise ValueError(
                 f"Unknown likelihood {self.likelihood!r}. Known: {', '.join(_LIKELIHOODS)}."
             )
-        for name in ("epochs", "steps", "batch_size"):
+        for name in ("epochs", "steps", "batch_size", "members"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
@@ -142,27 +148,39 @@ class Recipe:
         The rows also say how sure predictions may be. Where they know of much less noise than was
         learned, its prior is in the way: with a narrower one all is chosen again.
         """
-        found, score = self._scored(x, y, targets, progress)
+        asked = replace(self, members=self._num_members(len(y)))
+        found, choice = asked._by_held_out(x, y, targets, progress)
         for _ in range(_NARROWER):
             factor = (found.calibration or {}).get("noise", 1.0)
-            if self.likelihood != "gaussian" or factor > _MUCH_LESS:
+            if choice is None or self.likelihood != "gaussian" or factor > _MUCH_LESS:
                 break
             rate = factor * found._likelihood().rate  # type: ignore[attr-defined]
-            narrower = replace(self, noise_rate=rate)
-            other, better = narrower._scored(x, y, targets, progress)
-            if better <= score:
+            narrower = replace(asked, noise_rate=rate)
+            other, better = narrower._by_held_out(x, y, targets, progress)
+            if better is None or better.score <= choice.score:
                 break
-            found, score = other, better
-        return found
+            found, choice = other, better
+        if choice is None or choice.calibration is None or found.members == 1:
+            return found
+        size = found.batch_size or len(y)
+        rows = HeldOut.of((x, y), batch_size=size, seed=self.seed, progress=progress)
+        return found._calibrated_together(rows, targets, choice.runs)
 
-    def _scored(
+    def _num_members(self, num_data: int) -> int:
+        return self.members or (self.course.members if self._is_open(num_data) else 1)
+
+    def _each_member(self) -> list[Recipe]:
+        """The recipe of each member, which differ by their seeds."""
+        return [replace(self, seed=self.seed + k * _APART) for k in range(self.members or 1)]
+
+    def _by_held_out(
         self, x: Tensor, y: Tensor, targets: int, progress: bool | None
-    ) -> tuple[Recipe, float]:
-        """The choice with the prior of the noise as it is, and its score."""
+    ) -> tuple[Recipe, Choice | None]:
+        """The recipe with what was chosen, the prior of the noise as it is, and the choice."""
         size, lengths = self._epochs_and_size(len(y))[1], self._lengths(len(y))
         tried = self._candidates(len(y))
         if len(y) < _FEWEST_ROWS or len(tried) * len(lengths) == 1:
-            return replace(self, epochs=lengths[0], batch_size=size), -math.inf
+            return replace(self, epochs=lengths[0], batch_size=size), None
 
         def build(num_data: int, options: Options, epochs: int | None) -> Learner:
             recipe = replace(self, epochs=epochs, options={**self.options, **options})
@@ -187,7 +205,23 @@ class Recipe:
             warm_start=None if start is None else start.epochs,
             calibration=None if found.calibration is None else vars(found.calibration),
         )
-        return chosen, found.score
+        return chosen, found
+
+    def _calibrated_together(self, rows: HeldOut, targets: int, first: Sequence[Run]) -> Recipe:
+        """The recipe with what held-out rows say of all members; `first` are runs of the first."""
+        inputs = rows.data[0].shape[1]
+        others = [
+            Candidate(partial(one.learner, inputs, targets), one.seed)
+            for one in self._each_member()[1:]
+        ]
+        if self.warm_start is not None:
+            beginnings = [one.beginning() for one in others]
+            starts = rows.runs(beginnings, self.warm_start)
+            others = [one._replace(starts=runs) for one, runs in zip(others, starts, strict=True)]
+        held = rows.held([first, *rows.runs(others, self.epochs)])
+        if held is None:
+            return self
+        return replace(self, calibration=vars(learned(self._likelihood(), held)))
 
     def _candidates(self, num_data: int) -> list[Options]:
         """The options to choose from: temperatures, and to stay at the most probable weights."""
@@ -234,20 +268,33 @@ class Recipe:
     def fit(self, x: Tensor, y: Tensor, targets: int, **more: Any) -> Run:
         """Trains on tensors: x (n, d) standardised, y (n, D) standardised or (n,) class numbers.
 
-        `more` goes to `training.fit`: `validation`, `out`, `progress`, `resume`, `callback`.
+        `more` goes to `training.fit`: `validation`, `out`, `progress`, `resume`, `callback`. Of an
+        ensemble the first member is trained so, and then the others together.
         """
         recipe = self.chosen(x, y, targets)
-        return fit(
-            recipe.learner(x.shape[1], targets, len(y)),
-            (x, y),
-            epochs=recipe.epochs,
-            batch_size=recipe.batch_size or len(y),
-            patience=self.patience,
-            seed=self.seed,
-            warm_start=recipe.warm_start or False,
-            calibrate=Calibration(**recipe.calibration) if recipe.calibration else False,
-            **more,
-        )
+        common: dict[str, Any] = {
+            "epochs": recipe.epochs,
+            "batch_size": recipe.batch_size or len(y),
+            "warm_start": recipe.warm_start or False,
+        }
+        sure = Calibration(**recipe.calibration) if recipe.calibration else None
+        first, *others = recipe._each_member()
+        learner = first.learner(x.shape[1], targets, len(y))
+        alone = {"seed": first.seed, "patience": self.patience, "calibrate": sure or False}
+        run = fit(learner, (x, y), **alone, **common, **more)
+        if not others:
+            return run
+        out = more.get("out")
+        run = run if out is None else load_run(learner, out)
+        if len(run.others) != len(others):
+            learners = [one.learner(x.shape[1], targets, len(y)) for one in others]
+            common |= {"seeds": [one.seed for one in others], "progress": more.get("progress")}
+            runs = fit_many(learners, [(x, y)] * len(others), **common)
+            states = [one.state if sure is None else sure.applied(one.state) for one in runs]
+            run = replace(run, others=tuple(states))
+            if out is not None:
+                keep_members(run, out)
+        return run
 
     def to_json(self) -> str:
         """The recipe as text."""
@@ -262,6 +309,6 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> Recipe:
         """The recipe back from text."""
-        # Former recipes had activations of this kind without saying so.
-        values = {"bend": 1.0} | json.loads(text)
+        # Former recipes had activations of this kind, and one net, without saying so.
+        values = {"bend": 1.0, "members": 1} | json.loads(text)
         return cls(**{**values, "hidden": tuple(values["hidden"])})

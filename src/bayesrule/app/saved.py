@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.recipe import Recipe
-from bayesrule.predicting.exporting import Exported, exported
+from bayesrule.predicting.exporting import Exported
 from bayesrule.predicting.predict import How
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.checkpoint import CheckpointError, facts
@@ -49,7 +49,7 @@ class SavedModel:
         """The predictions of encoded features (n, d) as one module, in the target's own units."""
         encoder, example = self.encoder, torch.zeros(2, len(self.encoder.feature_names))
         scaled = None if encoder.task.classification else (encoder.target_mean, encoder.target_std)
-        return exported(self.run.learner, self.run.state, example, how, seed=seed, rescaled=scaled)
+        return self.run.exported(example, how, seed=seed, rescaled=scaled)
 
     def notes(self) -> dict[str, str]:
         """What a file of the exported model says of itself."""

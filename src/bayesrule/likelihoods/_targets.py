@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -83,6 +83,15 @@ class TargetDistribution(ABC):
         """The same for chosen components: all tensors indexed along their first axis."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         tensors = {name: x[index] for name, x in parts.items() if isinstance(x, Tensor)}
+        return replace(self, **tensors)
+
+    def beside(self, others: Sequence[Self]) -> Self:
+        """The components of several mixtures, one after another."""
+        every = {
+            field.name: [getattr(one, field.name) for one in (self, *others)]
+            for field in fields(self)
+        }
+        tensors = {name: torch.cat(x) for name, x in every.items() if isinstance(x[0], Tensor)}
         return replace(self, **tensors)
 
 

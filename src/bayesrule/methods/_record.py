@@ -81,7 +81,9 @@ class Course:
     sees all the data; otherwise `batch` examples, of many rows up to four times as many. `noise` is
     how a Gaussian likelihood learns it. `start` is how the most probable weights are looked for
     first, for methods that begin there; with each of the options `stay`, which are tried beside
-    the temperatures, they stay there and learn only how wide their belief is.
+    the temperatures, they stay there and learn only how wide their belief is. `members` nets learn
+    from other first weights and have an equal say: beliefs have one mode each, and what a network
+    may know has many.
     """
 
     least: int = 10
@@ -93,6 +95,7 @@ class Course:
     temperatures: tuple[float, ...] = ()
     start: Course | None = None
     stay: tuple[Mapping[str, float], ...] = ()
+    members: int = 5
 
     def epochs(self, batches: int, steps: int) -> int:
         """How many make about so many steps, with so many batches in an epoch."""
@@ -110,13 +113,15 @@ class Course:
         return min(self.batch * larger, num_data)
 
 
+# What is not a belief about the weights is one net.
+ONE_NET = Course(members=1)
 # Below one the data count more: beliefs that are too wide in all weights together fit better.
 TEMPERED = Course(temperatures=(1.0, 0.3, 0.1, 0.03))
 # At the most probable weights only their spread is left to learn. Where draws lead the mean to a
 # worse place, as among few rows, it is better left there, with a belief that is not too wide, or
 # hardly wider than that of `map`.
 STAY = tuple({"temperature": one, "learning_rate": 0.0} for one in (0.1, 0.01))
-WARM = replace(TEMPERED, steps=(1000, 4000), start=Course(), stay=STAY)
+WARM = replace(TEMPERED, steps=(1000, 4000), start=ONE_NET, stay=STAY)
 
 
 class Method(Protocol):

@@ -9,7 +9,7 @@ from torch.optim import Adam
 from bayesrule.curvature import NoCurvature, SquaredGradient
 from bayesrule.expectations import AtMean
 from bayesrule.matrices import Diagonal, Isotropic
-from bayesrule.methods._record import Parts, Rate, method
+from bayesrule.methods._record import ONE_NET, Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN, DIAGONAL
 from bayesrule.posteriors import GaussianFamily
 from bayesrule.rules import Average, Elbo, HeavyBall, Natural
@@ -40,6 +40,7 @@ NO_PRIOR = {"prior_precision": 0.0}
     words=(FIXED, AT_MEAN, NONE, DESCENT),
     source="Khan & Rue (2023), sec. 4.1, eqs 34 and 35; heavy ball: appendix F, eq. 75",
     limits=POINT,
+    course=ONE_NET,
     defaults=NO_PRIOR,
     explained={"momentum": "share of the last step that is added to the next (heavy ball)"},
     represented_by="map",
@@ -54,6 +55,7 @@ def sgd(*, learning_rate: Rate = falling(3e-3), momentum: float = 0.9) -> Parts:
     words=(DIAGONAL, AT_MEAN, SQUARED_GRADIENT, ROOT),
     source="Khan & Rue (2023), sec. 4.2, eq. 38",
     limits=BATCH_DEPENDENT,
+    course=ONE_NET,
     defaults=NO_PRIOR,
     represented_by="map",
 )
@@ -67,6 +69,7 @@ def rmsprop(*, learning_rate: Rate = falling(1e-3), rate: Rate = 0.01) -> Parts:
     words=(DIAGONAL, AT_MEAN, SQUARED_GRADIENT, UNBIASED_ROOT),
     source="Khan & Rue (2023), sec. 4.2 and appendix F, eq. 77; Kingma & Ba (2015), algorithm 1",
     limits=BATCH_DEPENDENT,
+    course=ONE_NET,
     defaults=NO_PRIOR,
     represented_by="map",
 )
@@ -80,6 +83,7 @@ def adam(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, rate: Ra
     words=(FIXED, AT_MEAN, NONE, "gradient of the ELBO in the mean alone, by Adam"),
     source="Khan & Rue (2023), eq. 1, with the prior as the regulariser; Kingma & Ba (2015), "
     "algorithm 1",
+    course=ONE_NET,
     limits=POINT,
     explained={"rate": "share of the newest squared gradient in Adam's average, 1 − β₂"},
 )

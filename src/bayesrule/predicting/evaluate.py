@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,17 +22,32 @@ _CHUNK = 4096
 
 
 def scores_of(
-    learner: Learner, state: State, data: Any, how: How | None = None, *, seed: int = 0
+    learner: Learner,
+    state: State,
+    data: Any,
+    how: How | None = None,
+    *,
+    seed: int = 0,
+    others: Sequence[State] = (),
 ) -> dict[str, float]:
-    """All scores of what is believed of data: a pair (x, y), a Dataset or a loader of batches."""
-    found, targets = [], []
+    """All scores of what is believed of data: a pair (x, y), a Dataset or a loader of batches.
+
+    The states of `others` have an equal say, as those of an ensemble.
+    """
+    states = state, *others
+    found: list[list[Outputs]] = [[] for _ in states]
+    targets = []
     for x, y in pairs(data, _CHUNK):
-        found.append(believed_outputs(learner, state, x, how, seed=seed))
+        for own, outputs in zip(states, found, strict=True):
+            outputs.append(believed_outputs(learner, own, x, how, seed=seed))
         targets.append(learner.likelihood.weighed(as_tensor(y, state.posterior.device)))
-    if not found:
+    if not targets:
         raise ValueError("There are no examples to score.")
-    prediction = Outputs.joined(found).prediction(learner.likelihood, state.likelihood)
-    return scores(prediction, torch.cat(targets))
+    each = (
+        Outputs.joined(outputs).prediction(learner.likelihood, own.likelihood)
+        for own, outputs in zip(states, found, strict=True)
+    )
+    return scores(Prediction.pooled([*each]), torch.cat(targets))
 
 
 def log_probs(prediction: Prediction, y: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,17 @@ class _Propagated(nn.Module):
         return Outputs(outputs.centre, outputs.variance)
 
 
+class _Member(nn.Module):
+    """What one state says of the targets: the network's outputs, and what the likelihood learned."""
+
+    def __init__(self, outputs: nn.Module, likelihood: Likelihood, state: Params) -> None:
+        super().__init__()
+        self.outputs, self.likelihood, self.learned = outputs, likelihood, Buffers(state)
+
+    def forward(self, x: Inputs) -> Prediction:
+        return self.outputs(x).prediction(self.likelihood, self.learned.tensors())
+
+
 class Exported(nn.Module):
     """What a belief says of new inputs, as one module whose buffers are the weights.
 
@@ -102,27 +113,26 @@ class Exported(nn.Module):
     (n, C), `entropy` and `mutual_information` (n,). Calibration is applied. The number of examples
     may be any.
 
-    `example` are some inputs; `rescaled` is the shift and scale of targets that were standardised.
+    Its `members` have an equal say; most runs have one. `example` are some inputs; `rescaled` is
+    the shift and scale of targets that were standardised.
     """
 
     def __init__(
         self,
-        outputs: nn.Module,
+        members: Iterable[nn.Module],
         likelihood: Likelihood,
-        state: Params,
         example: Inputs,
         rescaled: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
-        self.outputs, self.likelihood, self.rescaled = outputs, likelihood, rescaled
-        self.learned = Buffers(state)
-        self.example = example
+        self.members, self.likelihood = nn.ModuleList(members), likelihood
+        self.example, self.rescaled = example, rescaled
         self.eval()
 
     def forward(self, *args: Any, **named: Any) -> dict[str, Tensor]:
         """The predictions."""
         x: Any = named or (args[0] if isinstance(self.example, Tensor) else args)
-        prediction = self.outputs(x).prediction(self.likelihood, self.learned.tensors())
+        prediction = Prediction.pooled([member(x) for member in self.members])
         if self.rescaled is not None and not prediction.classification:
             prediction = prediction.rescaled(*self.rescaled)
         return figures(prediction)
@@ -139,13 +149,16 @@ class Exported(nn.Module):
                 return self._traced()
             except UserError:
                 # Some layers can be mapped over weights for one number of examples only.
-                if not (isinstance(self.outputs, _AtPoints) and self.outputs.together):
+                together = [m for m in self.modules() if isinstance(m, _AtPoints) and m.together]
+                if not together:
                     raise
-                self.outputs.together = False
                 try:
+                    for module in together:
+                        module.together = False
                     return self._traced()
                 finally:
-                    self.outputs.together = True
+                    for module in together:
+                        module.together = True
 
     def _traced(self) -> torch.export.ExportedProgram:
         args, named = arguments(self.example)
@@ -211,12 +224,14 @@ def exported(
     *,
     seed: int = 0,
     rescaled: tuple[float, float] | None = None,
+    others: Sequence[State] = (),
 ) -> Exported:
     """The predictions of `predict(learner, state, x, how, seed=seed)` as one module.
 
     `example` are some inputs, of which the shapes count. `how` is `Draws(num)`, `AtMean()` or
     `Moments()`; without it the learner's own way is taken. Draws are made here, once, and run side
-    by side. `rescaled` is the shift and scale of targets that were standardised.
+    by side. `rescaled` is the shift and scale of targets that were standardised; the states of
+    `others` have an equal say, as those of an ensemble.
 
     >>> from bayesrule import Draws, GaussianLikelihood, vogn
     >>> learner = vogn(nn.Linear(2, 1), GaussianLikelihood(noise=1.0), num_data=10)
@@ -225,8 +240,18 @@ def exported(
     torch.Size([5, 1])
     """
     chosen: Any = how or learner.predictive
-    state.check()
     x = _several(as_inputs(example, state))
+    members = [_member(learner, own, x, chosen, seed) for own in (state, *others)]
+    made = Exported(members, learner.likelihood, x, rescaled)
+    # What likelihoods keep for later must not be made while a graph is traced.
+    args, named = arguments(x)
+    made(*args, **named)
+    return made
+
+
+def _member(learner: Learner, state: State, x: Inputs, chosen: Any, seed: int) -> _Member:
+    """The predictions from one state."""
+    state.check()
     if getattr(chosen, "look", None) is Look.MOMENTS:
         belief = state.posterior.mean, independent_variances(state)
         moments = chosen.as_learned(learner.expectation).carried
@@ -234,11 +259,7 @@ def exported(
     else:
         core = _AtPoints(learner.network, state.buffers, _points(chosen, state, seed))
         core.together = _runs_together(core, x)
-    made = Exported(core, learner.likelihood, state.likelihood, x, rescaled)
-    # What likelihoods keep for later must not be made while a graph is traced.
-    args, named = arguments(x)
-    made(*args, **named)
-    return made
+    return _Member(core, learner.likelihood, state.likelihood)
 
 
 def _points(how: Any, state: State, seed: int) -> list[Params]:

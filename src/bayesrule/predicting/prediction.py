@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,6 +58,35 @@ class Prediction:
             conditional_means=marginal.mean[None],
             information=marginal.information,
         )
+
+    @classmethod
+    def pooled(cls, members: Sequence[Prediction]) -> Prediction:
+        """The equal mixture of several predictions of the same inputs, as of several trainings.
+
+        How far their means are apart is epistemic, too: more data would bring them together.
+
+        >>> from bayesrule.likelihoods import NormalTargets
+        >>> one, two = (Prediction.mixture(NormalTargets(torch.full((1, 1, 1), m), torch.ones(1, 1, 1)))
+        ...             for m in (0.0, 2.0))
+        >>> both = Prediction.pooled([one, two])
+        >>> both.mean, both.epistemic, both.aleatoric
+        (tensor([[1.]]), tensor([[1.]]), tensor([[1.]]))
+        """
+        first, *others = members
+        if not others:
+            return first
+        if len({one.num_components for one in members}) > 1:
+            raise ValueError("Predictions are pooled that have the same number of components each.")
+        means = torch.stack([one.mean for one in members])
+        pooled = cls(
+            components=first.components.beside([one.components for one in others]),
+            mean=means.mean(0),
+            epistemic=torch.stack([one.epistemic for one in members]).mean(0)
+            + means.var(0, correction=0),
+            aleatoric=torch.stack([one.aleatoric for one in members]).mean(0),
+            conditional_means=torch.cat([one.conditional_means for one in members]),
+        )
+        return replace(pooled, information=_pooled_information(pooled, members))
 
     @property
     def classification(self) -> bool:
@@ -186,3 +216,13 @@ class Prediction:
                 f"{what} belongs to one choice for each input; this prediction is of "
                 f"{self.mean[0].numel()} yes-or-no targets, whose probabilities are its mean."
             )
+
+
+def _pooled_information(pooled: Prediction, members: Sequence[Prediction]) -> Tensor | None:
+    """The information of closed forms together; None where it follows from the components."""
+    of_one_choice = pooled.components.class_numbers or pooled.mean[0].numel() == 1
+    if not (pooled.classification and of_one_choice and members[0].num_components == 1):
+        return None
+    # What is left where the weights are known, on average over the members.
+    left = torch.stack([one.entropy - one.mutual_information for one in members]).mean(0)
+    return (pooled.entropy - left).clamp_min(0.0)

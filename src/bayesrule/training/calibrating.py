@@ -16,6 +16,7 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.predicting.evaluate import log_probs
 from bayesrule.predicting.outputs import NOISE, SHARPNESS, SPREAD, Outputs, uncalibrated
 from bayesrule.predicting.predict import as_tensor, believed_outputs
+from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors.network import take
 from bayesrule.training.batches import is_pair
 from bayesrule.types import Params, State
@@ -81,26 +82,33 @@ class Calibration:
 
 
 class Held(NamedTuple):
-    """What was believed of held-out examples: outputs, targets, and the likelihood's own state."""
+    """What was believed of held-out examples, and their targets.
 
-    outputs: Outputs
+    Each member of an ensemble has outputs and a likelihood's own state; of most runs there is one.
+    """
+
+    members: Sequence[tuple[Outputs, Params]]
     targets: Tensor
-    state: Params
 
     @classmethod
-    def of(cls, learner: Learner, state: State, x: Any, y: Any, seed: int = 0) -> Held:
-        """What a learned state says of examples."""
-        plain = uncalibrated(state)
+    def of(cls, learner: Learner, states: Sequence[State], x: Any, y: Any, seed: int = 0) -> Held:
+        """What learned states say of examples."""
+        plain = [uncalibrated(state) for state in states]
         with torch.no_grad():
-            outputs = believed_outputs(learner, plain, x, seed=seed)
-        targets = learner.likelihood.weighed(as_tensor(y, outputs.values.device))
-        return cls(outputs, targets, plain.likelihood)
+            each = [
+                (believed_outputs(learner, one, x, seed=seed), one.likelihood) for one in plain
+            ]
+        return cls(each, learner.likelihood.weighed(as_tensor(y, each[0][0].values.device)))
 
     def log_prob(self, likelihood: Likelihood, calibration: Calibration) -> Tensor:
         """Of each example that counts."""
-        outputs = self.outputs.calibrated(calibration.sharpness, calibration.spread)
-        state = likelihood.widened(self.state, calibration.noise)
-        return log_probs(outputs.prediction(likelihood, state), self.targets)
+        each = [
+            outputs.calibrated(calibration.sharpness, calibration.spread).prediction(
+                likelihood, likelihood.widened(state, calibration.noise)
+            )
+            for outputs, state in self.members
+        ]
+        return log_probs(Prediction.pooled(each), self.targets)
 
 
 def score(likelihood: Likelihood, held: Sequence[Held], calibration: Calibration) -> float:
@@ -132,7 +140,7 @@ def learned(likelihood: Likelihood, held: Sequence[Held]) -> Calibration:
 
 def calibrated(learner: Learner, state: State, data: tuple[Any, Any], seed: int = 0) -> State:
     """The state with the numbers at which the data are most probable."""
-    held = Held.of(learner, state, *data, seed=seed)
+    held = Held.of(learner, [state], *data, seed=seed)
     return learned(learner.likelihood, [held]).applied(state)
 
 

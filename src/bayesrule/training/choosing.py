@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesrule.learner import Learner
-from bayesrule.tensors.network import Inputs, take
+from bayesrule.tensors.network import Inputs
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair
-from bayesrule.training.calibrating import Calibration, Held, can_calibrate, learned, score
-from bayesrule.training.many import fit_many
+from bayesrule.training.calibrating import Calibration, can_calibrate, learned, score
+from bayesrule.training.held_out import Candidate, HeldOut, Part
 from bayesrule.training.net import TrainingError
-from bayesrule.training.train import Run, TrainingWarning
-from bayesrule.training.warm_start import started_at
-from bayesrule.types import State
+from bayesrule.training.train import Run
 
 Options = Mapping[str, Any]
 Build = Callable[[int, Options, int | None], Learner]
@@ -47,33 +45,6 @@ class Choice(NamedTuple):
     calibration: Calibration | None = None
     # The trainings without the held-out rows, one for each part.
     runs: Sequence[Run] = ()
-
-
-class Part(NamedTuple):
-    """The rows to train on, and those that are held out."""
-
-    train: Tensor
-    held: Tensor
-
-
-def held_out_parts(num_data: int, seed: int = 0) -> list[Part]:
-    """A fifth of the rows is held out, at most 2,000 of them; of few rows, each once.
-
-    >>> [(len(part.train), len(part.held)) for part in held_out_parts(100)]
-    [(80, 20), (80, 20), (80, 20), (80, 20), (80, 20)]
-    >>> [(len(part.train), len(part.held)) for part in held_out_parts(20_000)]
-    [(18000, 2000)]
-    """
-    if num_data < 5:
-        raise ValueError(f"Choosing by held-out rows takes at least 5 rows, there are {num_data}.")
-    order = torch.randperm(num_data, generator=torch.Generator().manual_seed(seed))
-    size = min(num_data // 5, 2000)
-    number = 5 if num_data <= 400 else 2 if num_data <= 1500 else 1
-    parts = []
-    for start in range(0, number * size, size):
-        rest = torch.cat([order[:start], order[start + size :]])
-        parts.append(Part(rest, order[start : start + size]))
-    return parts
 
 
 def candidates(choices: Mapping[str, Sequence[Any]]) -> list[Options]:
@@ -109,13 +80,14 @@ def choose(
     same rows, at whose weights these begin. With `progress`, a bar for each round; None shows them
     only on a terminal.
     """
-    parts = held_out_parts(len(data[1]), seed)
+    rows = HeldOut.of(data, batch_size=batch_size, seed=seed, progress=progress)
     best = Choice(options[0], epochs[0], -math.inf)
-    tried, before, line = list(options), -math.inf, _score_of_a_line(data, parts)
+    tried, before, line = list(options), -math.inf, _score_of_a_line(data, rows.parts)
     for length in epochs:
-        runs = _runs(build, data, tried, length, parts, batch_size, seed, starts, progress)
+        learners = (partial(build, options=one, epochs=length) for one in tried)
+        runs = rows.runs([Candidate(one, seed, starts) for one in learners], length)
         choices = [
-            _judged(Choice(one, length, -math.inf), own, data, parts, calibrate)
+            _judged(Choice(one, length, -math.inf), own, rows, calibrate)
             for one, own in zip(tried, runs, strict=True)
         ]
         found = max(choices, key=lambda choice: choice.score)
@@ -137,6 +109,7 @@ def _score_of_a_line(data: tuple[Inputs, Tensor], parts: Sequence[Part]) -> floa
     epochs seem to be worth nothing. Of classes, and of inputs that are no table, nothing is said.
 
     >>> x = torch.linspace(-1.0, 1.0, 20).unsqueeze(1)
+    >>> from bayesrule.training.held_out import held_out_parts
     >>> parts = held_out_parts(20)
     >>> _score_of_a_line((x, 3.0 * x), parts) > 2.0 > _score_of_a_line((x, x.abs()), parts)
     True
@@ -194,71 +167,15 @@ def chosen_learner(
     return learner.replaced(**found.options)
 
 
-def _runs(
-    build: Build,
-    data: tuple[Inputs, Tensor],
-    options: Sequence[Options],
-    epochs: int | None,
-    parts: Sequence[Part],
-    batch_size: int,
-    seed: int,
-    starts: Sequence[Run],
-    progress: bool | None,
-) -> list[list[Run | None]]:
-    """A training without the held-out rows for each candidate and part; None for one that fails."""
-    x, y = data
-    tasks = [(which, k) for which in range(len(options)) for k in range(len(parts))]
-    sets = [(take(x, parts[k].train), y[parts[k].train]) for _, k in tasks]
-    learners = [build(len(parts[k].train), options[which], epochs) for which, k in tasks]
-    states: list[State] | None = None
-    if starts:
-        pairs = zip(learners, tasks, strict=True)
-        states = [started_at(learner, starts[k].state, seed) for learner, (_, k) in pairs]
-    common: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "progress": progress}
-    found: list[Run | None]
-    with warnings.catch_warnings():
-        # A candidate that goes astray on its way is not what the caller trains.
-        warnings.simplefilter("ignore", TrainingWarning)
-        try:
-            found = [*fit_many(learners, sets, seeds=[seed] * len(tasks), states=states, **common)]
-        except (TrainingError, torch.linalg.LinAlgError):
-            found = [
-                _alone(learners[i], sets[i], seed, None if states is None else [states[i]], common)
-                for i in range(len(tasks))
-            ]
-    return [found[i : i + len(parts)] for i in range(0, len(found), len(parts))]
-
-
-def _alone(
-    learner: Learner,
-    data: tuple[Any, Any],
-    seed: int,
-    states: list[State] | None,
-    common: dict[str, Any],
-) -> Run | None:
-    try:
-        return fit_many([learner], [data], seeds=[seed], states=states, **common)[0]
-    except (TrainingError, torch.linalg.LinAlgError):
-        return None
-
-
 def _judged(
-    choice: Choice,
-    runs: Sequence[Run | None],
-    data: tuple[Inputs, Tensor],
-    parts: Sequence[Part],
-    calibrate: bool,
+    choice: Choice, runs: Sequence[Run | None], rows: HeldOut, calibrate: bool
 ) -> Choice:
     """A candidate with the mean log-likelihood of the held-out rows; −∞ for one that fails."""
-    good = [run for run in runs if run is not None]
-    if len(good) < len(runs):
+    held = rows.held([runs])
+    if held is None:
         return choice
-    (x, y), likelihood = data, good[0].learner.likelihood
-    held = [
-        Held.of(run.learner, run.state, take(x, part.held), y[part.held])
-        for run, part in zip(good, parts, strict=True)
-    ]
-    calibration = Calibration()
+    good = [run for run in runs if run is not None]
+    likelihood, calibration = good[0].learner.likelihood, Calibration()
     if calibrate and can_calibrate(likelihood):
         calibration = learned(likelihood, held)
     found = score(likelihood, held, calibration)

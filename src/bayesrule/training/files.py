@@ -16,7 +16,7 @@ from bayesrule.training.checkpoint import HALF_WRITTEN, CheckpointError, Place, 
 
 NAME = "files.json"
 FORMAT = 1
-_WEIGHTS = re.compile(r"(checkpoint|best-\d+|begin-\d+|final)\.safetensors")
+_WEIGHTS = re.compile(r"(checkpoint|best-\d+|begin-\d+|member-\d+|final)\.safetensors")
 
 
 class Files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,14 +151,47 @@ def read_final(
     file = files.folder / FINAL
     written = checkpoint.facts(file)
     files.check(FINAL)
-    meaning = {name: facts[name] for name in _MEANING}
-    meaning["options"] = {name: facts["options"][name] for name in ("posterior", "likelihood")}
-    _refuse_another(file, written, meaning, _SAME_LEARNER)
+    _refuse_another(file, written, _meaning(facts), _SAME_LEARNER)
     state, _ = checkpoint.load(file, template, other_form)
     best = written.get("best_epoch")
     if not (best is None or type(best) is int):
         raise checkpoint.damaged(file, f"its best epoch is {best!r}")
     return state, _history(file, written), best
+
+
+def read_members(
+    out: Place, template: State, other_form: OtherForm | None, facts: Facts
+) -> tuple[State, ...]:
+    """The states of an ensemble beside that of the run, which are as many as were written."""
+    files, found = Files(out), []
+    while (name := _member(len(found) + 2)) in files:
+        file = files.folder / name
+        written = checkpoint.facts(file)
+        files.check(name)
+        _refuse_another(file, written, _meaning(facts), _SAME_LEARNER)
+        found.append(checkpoint.load(file, template, other_form)[0])
+    return tuple(found)
+
+
+def write_members(out: Place, states: Sequence[State], facts: Facts) -> None:
+    """Writes the states of an ensemble beside that of the run; the first file is the last one.
+
+    So an ensemble is there as a whole, or not at all.
+    """
+    files = Files(out)
+    for number, state in reversed([*enumerate(states, 2)]):
+        files.write(_member(number), checkpoint.payload(state, **_meaning(facts)))
+
+
+def _meaning(facts: Facts) -> Facts:
+    """Those of the facts that the meaning of a belief depends on."""
+    meaning = {name: facts[name] for name in _MEANING}
+    options = {name: facts["options"][name] for name in ("posterior", "likelihood")}
+    return {**meaning, "options": options}
+
+
+def _member(number: int) -> str:
+    return f"member-{number}.safetensors"
 
 
 def _best(epoch: int) -> str:

@@ -44,7 +44,7 @@ def fit_many(
     progress: bool | None = None,
     validation: Sequence[tuple[Any, Any] | None] | None = None,
     states: Sequence[State] | None = None,
-    warm_start: bool | None = None,
+    warm_start: bool | int | None = None,
 ) -> list[Run]:
     """Trains a net on each of several data sets, together in one process; one run for each.
 
@@ -82,7 +82,8 @@ def fit_many(
         _begin_with(nets, states)
     elif warm_start or (warm_start is None and epochs is None and _warm(nets)):
         learners, numbers = [beginning(net.learner) for net in nets], [net.seed for net in nets]
-        options: dict[str, Any] = {"batch_size": batch_size, "seeds": numbers}
+        length = None if warm_start is None or warm_start is True else warm_start
+        options: dict[str, Any] = {"batch_size": batch_size, "seeds": numbers, "epochs": length}
         found = fit_many(learners, sets, progress=progress, warm_start=False, **options)
         pairs = zip(nets, found, strict=True)
         _begin_with(nets, [started_at(net.learner, run.state, net.seed) for net, run in pairs])

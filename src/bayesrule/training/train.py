@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from bayesrule.training import checkpoint, fingerprint
 from bayesrule.training.batches import as_batches, gathered, whole_number
 from bayesrule.training.calibrating import Calibration, calibrated, can_calibrate, held_out
 from bayesrule.training.checkpoint import CheckpointError, Epoch
-from bayesrule.training.folder import Folder, read_final
+from bayesrule.training.folder import Folder, read_final, read_members, write_members
 from bayesrule.training.lock import occupied
 from bayesrule.training.logs import Logs
 from bayesrule.training.loop import Loop, Step, TrainingWarning, plain_step
@@ -36,24 +36,68 @@ from bayesrule.types import Info, State
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training: the learner, its state, and the figures of each epoch."""
+    """A finished training: the learner, its state, and the figures of each epoch.
+
+    An ensemble has the states of `others`, too, of the same learner from other first weights
+    (`Run.together`). Its predictions are the equal mixture of those of all states.
+    """
 
     learner: Learner
     state: State
     history: list[Epoch] = field(default_factory=list)
     best_epoch: int | None = None
+    others: tuple[State, ...] = ()
+
+    @classmethod
+    def together(cls, runs: Sequence[Run]) -> Run:
+        """Several trainings of nets that are alike as one: its history is that of the first.
+
+        >>> from bayesrule import GaussianLikelihood, vogn
+        >>> from bayesrule.training import fit_many
+        >>> from torch import nn
+        >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+        >>> def build(x, y):
+        ...     return vogn(nn.Linear(1, 1), GaussianLikelihood(noise=0.1), num_data=len(x))
+        >>> run = Run.together(fit_many(build, [(x, 2 * x)] * 5, epochs=3))
+        >>> len(run.states), run.predict(x).mean.shape
+        (5, torch.Size([20, 1]))
+        """
+        first, *others = runs
+        return replace(first, others=tuple(state for run in others for state in run.states))
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The state of each member; of most runs there is one."""
+        return self.state, *self.others
 
     def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
         """What is believed of new inputs, which may be those of a Dataset or a loader."""
-        return predict(self.learner, self.state, x, how, seed=seed)
+        if self.others and isinstance(x, Iterator):
+            raise TypeError(
+                f"The {len(self.states)} members of an ensemble each look at the inputs, and an "
+                "iterator gives them once. Give a loader, a Dataset or tensors."
+            )
+        each = (predict(self.learner, state, x, how, seed=seed) for state in self.states)
+        return Prediction.pooled([*each])
 
     def scores(self, data: Any, how: How | None = None, *, seed: int = 0) -> dict[str, float]:
         """How good predictions are on data: a pair (x, y), a Dataset or a loader of batches."""
-        return scores_of(self.learner, self.state, data, how, seed=seed)
+        return scores_of(self.learner, self.state, data, how, seed=seed, others=self.others)
 
-    def exported(self, example: Any, how: How | None = None, *, seed: int = 0) -> Exported:
-        """The predictions as one module: `run.exported(x, Draws(32)).write("model.onnx")`."""
-        return exported(self.learner, self.state, example, how, seed=seed)
+    def exported(
+        self,
+        example: Any,
+        how: How | None = None,
+        *,
+        seed: int = 0,
+        rescaled: tuple[float, float] | None = None,
+    ) -> Exported:
+        """The predictions as one module: `run.exported(x, Draws(32)).write("model.onnx")`.
+
+        `rescaled` is the shift and scale of targets that were standardised.
+        """
+        options: dict[str, Any] = {"seed": seed, "rescaled": rescaled, "others": self.others}
+        return exported(self.learner, self.state, example, how, **options)
 
     def parts(self) -> dict[str, str]:
         """The names of the learner's parts."""
@@ -280,8 +324,13 @@ def _facts(net: Net, batch_size: int, patience: int | None) -> dict[str, Any]:
 
 def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
     """A finished run from its folder, for the learner that made it."""
-    other_form = checkpoint.other_form(learner)
-    return Run(learner, *read_final(out, learner.init(), other_form, fingerprint.settings(learner)))
+    how = learner.init(), checkpoint.other_form(learner), fingerprint.settings(learner)
+    return Run(learner, *read_final(out, *how), others=read_members(out, *how))
+
+
+def keep_members(run: Run, out: str | os.PathLike[str]) -> None:
+    """Writes the other states of an ensemble into the folder of its run."""
+    write_members(out, run.others, fingerprint.settings(run.learner))
 
 
 __all__ = [

@@ -1,0 +1,151 @@
+"""Rows that are held out from training, and what trainings without them say of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesrule.learner import Learner
+from bayesrule.tensors.network import Inputs, take
+from bayesrule.training.calibrating import Held
+from bayesrule.training.many import fit_many
+from bayesrule.training.net import TrainingError
+from bayesrule.training.train import Run, TrainingWarning
+from bayesrule.training.warm_start import beginning, started_at
+from bayesrule.types import State
+
+
+class Candidate(NamedTuple):
+    """A training to try: `build(num_data)` makes its learner for so many rows.
+
+    Where there are `starts`, one for each part of the data, it begins at their weights.
+    """
+
+    build: Callable[[int], Learner]
+    seed: int = 0
+    starts: Sequence[Run | None] = ()
+
+    def beginning(self) -> Candidate:
+        """What looks for the most probable weights of the same net."""
+        return Candidate(lambda num_data: beginning(self.build(num_data)), self.seed)
+
+
+class Part(NamedTuple):
+    """The rows to train on, and those that are held out."""
+
+    train: Tensor
+    held: Tensor
+
+
+def held_out_parts(num_data: int, seed: int = 0) -> list[Part]:
+    """A fifth of the rows is held out, at most 2,000 of them; of few rows, each once.
+
+    >>> [(len(part.train), len(part.held)) for part in held_out_parts(100)]
+    [(80, 20), (80, 20), (80, 20), (80, 20), (80, 20)]
+    >>> [(len(part.train), len(part.held)) for part in held_out_parts(20_000)]
+    [(18000, 2000)]
+    """
+    if num_data < 5:
+        raise ValueError(f"Choosing by held-out rows takes at least 5 rows, there are {num_data}.")
+    order = torch.randperm(num_data, generator=torch.Generator().manual_seed(seed))
+    size = min(num_data // 5, 2000)
+    number = 5 if num_data <= 400 else 2 if num_data <= 1500 else 1
+    parts = []
+    for start in range(0, number * size, size):
+        rest = torch.cat([order[:start], order[start + size :]])
+        parts.append(Part(rest, order[start : start + size]))
+    return parts
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Data of which some rows are held out, in each of the parts others.
+
+    Candidates train on what is left, all of them and all parts together where that is possible
+    (`fit_many`), in batches of `batch_size`.
+    """
+
+    data: tuple[Inputs, Tensor]
+    parts: Sequence[Part]
+    batch_size: int = 32
+    progress: bool | None = False
+
+    @classmethod
+    def of(
+        cls,
+        data: tuple[Inputs, Tensor],
+        *,
+        batch_size: int = 32,
+        seed: int = 0,
+        progress: bool | None = False,
+    ) -> HeldOut:
+        """Data with the rows held out that the seed says."""
+        return cls(data, held_out_parts(len(data[1]), seed), batch_size, progress)
+
+    def runs(
+        self, candidates: Sequence[Candidate], epochs: int | None
+    ) -> list[list[Run | None]]:
+        """A training of each candidate for each part; None for one that fails."""
+        x, y = self.data
+        pairs = [(one, k) for one in candidates for k in range(len(self.parts))]
+        tasks = [_Task.of(one, k, x, y, self.parts[k].train) for one, k in pairs]
+        common = {"epochs": epochs, "batch_size": self.batch_size, "progress": self.progress}
+        with warnings.catch_warnings():
+            # A candidate that goes astray on its way is not what the caller trains.
+            warnings.simplefilter("ignore", TrainingWarning)
+            try:
+                found = _together(tasks, common)
+            except (TrainingError, torch.linalg.LinAlgError):
+                found = [_alone(task, common) for task in tasks]
+        size = len(self.parts)
+        return [found[i : i + size] for i in range(0, len(found), size)]
+
+    def held(self, members: Sequence[Sequence[Run | None]]) -> list[Held] | None:
+        """What is believed of the held-out rows of each part; None where a training failed.
+
+        `members` are the trainings for all parts of each member of an ensemble, of which most have
+        one.
+        """
+        (x, y), found = self.data, []
+        for part, runs in zip(self.parts, zip(*members, strict=True), strict=True):
+            good = [run for run in runs if run is not None]
+            if len(good) < len(runs):
+                return None
+            states = [run.state for run in good]
+            found.append(Held.of(good[0].learner, states, take(x, part.held), y[part.held]))
+        return found
+
+
+class _Task(NamedTuple):
+    """One training: a learner, its rows, its seed, and where it begins."""
+
+    learner: Learner
+    rows: tuple[Inputs, Tensor]
+    seed: int
+    start: State | None
+
+    @classmethod
+    def of(cls, one: Candidate, part: int, x: Inputs, y: Tensor, rows: Tensor) -> _Task:
+        """A candidate on the rows of a part."""
+        learner, found = one.build(len(rows)), one.starts[part] if one.starts else None
+        start = None if found is None else started_at(learner, found.state, one.seed)
+        return cls(learner, (take(x, rows), y[rows]), one.seed, start)
+
+
+def _together(tasks: Sequence[_Task], common: Mapping[str, Any]) -> list[Run | None]:
+    learners, rows, seeds, starts = zip(*tasks, strict=True)
+    # Tensors in states are not to be compared.
+    states = None if any(start is None for start in starts) else [*starts]
+    return [*fit_many(learners, rows, seeds=seeds, states=states, **common)]
+
+
+def _alone(task: _Task, common: Mapping[str, Any]) -> Run | None:
+    try:
+        return _together([task], common)[0]
+    except (TrainingError, torch.linalg.LinAlgError):
+        return None
