@@ -86,6 +86,7 @@ class _Bayes(BaseEstimator):
     temperature: float | None = None
     learning_rate: float | Schedule | None = None
     patience: int | None = None
+    members: int | None = None
     validation_fraction: float = 0.1
     standardise: bool = True
     options: Mapping[str, Any] | None = None
@@ -101,9 +102,8 @@ class _Bayes(BaseEstimator):
         x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
         self._refuse_unfit(x)
         prediction = self.run_.predict(self.scaler_.transform(x), how)
-        if self.target_scaler_ is None:
-            return prediction
-        return prediction.rescaled(self.target_scaler_.mean_, self.target_scaler_.scale_)
+        scaler = self.target_scaler_
+        return prediction if scaler is None else prediction.rescaled(scaler.mean_, scaler.scale_)
 
     def predict_uncertainty(self, X: Any) -> tuple[Floats, Floats]:
         """Two variances of y: epistemic (more data would remove it) and aleatoric (would not).
@@ -172,9 +172,8 @@ class _Bayes(BaseEstimator):
             validation = inputs[held_out], outputs[held_out]
             inputs, outputs = inputs[train], outputs[train]
         more = {"validation": validation, "progress": bool(self.verbose)}
-        recipe = self._recipe(likelihood, seed)
         with _FITTING:
-            self.run_ = recipe.fit(inputs, outputs, targets, **more)
+            self.run_ = self._recipe(likelihood, seed).fit(inputs, outputs, targets, **more)
         return self
 
     def _recipe(self, likelihood: str, seed: int) -> _Recipe:
@@ -183,8 +182,7 @@ class _Bayes(BaseEstimator):
         named = METHODS.get(name) is method
         general = ("prior_precision", "temperature", "learning_rate")
         options = {name: getattr(self, name) for name in general} | dict(self.options or {})
-        options = {name: value for name, value in options.items() if value is not None}
-        length = ("epochs", "steps", "batch_size", "patience")
+        length = ("epochs", "steps", "batch_size", "patience", "members")
         return _Recipe(
             # A method that the caller wrote trains for as long as the default one.
             method=name if named else "vogn",
@@ -193,7 +191,7 @@ class _Bayes(BaseEstimator):
             likelihood=likelihood,
             hidden=tuple(_plain(size) for size in np.atleast_1d(self.hidden)),
             seed=seed,
-            options=options,
+            options={name: value for name, value in options.items() if value is not None},
             **{name: _plain(getattr(self, name)) for name in length},
         )
 
@@ -217,6 +215,8 @@ class BayesRegressor(RegressorMixin, _Bayes):
       as `{"draws": 4}`. Rates of named methods fall along a cosine unless they are schedules.
     - `patience`: stop after so many epochs without a better log-likelihood of held-out rows, a
       `validation_fraction` of all; None trains to the end on all rows.
+    - `members`: nets that learn from other first weights and are averaged in predictions; None:
+      five for most methods, one where the length is given.
     - `standardise`: whether inputs and real-valued targets are standardised inside.
     - `random_state`: an int for the same result each time; `verbose`: show a progress bar.
 

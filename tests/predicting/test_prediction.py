@@ -286,3 +286,29 @@ def test_what_a_distribution_lacks_is_said_by_name() -> None:
         p.sample(3)
     with pytest.raises(TypeError, match="Unordered has targets that cannot be shifted"):
         p.rescaled(0.0, 1.0)
+
+
+def test_pooled_predictions_are_one_mixture_of_all_components() -> None:
+    locs, scales = randn(3, 4, 6, 1), randn(3, 4, 6, 1).exp()
+    members = [normals(loc, scale) for loc, scale in zip(locs, scales, strict=True)]
+    pooled, whole = Prediction.pooled(members), normals(locs.flatten(0, 1), scales.flatten(0, 1))
+    y = randn(6, 1)
+    close(pooled.log_prob(y), whole.log_prob(y))
+    close(pooled.mean, whole.mean)
+    close(pooled.epistemic, whole.epistemic)
+    close(pooled.aleatoric, whole.aleatoric)
+    close(pooled.quantile(0.3), whole.quantile(0.3))
+
+
+def test_pooled_classes_have_the_information_of_one_mixture() -> None:
+    p = torch.rand(3, 4, 6, 5, dtype=DTYPE).softmax(-1)
+    pooled = Prediction.pooled([classes(member) for member in p])
+    whole = classes(p.flatten(0, 1))
+    close(pooled.probs, whole.probs)
+    close(pooled.entropy, whole.entropy)
+    close(pooled.mutual_information, whole.mutual_information)
+
+
+def test_predictions_of_different_sizes_are_not_pooled() -> None:
+    with pytest.raises(ValueError, match="same number of components"):
+        Prediction.pooled([normals(randn(k, 2, 1), torch.ones(k, 2, 1)) for k in (2, 3)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +103,10 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
+        if self.patience and (self.members or 1) > 1:
+            raise ValueError(
+                "patience stops one net early and members trains several. Leave one of them out."
+            )
 
     @property
     def linear(self) -> bool:
@@ -167,7 +170,9 @@ class Recipe:
         return found._calibrated_together(rows, targets, choice.runs)
 
     def _num_members(self, num_data: int) -> int:
-        return self.members or (self.course.members if self._is_open(num_data) else 1)
+        # A linear model has one optimum, which all members would find.
+        usual = self.course.members if self._is_open(num_data) else 1
+        return 1 if self.linear else self.members or usual
 
     def _each_member(self) -> list[Recipe]:
         """The recipe of each member, which differ by their seeds."""

@@ -181,12 +181,13 @@ def read_model(folder: Path) -> SavedModel:
     # Versions before this one kept no list of files.
     if "model.json" in (files := Files(folder)):
         files.check("model.json")
-    if not (folder / FINAL).is_file():
+    run = load_run(learner, folder) if (folder / FINAL).is_file() else None
+    if run is None or len(run.states) != (recipe.members or 1):
         raise CheckpointError(
             f"{folder} holds no finished run. If training was interrupted, the same fit command "
             "continues where it stopped."
         )
-    return SavedModel(encoder, load_run(learner, folder))
+    return SavedModel(encoder, run)
 
 
 def _check_values(recipe: Recipe, encoder: Encoder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,42 +11,35 @@ from bayesrule.learner import Learner
 from bayesrule.likelihoods._weighted import split, times
 from bayesrule.predicting import metrics
 from bayesrule.predicting.outputs import Outputs
-from bayesrule.predicting.predict import How, as_tensor, believed_outputs
+from bayesrule.predicting.predict import How, States, as_states, as_tensor, believed_outputs
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors.inputs import pairs
-from bayesrule.types import State
 
 ECE_BINS = 15
 _CHUNK = 4096
 
 
 def scores_of(
-    learner: Learner,
-    state: State,
-    data: Any,
-    how: How | None = None,
-    *,
-    seed: int = 0,
-    others: Sequence[State] = (),
+    learner: Learner, state: States, data: Any, how: How | None = None, *, seed: int = 0
 ) -> dict[str, float]:
-    """All scores of what is believed of data: a pair (x, y), a Dataset or a loader of batches.
+    """All scores of the predictions of data: a pair (x, y), a Dataset or a loader of batches.
 
-    The states of `others` have an equal say, as those of an ensemble.
+    Several states are an ensemble, whose prediction is the equal mixture of theirs.
     """
-    states = state, *others
-    found: list[list[Outputs]] = [[] for _ in states]
+    members = as_states(state)
+    outputs: list[list[Outputs]] = [[] for _ in members]
     targets = []
     for x, y in pairs(data, _CHUNK):
-        for own, outputs in zip(states, found, strict=True):
-            outputs.append(believed_outputs(learner, own, x, how, seed=seed))
-        targets.append(learner.likelihood.weighed(as_tensor(y, state.posterior.device)))
+        for member, batches in zip(members, outputs, strict=True):
+            batches.append(believed_outputs(learner, member, x, how, seed=seed))
+        targets.append(learner.likelihood.weighed(as_tensor(y, members[0].posterior.device)))
     if not targets:
         raise ValueError("There are no examples to score.")
-    each = (
-        Outputs.joined(outputs).prediction(learner.likelihood, own.likelihood)
-        for own, outputs in zip(states, found, strict=True)
-    )
-    return scores(Prediction.pooled([*each]), torch.cat(targets))
+    predictions = [
+        Outputs.joined(batches).prediction(learner.likelihood, member.likelihood)
+        for member, batches in zip(members, outputs, strict=True)
+    ]
+    return scores(Prediction.pooled(predictions), torch.cat(targets))
 
 
 def log_probs(prediction: Prediction, y: Tensor) -> Tensor:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,9 @@ from bayesrule.expectations import Expectation, Look
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
 from bayesrule.moments import Activations, Propagation
+from bayesrule.predicting.model_files import WRITERS, quiet
 from bayesrule.predicting.outputs import Outputs
-from bayesrule.predicting.predict import How, as_inputs, independent_variances
+from bayesrule.predicting.predict import How, States, as_inputs, as_states, independent_variances
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors import seeds
 from bayesrule.tensors.inputs import Inputs, arguments, mapped, num_examples
@@ -95,7 +94,7 @@ class _Propagated(nn.Module):
 
 
 class _Member(nn.Module):
-    """What one state says of the targets: the network's outputs, and what the likelihood learned."""
+    """The predictions of one state: the network's outputs, with the noise that was learned."""
 
     def __init__(self, outputs: nn.Module, likelihood: Likelihood, state: Params) -> None:
         super().__init__()
@@ -144,7 +143,7 @@ class Exported(nn.Module):
         """The graph as torch.export keeps it, which runs without this library."""
         from torch._dynamo.exc import UserError  # takes as long as the rest of the library
 
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             try:
                 return self._traced()
             except UserError:
@@ -176,9 +175,9 @@ class Exported(nn.Module):
         `notes` are texts that the file carries along.
         """
         file = Path(path)
-        if file.suffix not in _WRITERS:
+        if file.suffix not in WRITERS:
             raise ValueError(f"An exported model is an .onnx or a .pt2 file, got '{file}'.")
-        _WRITERS[file.suffix](self, file, dict(notes or {}))
+        WRITERS[file.suffix](self.program(), file, dict(notes or {}))
         return file
 
 
@@ -218,20 +217,18 @@ def figures(prediction: Prediction) -> dict[str, Tensor]:
 @torch.no_grad()
 def exported(
     learner: Learner,
-    state: State,
+    state: States,
     example: Any,
     how: How | None = None,
     *,
     seed: int = 0,
     rescaled: tuple[float, float] | None = None,
-    others: Sequence[State] = (),
 ) -> Exported:
     """The predictions of `predict(learner, state, x, how, seed=seed)` as one module.
 
     `example` are some inputs, of which the shapes count. `how` is `Draws(num)`, `AtMean()` or
     `Moments()`; without it the learner's own way is taken. Draws are made here, once, and run side
-    by side. `rescaled` is the shift and scale of targets that were standardised; the states of
-    `others` have an equal say, as those of an ensemble.
+    by side. `rescaled` is the shift and scale of targets that were standardised.
 
     >>> from bayesrule import Draws, GaussianLikelihood, vogn
     >>> learner = vogn(nn.Linear(2, 1), GaussianLikelihood(noise=1.0), num_data=10)
@@ -240,8 +237,9 @@ def exported(
     torch.Size([5, 1])
     """
     chosen: Any = how or learner.predictive
-    x = _several(as_inputs(example, state))
-    members = [_member(learner, own, x, chosen, seed) for own in (state, *others)]
+    states = as_states(state)
+    x = _several(as_inputs(example, states[0]))
+    members = [_member(learner, member, x, chosen, seed) for member in states]
     made = Exported(members, learner.likelihood, x, rescaled)
     # What likelihoods keep for later must not be made while a graph is traced.
     args, named = arguments(x)
@@ -293,76 +291,3 @@ def _several(x: Inputs) -> Inputs:
     if num_examples(x) >= _EXAMPLES:
         return x
     return mapped(x, lambda part: torch.cat([part] * _EXAMPLES))
-
-
-def _write_program(model: Exported, file: Path, notes: dict[str, str]) -> None:
-    torch.export.save(model.program(), file, extra_files=dict(notes))
-
-
-def _write_onnx(model: Exported, file: Path, notes: dict[str, str]) -> None:
-    try:
-        import onnxscript  # noqa: F401 - torch writes with it
-    except ImportError as problem:
-        raise ImportError("ONNX needs onnxscript: pip install 'bayesrule[onnx]'.") from problem
-    program = model.program()
-    names = list(program.call_spec.out_spec.context)
-    with _quiet():
-        made = torch.onnx.export(
-            program, dynamo=True, verbose=False, custom_translation_table=_translations()
-        )
-    assert made is not None
-    graph = made.model.graph
-    for value in (value for node in graph for value in node.outputs):
-        value.name = f"inner_{value.name}"
-    for value, name in zip(graph.outputs, names, strict=True):
-        value.name = name
-    made.model.metadata_props.update(notes)
-    made.save(file)
-
-
-def _translations() -> dict[Any, Callable[..., Any]]:
-    """How operations are written that torch writes so that they overflow."""
-    from onnxscript import opset18 as op
-
-    def erfcx(x: Any) -> Any:
-        # erfc(x) = t exp(−x² + P(t)) for x ≥ 0, to 1.2e-7; Press et al. (2007), sec. 6.2.2.
-        size = op.Abs(x)
-        t = op.Div(_like(op, 1.0, x), op.Add(_like(op, 1.0, x), op.Mul(_like(op, 0.5, x), size)))
-        total = _like(op, _ERFC[-1], x)
-        for number in _ERFC[-2::-1]:
-            total = op.Add(op.Mul(total, t), _like(op, number, x))
-        right = op.Mul(t, op.Exp(total))
-        twice = op.Mul(_like(op, 2.0, x), op.Exp(op.Mul(x, x)))
-        return op.Where(op.Less(x, _like(op, 0.0, x)), op.Sub(twice, right), right)
-
-    return {torch.ops.aten.special_erfcx.default: erfcx}
-
-
-def _like(op: Any, number: float, x: Any) -> Any:
-    """A constant of the type of x."""
-    return op.CastLike(op.Constant(value_float=number), x)
-
-
-# Coefficients of P(t), from the constant on.
-_ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
-         0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277)  # fmt: skip
-
-
-_WRITERS: dict[str, Callable[[Exported, Path, dict[str, str]], None]] = {
-    ".onnx": _write_onnx,
-    ".pt2": _write_program,
-}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what torch says of packages that are not there and of its own old names."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,12 +74,13 @@ def _not_linearisable(what: str) -> str:
 
 
 How = Expectation | Linearised
+States = State | Sequence[State]
+"""A state, or those of an ensemble: trainings of one learner that have an equal say."""
 
 
-@for_modules_only
 def predict(
     learner: Learner,
-    state: State,
+    state: States,
     x: Any,
     how: How | None = None,
     *,
@@ -91,7 +93,7 @@ def predict(
     loader or an iterator one batch is looked at at a time; what is in them may be inputs alone, or
     pairs (x, y), of which the targets are left out. `how` is
     `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own way is
-    taken.
+    taken. Several states are an ensemble: its prediction is the equal mixture of theirs.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, ridge
@@ -102,8 +104,30 @@ def predict(
     >>> p.epistemic, p.aleatoric
     (tensor([[0.3333]]), tensor([[1.]]))
     """
-    found = believed_outputs(learner, state, x, how, seed=seed, batch_size=batch_size)
-    return found.prediction(learner.likelihood, state.likelihood)
+    members = as_states(state)
+    if len(members) > 1 and isinstance(x, Iterator):
+        raise TypeError(
+            f"Each of the {len(members)} members of an ensemble reads the inputs, and an iterator "
+            "gives them once. Give a loader, a Dataset or tensors."
+        )
+    options: dict[str, Any] = {"seed": seed, "batch_size": batch_size}
+    return Prediction.pooled([_predict(learner, one, x, how, **options) for one in members])
+
+
+@for_modules_only
+def _predict(
+    learner: Learner, state: State, x: Any, how: How | None, *, seed: int, batch_size: int
+) -> Prediction:
+    outputs = believed_outputs(learner, state, x, how, seed=seed, batch_size=batch_size)
+    return outputs.prediction(learner.likelihood, state.likelihood)
+
+
+def as_states(state: States) -> Sequence[State]:
+    """The states of an ensemble, of which a single state is one."""
+    members = [state] if isinstance(state, State) else [*state]
+    if not members:
+        raise ValueError("An ensemble has at least one state, got none.")
+    return members
 
 
 @for_modules_only

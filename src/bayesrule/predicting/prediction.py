@@ -61,14 +61,14 @@ class Prediction:
 
     @classmethod
     def pooled(cls, members: Sequence[Prediction]) -> Prediction:
-        """The equal mixture of several predictions of the same inputs, as of several trainings.
+        """The equal mixture of several predictions of the same inputs, such as an ensemble's.
 
-        How far their means are apart is epistemic, too: more data would bring them together.
+        The variance of the members' means is epistemic: more data would bring the means together.
 
         >>> from bayesrule.likelihoods import NormalTargets
-        >>> one, two = (Prediction.mixture(NormalTargets(torch.full((1, 1, 1), m), torch.ones(1, 1, 1)))
-        ...             for m in (0.0, 2.0))
-        >>> both = Prediction.pooled([one, two])
+        >>> unit = torch.ones(1, 1, 1)
+        >>> members = [Prediction.mixture(NormalTargets(mean * unit, unit)) for mean in (0.0, 2.0)]
+        >>> both = Prediction.pooled(members)
         >>> both.mean, both.epistemic, both.aleatoric
         (tensor([[1.]]), tensor([[1.]]), tensor([[1.]]))
         """
@@ -219,10 +219,10 @@ class Prediction:
 
 
 def _pooled_information(pooled: Prediction, members: Sequence[Prediction]) -> Tensor | None:
-    """The information of closed forms together; None where it follows from the components."""
+    """The mutual information where members have closed forms; None if components give it."""
     of_one_choice = pooled.components.class_numbers or pooled.mean[0].numel() == 1
     if not (pooled.classification and of_one_choice and members[0].num_components == 1):
         return None
-    # What is left where the weights are known, on average over the members.
-    left = torch.stack([one.entropy - one.mutual_information for one in members]).mean(0)
-    return (pooled.entropy - left).clamp_min(0.0)
+    # The entropy of the target given the weights, on average over the members.
+    given_weights = torch.stack([one.entropy - one.mutual_information for one in members]).mean(0)
+    return (pooled.entropy - given_weights).clamp_min(0.0)

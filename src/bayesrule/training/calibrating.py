@@ -95,9 +95,7 @@ class Held(NamedTuple):
         """What learned states say of examples."""
         plain = [uncalibrated(state) for state in states]
         with torch.no_grad():
-            each = [
-                (believed_outputs(learner, one, x, seed=seed), one.likelihood) for one in plain
-            ]
+            each = [(believed_outputs(learner, one, x, seed=seed), one.likelihood) for one in plain]
         return cls(each, learner.likelihood.weighed(as_tensor(y, each[0][0].values.device)))
 
     def log_prob(self, likelihood: Likelihood, calibration: Calibration) -> Tensor:

@@ -167,9 +167,7 @@ def chosen_learner(
     return learner.replaced(**found.options)
 
 
-def _judged(
-    choice: Choice, runs: Sequence[Run | None], rows: HeldOut, calibrate: bool
-) -> Choice:
+def _judged(choice: Choice, runs: Sequence[Run | None], rows: HeldOut, calibrate: bool) -> Choice:
     """A candidate with the mean log-likelihood of the held-out rows; −∞ for one that fails."""
     held = rows.held([runs])
     if held is None:

@@ -87,9 +87,7 @@ class HeldOut:
         """Data with the rows held out that the seed says."""
         return cls(data, held_out_parts(len(data[1]), seed), batch_size, progress)
 
-    def runs(
-        self, candidates: Sequence[Candidate], epochs: int | None
-    ) -> list[list[Run | None]]:
+    def runs(self, candidates: Sequence[Candidate], epochs: int | None) -> list[list[Run | None]]:
         """A training of each candidate for each part; None for one that fails."""
         x, y = self.data
         pairs = [(one, k) for one in candidates for k in range(len(self.parts))]

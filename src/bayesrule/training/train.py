@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,8 +38,8 @@ from bayesrule.types import Info, State
 class Run:
     """A finished training: the learner, its state, and the figures of each epoch.
 
-    An ensemble has the states of `others`, too, of the same learner from other first weights
-    (`Run.together`). Its predictions are the equal mixture of those of all states.
+    An ensemble also has the states of `others`, trainings of the same learner from other first
+    weights (`Run.together`). Its predictions are the equal mixture of those of all states.
     """
 
     learner: Learner
@@ -50,7 +50,7 @@ class Run:
 
     @classmethod
     def together(cls, runs: Sequence[Run]) -> Run:
-        """Several trainings of nets that are alike as one: its history is that of the first.
+        """An ensemble of several trainings of one net; its history is that of the first.
 
         >>> from bayesrule import GaussianLikelihood, vogn
         >>> from bayesrule.training import fit_many
@@ -71,18 +71,12 @@ class Run:
         return self.state, *self.others
 
     def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
-        """What is believed of new inputs, which may be those of a Dataset or a loader."""
-        if self.others and isinstance(x, Iterator):
-            raise TypeError(
-                f"The {len(self.states)} members of an ensemble each look at the inputs, and an "
-                "iterator gives them once. Give a loader, a Dataset or tensors."
-            )
-        each = (predict(self.learner, state, x, how, seed=seed) for state in self.states)
-        return Prediction.pooled([*each])
+        """The prediction of new inputs: tensors, a Dataset or a loader."""
+        return predict(self.learner, self.states, x, how, seed=seed)
 
     def scores(self, data: Any, how: How | None = None, *, seed: int = 0) -> dict[str, float]:
         """How good predictions are on data: a pair (x, y), a Dataset or a loader of batches."""
-        return scores_of(self.learner, self.state, data, how, seed=seed, others=self.others)
+        return scores_of(self.learner, self.states, data, how, seed=seed)
 
     def exported(
         self,
@@ -96,8 +90,7 @@ class Run:
 
         `rescaled` is the shift and scale of targets that were standardised.
         """
-        options: dict[str, Any] = {"seed": seed, "rescaled": rescaled, "others": self.others}
-        return exported(self.learner, self.state, example, how, **options)
+        return exported(self.learner, self.states, example, how, seed=seed, rescaled=rescaled)
 
     def parts(self) -> dict[str, str]:
         """The names of the learner's parts."""

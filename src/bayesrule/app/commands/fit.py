@@ -201,6 +201,7 @@ def _document(
         "notes": [*table.notes, *plan.encoder.notes],
         "metrics": measured,
         "chosen": plan.chosen,
+        "members": len(trained.states),
         "epochs": len(trained.history),
         "best_epoch": trained.best_epoch,
         "seed": args.seed,
@@ -221,9 +222,10 @@ def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
             for name, value in plan.chosen.items()
         )
         print(f"Chosen by held-out rows: {', '.join(found)}.")
+    nets = "" if plan.recipe.members == 1 else f"{plan.recipe.members} nets, "
     epochs = "1 epoch" if plan.recipe.epochs == 1 else f"{plan.recipe.epochs} epochs"
     print(
-        f"Training {plan.recipe.method} on {len(plan.train)} rows: {epochs}, batches of "
+        f"Training {plan.recipe.method} on {len(plan.train)} rows: {nets}{epochs}, batches of "
         f"{plan.recipe.batch_size}.",
         flush=True,
     )

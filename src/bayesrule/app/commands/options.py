@@ -168,6 +168,12 @@ def _add_training(group: Any) -> None:
         f"{', '.join(without)})"
     )
     add("--learning-rate", "A", rate, read=positive)
+    nets = (
+        "nets that learn from other first weights and are averaged in predictions; default: "
+        f"{usual.members}, and 1 where --epochs, --steps or --patience are given and for "
+        f"{_single_nets()}"
+    )
+    add("--members", "N", nets, read=whole(most=1000))
 
 
 def _exceptions(setting: str) -> str:
@@ -186,6 +192,12 @@ def _untempered() -> str:
     """Which methods have a temperature that is not chosen."""
     names = [name for name in METHODS if not record(name).course.temperatures]
     return f"1 for {', '.join(names)}"
+
+
+def _single_nets() -> str:
+    """Which methods train one net where nobody asks for more."""
+    names = [name for name in METHODS if record(name).course.members == 1]
+    return ", ".join(names)
 
 
 def _in_words(value: Any) -> str:
@@ -245,7 +257,7 @@ def _features(args: argparse.Namespace, table: Table) -> list[str] | None:
 
 def recipe(args: argparse.Namespace, **more: Any) -> Recipe:
     """The training that a call asks for."""
-    names = ("hidden", "epochs", "steps", "batch_size", "seed")
+    names = ("hidden", "epochs", "steps", "batch_size", "members", "seed")
     own = {k: getattr(args, k) for k in names if getattr(args, k) is not None}
     with faults.of_the_call():
         return Recipe(**own, options=method_options(args), **more)
@@ -261,8 +273,8 @@ def refuse_without_effect(args: argparse.Namespace, method: str) -> None:
     """Refuses options that are given and that the method would ignore."""
     given = method_options(args)
     ignored = [name for name in given if name in record(method).without_effect]
-    if args.hidden and Need.LINEAR_MODEL in record(method).needs:
-        ignored.append("hidden")
+    if Need.LINEAR_MODEL in record(method).needs:
+        ignored += [name for name in ("hidden", "members") if getattr(args, name)]
     if ignored:
         flags = " and ".join("--" + name.replace("_", "-") for name in ignored)
         raise faults.CallError(
