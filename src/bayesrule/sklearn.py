@@ -77,7 +77,7 @@ class _Bayes(BaseEstimator):
 
     method: str | Method = "vogn"
     _: KW_ONLY
-    hidden: int | Sequence[int] = (50,)
+    hidden: int | Sequence[int] | None = None
     network: Build | None = None
     epochs: int | None = None
     steps: int | None = None
@@ -189,7 +189,7 @@ class _Bayes(BaseEstimator):
             function=None if named else method,
             build=self.network,
             likelihood=likelihood,
-            hidden=tuple(_plain(size) for size in np.atleast_1d(self.hidden)),
+            hidden=_layers(() if self.network is not None else self.hidden),
             seed=seed,
             options={name: value for name, value in options.items() if value is not None},
             **{name: _plain(getattr(self, name)) for name in length},
@@ -204,7 +204,8 @@ class BayesRegressor(RegressorMixin, _Bayes):
       same form.
     - `likelihood`: "gaussian" (the default; its noise is learned), "heteroscedastic" (noise that
       depends on the inputs) or "poisson" (counts, which are not standardised).
-    - `hidden`: sizes of the hidden layers; the linear methods "ridge" and "newton" have none.
+    - `hidden`: sizes of the hidden layers, chosen by held-out rows where None; linear methods have
+      none.
     - `network`: `(inputs, outputs) -> nn.Module`, a module of one's own in place of `hidden`. It
       keeps its own dtype; the built-in one has float64.
     - `epochs`, `batch_size`: how long to train; without `epochs`, for about `steps` batches, and
@@ -339,6 +340,10 @@ class BayesClassifier(ClassifierMixin, _Bayes):
 
     def _array(self, values: Tensor) -> Floats:
         return _numbers(values.sum(-1))
+
+
+def _layers(hidden: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if hidden is None else tuple(_plain(size) for size in np.atleast_1d(hidden))
 
 
 def _plain(number: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from calling import call, table
 from safetensors.torch import load_file
 
+from bayesrule.app.open_choices import HIDDEN
 from bayesrule.app.recipe import Recipe
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.methods import TEMPERED
@@ -63,12 +65,14 @@ def test_a_folder_of_another_method_is_refused_before_anything_is_chosen(
     ("given", "tried"),
     [
         # The most probable weights first, then at which temperature to go on from them.
-        ({}, [(1, 2), (6, 2)]),
+        ({}, [(2, 2), (6, 2)]),
+        ({"hidden": (3,)}, [(1, 2), (6, 2)]),
         ({"epochs": 3}, [(4, 1)]),
         ({"patience": 3}, [(4, 1)]),
         ({"steps": 9, "options": {"temperature": 0.5}}, []),
-        ({"method": "map"}, [(1, 2)]),
-        ({"method": "mean_field"}, [(4, 2)]),
+        ({"method": "map"}, [(2, 2)]),
+        ({"method": "map", "hidden": (3,)}, [(1, 2)]),
+        ({"method": "mean_field"}, [(8, 2)]),
         ({"method": "ridge"}, []),
     ],
 )
@@ -77,16 +81,19 @@ def test_only_what_nobody_says_is_chosen(
 ) -> None:
     asked: list[tuple[int, int]] = []
 
-    def noted(build: Any, data: Any, options: Any, epochs: Any, **_: Any) -> Choice:
+    def noted(members: Any, data: Any, options: Any, epochs: Any, **_: Any) -> Choice:
         asked.append((len(options), len(epochs)))
-        return Choice(options[-1], epochs[-1], 0.0)
+        return Choice(options[-1], epochs[-1], 0.0, runs=[[]] * len(members))
 
-    monkeypatch.setattr("bayesrule.app.recipe.choose", noted)
+    monkeypatch.setattr("bayesrule.app.open_choices.choose", noted)
     recipe = Recipe(**given)
     chosen = recipe.chosen(X.repeat(2, 1), X.repeat(2, 1), 1)
     assert asked == tried
     assert recipe.length_is_open(60) == any(lengths > 1 for _, lengths in tried)
-    assert chosen.warm_start == (1000 if given == {} else None)
+    assert chosen.warm_start == (1000 if len(tried) == 2 else None)
+    assert chosen.hidden == given.get(
+        "hidden", () if recipe.linear else HIDDEN[bool(recipe.is_open(60))]
+    )
     assert chosen.epochs == (1000 if recipe.length_is_open(60) else recipe.for_data(60).epochs)
 
 
@@ -117,7 +124,7 @@ def test_a_prior_that_expects_far_more_noise_than_there_is_gives_way() -> None:
 
 def test_few_rows_are_all_trained_on() -> None:
     chosen = Recipe("vogn").chosen(X[:19], X[:19], 1)
-    assert chosen == Recipe("vogn").for_data(19)
+    assert chosen == replace(Recipe("vogn").for_data(19), hidden=HIDDEN[0], members=1)
 
 
 def test_the_command_says_what_was_chosen_and_writes_it_down(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import bayesrule as br
-from bayesrule.training import choosing
+from bayesrule.training import held_out
 from bayesrule.training.calibrating import Held, score
 from bayesrule.training.checkpoint import same
-from bayesrule.training.choosing import candidates, choose
+from bayesrule.training.choosing import Member, Options, candidates, choose
 from bayesrule.training.held_out import held_out_parts
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -30,7 +30,7 @@ def line(**options: Any) -> br.Learner:
     return br.ridge(model, br.GaussianLikelihood(noise=0.1), **given)
 
 
-def build(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
+def build(num_data: int, options: Options, epochs: int | None) -> br.Learner:
     return line(num_data=num_data, **options)
 
 
@@ -68,16 +68,17 @@ def test_the_best_candidate_is_found_wherever_it_stands(place: int) -> None:
     values = [1e6, 1e6, 1e6]
     values[place] = 1.0
     tried = [{"prior_precision": value} for value in values]
-    found = choose(build, (X, Y), tried, [3], batch_size=60)
+    found = choose([Member(build)], (X, Y), tried, [3], batch_size=60)
     assert found.options == {"prior_precision": 1.0}
     assert found.score > 0.0
 
 
 def test_the_choice_is_the_same_each_time() -> None:
     tried = candidates({"prior_precision": (1.0, 10.0), "temperature": (1.0, 0.3)})
-    one, two = (choose(build, (X, Y), tried, [3], batch_size=60, seed=4) for _ in range(2))
+    one, two = (choose([Member(build, 4)], (X, Y), tried, [3], batch_size=60) for _ in range(2))
     assert one[:4] == two[:4]
-    assert [run.state.step for run in one.runs] == [run.state.step for run in two.runs]
+    steps = [[run.state.step for runs in each.runs for run in runs] for each in (one, two)]
+    assert steps[0] == steps[1]
 
 
 class Squares(nn.Module):
@@ -96,7 +97,7 @@ def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it(
 ) -> None:
     lengths: dict[int | None, set[float]] = {}
 
-    def noted(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
+    def noted(num_data: int, options: Options, epochs: int | None) -> br.Learner:
         lengths.setdefault(epochs, set()).add(options["prior_precision"])
         model: nn.Module = line().model
         model = nn.Sequential(Squares(), model) if squared else model
@@ -106,40 +107,46 @@ def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it(
     # A line says nothing of squares. What is known no better than by a line may be on a plateau,
     # and every length is tried, with all options.
     y, options = 3.0 * X.square() if squared else Y, candidates({"prior_precision": (1.0, 1e3)})
-    found = choose(noted, (X, y), options, EVERY, batch_size=60)
+    found = choose([Member(noted)], (X, y), options, EVERY, batch_size=60)
     assert (found.epochs, found.options) == (300, {"prior_precision": 1.0})
     assert list(lengths) == tried
     assert {len(lengths[epochs]) for epochs in tried if epochs and epochs > 300} == {2 - squared}
 
 
 def test_a_choice_counts_what_is_believed_against_its_calibration() -> None:
-    def noisy(num_data: int, options: choosing.Options, epochs: int | None) -> br.Learner:
+    def noisy(num_data: int, options: Options, epochs: int | None) -> br.Learner:
         return br.map(line().model, br.GaussianLikelihood(), num_data=num_data, learning_rate=0.1)
 
-    found = choose(noisy, (X, Y), [{}], [20], batch_size=60, calibrate=True)
+    found = choose([Member(noisy)], (X, Y), [{}], [20], batch_size=60, calibrate=True)
     assert found.calibration is not None
     assert found.calibration.noise != 1.0
     held = [
         Held.of(run.learner, [run.state], X[part.held], Y[part.held])
-        for run, part in zip(found.runs, held_out_parts(60), strict=True)
+        for run, part in zip(found.runs[0], held_out_parts(60), strict=True)
     ]
     fit = score(br.GaussianLikelihood(), held, found.calibration)
     assert math.isclose(found.score, fit - found.calibration.cost() / 60, rel_tol=1e-6)
 
 
-def test_a_candidate_that_fails_does_not_stand_for_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = choosing.fit_many
+def fragile(real: Any) -> Any:
+    """A `fit_many` in which learners with a prior precision of one diverge."""
 
-    def fragile(learners: list[br.Learner], *args: Any, **more: Any) -> Any:
+    def train(learners: list[br.Learner], *args: Any, **more: Any) -> Any:
         if any(learner.prior_precision == 1.0 for learner in learners):
             raise br.training.TrainingError("diverged")
         return real(learners, *args, **more)
 
-    monkeypatch.setattr(choosing, "fit_many", fragile)
+    return train
+
+
+def test_a_candidate_that_fails_does_not_stand_for_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_out, "fit_many", fragile(held_out.fit_many))
     tried = [{"prior_precision": value} for value in (1.0, 1e6, 10.0)]
-    assert choose(build, (X, Y), tried, [3], batch_size=60).options == {"prior_precision": 10.0}
+    assert choose([Member(build)], (X, Y), tried, [3], batch_size=60).options == {
+        "prior_precision": 10.0
+    }
     with pytest.raises(br.training.TrainingError, match="None of the options"):
-        choose(build, (X, Y), tried[:1], [3], batch_size=60)
+        choose([Member(build)], (X, Y), tried[:1], [3], batch_size=60)
 
 
 # `fit(choose=...)`
@@ -197,3 +204,52 @@ def test_a_learner_with_other_values_has_the_same_parts() -> None:
     assert other.parts() == learner.parts()
     assert other.rule == learner.rule
     assert math.isclose(learner.replaced(prior_precision=0.5).prior_precision, 0.5)
+
+
+def test_an_ensemble_is_chosen_and_calibrated_as_one() -> None:
+    members = [Member(build, seed) for seed in (1, 2, 3)]
+    found = choose(members, (X, Y), [{}], [3], batch_size=60, calibrate=True)
+    alone = choose(members[:1], (X, Y), [{}], [3], batch_size=60, calibrate=True)
+    assert [len(runs) for runs in found.runs] == [len(held_out_parts(60, seed=1))] * 3
+    parts = held_out_parts(60, seed=1)
+    held = [
+        Held.of(runs[0].learner, [run.state for run in runs], X[part.held], Y[part.held])
+        for part, runs in zip(parts, zip(*found.runs, strict=True), strict=True)
+    ]
+    assert found.calibration is not None
+    fit = score(line().likelihood, held, found.calibration)
+    assert found.score == pytest.approx(fit - found.calibration.cost() / 60)
+    for one, other in zip(found.runs[0], alone.runs[0], strict=True):
+        for name, mean in one.state.posterior.mean.items():
+            torch.testing.assert_close(mean, other.state.posterior.mean[name])
+
+
+def test_among_several_options_the_first_member_chooses() -> None:
+    built: list[tuple[int, Any]] = []
+
+    def of(number: int) -> Member:
+        def noted(num_data: int, options: Any, epochs: int | None) -> br.Learner:
+            built.append((number, dict(options)))
+            return build(num_data, options, epochs)
+
+        return Member(noted, number)
+
+    tried = candidates({"temperature": (1.0, 0.3)})
+    found = choose([of(1), of(2)], (X, Y), tried, [3], batch_size=60)
+    assert {options["temperature"] for number, options in built if number == 1} == {1.0, 0.3}
+    assert all(options == found.options for number, options in built if number == 2)
+    assert len(found.runs) == 2
+
+
+def test_a_member_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_out, "fit_many", fragile(held_out.fit_many))
+
+    def failing(num_data: int, options: Any, epochs: int | None) -> br.Learner:
+        return build(num_data, {"prior_precision": 1.0}, epochs)
+
+    members = [Member(build, 1), Member(failing, 2), Member(build, 3)]
+    tried = [{"prior_precision": 10.0}]
+    found = choose(members, (X, Y), tried, [3], batch_size=60)
+    assert len(found.runs) == 2
+    with pytest.raises(br.training.TrainingError, match="None of the options"):
+        choose([members[1], members[0]], (X, Y), tried, [3], batch_size=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +20,7 @@ from bayesrule.training.train import Run
 
 Options = Mapping[str, Any]
 Build = Callable[[int, Options, int | None], Learner]
+"""Makes the learner for so many rows, with these options, for so many epochs."""
 
 CHOSEN = ("temperature", "prior_precision")
 """The options of a learner that `fit` chooses."""
@@ -32,19 +32,36 @@ _LEARNED = 0.1
 _PENALTIES = (0.01, 1.0, 100.0)
 
 
-class Choice(NamedTuple):
-    """The options and the number of epochs of the best mean log-likelihood of held-out rows.
+class Member(NamedTuple):
+    """One net of an ensemble: how its learner is made, and its seed.
 
-    Of that, the `score` lacks what is believed against its calibration.
+    Where there are `starts`, one run for each part of the data, it begins at their weights.
+    """
+
+    build: Build
+    seed: int = 0
+    starts: Sequence[Run] = ()
+
+    def candidate(self, options: Options, epochs: int | None) -> Candidate:
+        """Its training with some options."""
+        return Candidate(
+            lambda num_data: self.build(num_data, options, epochs), self.seed, self.starts
+        )
+
+
+class Choice(NamedTuple):
+    """The options and the number of epochs with the best log-likelihood of held-out rows.
+
+    `score` is its mean, less the cost of calibration. `calibration` makes the held-out rows most
+    probable, where it was asked for. `runs` are the trainings without the held-out rows, one for
+    each part of the data, of each member.
     """
 
     options: Options
     epochs: int | None
-    score: float
-    # What makes predictions of the held-out rows most probable, where that was looked for.
+    score: float = -math.inf
     calibration: Calibration | None = None
-    # The trainings without the held-out rows, one for each part.
-    runs: Sequence[Run] = ()
+    runs: Sequence[Sequence[Run]] = ()
 
 
 def candidates(choices: Mapping[str, Sequence[Any]]) -> list[Options]:
@@ -57,40 +74,33 @@ def candidates(choices: Mapping[str, Sequence[Any]]) -> list[Options]:
 
 
 def choose(
-    build: Build,
+    members: Sequence[Member],
     data: tuple[Inputs, Tensor],
     options: Sequence[Options],
     epochs: Sequence[int | None] = (None,),
     *,
     batch_size: int = 32,
-    seed: int = 0,
     calibrate: bool = False,
-    starts: Sequence[Run] = (),
     progress: bool | None = False,
 ) -> Choice:
-    """Trains every candidate without the held-out rows, and takes the one that knows them best.
+    """Trains every candidate without the held-out rows, and takes the one that predicts them best.
 
-    `build(num_data, options, epochs)` makes the learner of a candidate. The first of the `epochs`
-    is tried with all options, the later ones, which are larger, with the best of them, for as long
-    as more epochs are worth it. Where numbers are known no better than by a line, more epochs and
-    all options are tried again. All candidates and parts of the data train together where that is
-    possible (`fit_many`). What fails does not stand for choice. With `calibrate` candidates are
-    held against each other as they are after calibration on the held-out rows, less what is
-    believed against it (`Calibration.cost`). `starts` are trainings of other learners without the
-    same rows, at whose weights these begin. With `progress`, a bar for each round; None shows them
-    only on a terminal.
+    All `options` are tried with the first, smallest number of `epochs`, by the first of the
+    members. With the best of them the whole ensemble trains for that long, then for the larger
+    numbers of epochs, as long as more epochs are worth it. Where an ensemble predicts no better
+    than a line, it goes on, and all options are tried again. Candidates and parts of the data train
+    together where that is possible (`fit_many`). A candidate whose training fails is left out, and
+    so are members beside the first.
+
+    With `calibrate` candidates are compared after calibration on the held-out rows, less its cost
+    (`Calibration.cost`). With `progress`, a bar for each round; None shows it on a terminal only.
     """
+    seed = members[0].seed
     rows = HeldOut.of(data, batch_size=batch_size, seed=seed, progress=progress)
-    best = Choice(options[0], epochs[0], -math.inf)
-    tried, before, line = list(options), -math.inf, _score_of_a_line(data, rows.parts)
+    best, tried, before = Choice(options[0], epochs[0]), list(options), -math.inf
+    line = _score_of_a_line(data, rows.parts)
     for length in epochs:
-        learners = (partial(build, options=one, epochs=length) for one in tried)
-        runs = rows.runs([Candidate(one, seed, starts) for one in learners], length)
-        choices = [
-            _judged(Choice(one, length, -math.inf), own, rows, calibrate)
-            for one, own in zip(tried, runs, strict=True)
-        ]
-        found = max(choices, key=lambda choice: choice.score)
+        found = _best_of(tried, length, members, rows, calibrate)
         if found.score > max(best.score + _WORTH, -math.inf):
             best = found
         learned_more = found.score >= line + _LEARNED
@@ -100,6 +110,29 @@ def choose(
     if best.score == -math.inf:
         raise TrainingError("None of the options to choose from could be trained with.")
     return best
+
+
+def _best_of(
+    tried: Sequence[Options],
+    epochs: int | None,
+    members: Sequence[Member],
+    rows: HeldOut,
+    calibrate: bool,
+) -> Choice:
+    """The options with the best score of the first member, with that of the whole ensemble."""
+    # Where there is nothing to choose, all members train in one call, which takes less time.
+    team = members if len(tried) == 1 else members[:1]
+    runs = rows.runs([one.candidate(given, epochs) for given in tried for one in team], epochs)
+    teams = [runs[k : k + len(team)] for k in range(0, len(runs), len(team))]
+    choices = [
+        _judged(Choice(given, epochs), own, rows, calibrate)
+        for given, own in zip(tried, teams, strict=True)
+    ]
+    best = max(choices, key=lambda choice: choice.score)
+    if len(team) == len(members) or best.score == -math.inf:
+        return best
+    others = rows.runs([one.candidate(best.options, epochs) for one in members[1:]], epochs)
+    return _judged(best, [best.runs[0], *others], rows, calibrate)
 
 
 def _score_of_a_line(data: tuple[Inputs, Tensor], parts: Sequence[Part]) -> float:
@@ -163,26 +196,25 @@ def chosen_learner(
         return learner.replaced(num_data=num_data, **options)
 
     pair, tried = (rows.x, rows.y), candidates(choices)
-    found = choose(build, pair, tried, [epochs], batch_size=batch_size, seed=seed)
+    found = choose([Member(build, seed)], pair, tried, [epochs], batch_size=batch_size)
     return learner.replaced(**found.options)
 
 
-def _judged(choice: Choice, runs: Sequence[Run | None], rows: HeldOut, calibrate: bool) -> Choice:
-    """A candidate with the mean log-likelihood of the held-out rows; −∞ for one that fails."""
-    held = rows.held([runs])
-    if held is None:
+def _judged(
+    choice: Choice, members: Sequence[Sequence[Run] | None], rows: HeldOut, calibrate: bool
+) -> Choice:
+    """The choice with the score, the calibration and the runs of its members."""
+    first, good = members[0], [runs for runs in members if runs is not None]
+    if first is None:
         return choice
-    good = [run for run in runs if run is not None]
-    likelihood, calibration = good[0].learner.likelihood, Calibration()
-    if calibrate and can_calibrate(likelihood):
-        calibration = learned(likelihood, held)
-    found = score(likelihood, held, calibration)
-    # Of equals that which needs the least of it: other rows may ask for another one.
-    found -= calibration.cost() / sum(len(one.targets) for one in held)
-    return Choice(
-        choice.options,
-        choice.epochs,
-        found if math.isfinite(found) else -math.inf,
-        calibration if calibrate else None,
-        good,
+    held, likelihood = rows.held(good), first[0].learner.likelihood
+    calibration = None
+    if calibrate:
+        calibration = learned(likelihood, held) if can_calibrate(likelihood) else Calibration()
+    found = score(likelihood, held, calibration or Calibration())
+    if calibration is not None:
+        # Of equals that which needs the least of it: other rows may ask for another one.
+        found -= calibration.cost() / sum(len(one.targets) for one in held)
+    return choice._replace(
+        score=found if math.isfinite(found) else -math.inf, calibration=calibration, runs=good
     )

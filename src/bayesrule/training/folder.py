@@ -163,7 +163,7 @@ def read_members(
     out: Place, template: State, other_form: OtherForm | None, facts: Facts
 ) -> tuple[State, ...]:
     """The states of an ensemble beside that of the run, which are as many as were written."""
-    files, found = Files(out), []
+    files, found = Files(out), list[State]()
     while (name := _member(len(found) + 2)) in files:
         file = files.folder / name
         written = checkpoint.facts(file)

@@ -16,7 +16,7 @@ from bayesrule.training.calibrating import Held
 from bayesrule.training.many import fit_many
 from bayesrule.training.net import TrainingError
 from bayesrule.training.train import Run, TrainingWarning
-from bayesrule.training.warm_start import beginning, started_at
+from bayesrule.training.warm_start import started_at
 from bayesrule.types import State
 
 
@@ -28,11 +28,7 @@ class Candidate(NamedTuple):
 
     build: Callable[[int], Learner]
     seed: int = 0
-    starts: Sequence[Run | None] = ()
-
-    def beginning(self) -> Candidate:
-        """What looks for the most probable weights of the same net."""
-        return Candidate(lambda num_data: beginning(self.build(num_data)), self.seed)
+    starts: Sequence[Run] = ()
 
 
 class Part(NamedTuple):
@@ -87,12 +83,16 @@ class HeldOut:
         """Data with the rows held out that the seed says."""
         return cls(data, held_out_parts(len(data[1]), seed), batch_size, progress)
 
-    def runs(self, candidates: Sequence[Candidate], epochs: int | None) -> list[list[Run | None]]:
-        """A training of each candidate for each part; None for one that fails."""
-        x, y = self.data
-        pairs = [(one, k) for one in candidates for k in range(len(self.parts))]
-        tasks = [_Task.of(one, k, x, y, self.parts[k].train) for one, k in pairs]
+    def runs(self, candidates: Sequence[Candidate], epochs: int | None) -> list[list[Run] | None]:
+        """The trainings of each candidate, one for each part; None where one of them fails."""
+        (x, y), size = self.data, len(self.parts)
+        tasks = [
+            _Task.of(one, k, x, y, part.train)
+            for one in candidates
+            for k, part in enumerate(self.parts)
+        ]
         common = {"epochs": epochs, "batch_size": self.batch_size, "progress": self.progress}
+        found: Sequence[Run | None]
         with warnings.catch_warnings():
             # A candidate that goes astray on its way is not what the caller trains.
             warnings.simplefilter("ignore", TrainingWarning)
@@ -100,23 +100,21 @@ class HeldOut:
                 found = _together(tasks, common)
             except (TrainingError, torch.linalg.LinAlgError):
                 found = [_alone(task, common) for task in tasks]
-        size = len(self.parts)
-        return [found[i : i + size] for i in range(0, len(found), size)]
+        groups = [found[k : k + size] for k in range(0, len(found), size)]
+        complete = [[run for run in runs if run is not None] for runs in groups]
+        return [runs if len(runs) == size else None for runs in complete]
 
-    def held(self, members: Sequence[Sequence[Run | None]]) -> list[Held] | None:
-        """What is believed of the held-out rows of each part; None where a training failed.
-
-        `members` are the trainings for all parts of each member of an ensemble, of which most have
-        one.
-        """
-        (x, y), found = self.data, []
-        for part, runs in zip(self.parts, zip(*members, strict=True), strict=True):
-            good = [run for run in runs if run is not None]
-            if len(good) < len(runs):
-                return None
-            states = [run.state for run in good]
-            found.append(Held.of(good[0].learner, states, take(x, part.held), y[part.held]))
-        return found
+    def held(self, members: Sequence[Sequence[Run]]) -> list[Held]:
+        """What an ensemble predicts of the held-out rows of each part, by each member's runs."""
+        x, y = self.data
+        return [
+            Held.of(
+                runs[0].learner,
+                [run.state for run in runs],
+                *(take(x, part.held), y[part.held]),
+            )
+            for part, runs in zip(self.parts, zip(*members, strict=True), strict=True)
+        ]
 
 
 class _Task(NamedTuple):
@@ -130,16 +128,16 @@ class _Task(NamedTuple):
     @classmethod
     def of(cls, one: Candidate, part: int, x: Inputs, y: Tensor, rows: Tensor) -> _Task:
         """A candidate on the rows of a part."""
-        learner, found = one.build(len(rows)), one.starts[part] if one.starts else None
-        start = None if found is None else started_at(learner, found.state, one.seed)
+        learner = one.build(len(rows))
+        start = started_at(learner, one.starts[part].state, one.seed) if one.starts else None
         return cls(learner, (take(x, rows), y[rows]), one.seed, start)
 
 
-def _together(tasks: Sequence[_Task], common: Mapping[str, Any]) -> list[Run | None]:
+def _together(tasks: Sequence[_Task], common: Mapping[str, Any]) -> list[Run]:
     learners, rows, seeds, starts = zip(*tasks, strict=True)
     # Tensors in states are not to be compared.
     states = None if any(start is None for start in starts) else [*starts]
-    return [*fit_many(learners, rows, seeds=seeds, states=states, **common)]
+    return fit_many(learners, rows, seeds=seeds, states=states, **common)
 
 
 def _alone(task: _Task, common: Mapping[str, Any]) -> Run | None:

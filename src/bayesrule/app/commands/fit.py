@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,8 @@ class _Plan:
         asked = self.asked.options
         found = {name: value for name, value in self.recipe.options.items() if name not in asked}
         if self.asked.length_is_open(len(self.train)):
+            if self.asked.hidden is None and self.recipe.hidden:
+                found["hidden"] = ",".join(map(str, self.recipe.hidden))
             found["epochs"] = self.recipe.epochs
         return found
 
@@ -217,11 +220,7 @@ def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
     size = len(table), len(encoder.feature_names)
     print(text.data_summary(table.name, *size, encoder.task.reason, notes))
     if plan.chosen:
-        found = (
-            f"{value} epochs" if name == "epochs" else f"{name} {value:g}"
-            for name, value in plan.chosen.items()
-        )
-        print(f"Chosen by held-out rows: {', '.join(found)}.")
+        print(f"Chosen by held-out rows: {', '.join(_said(plan.chosen))}.")
     nets = "" if plan.recipe.members == 1 else f"{plan.recipe.members} nets, "
     epochs = "1 epoch" if plan.recipe.epochs == 1 else f"{plan.recipe.epochs} epochs"
     print(
@@ -231,6 +230,14 @@ def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
     )
     if done:
         print(f"{folder} holds {done} of them already; training continues there.", flush=True)
+
+
+def _said(chosen: dict[str, Any]) -> Iterator[str]:
+    for name, value in chosen.items():
+        if name == "epochs":
+            yield f"{value} epochs"
+        else:
+            yield f"{name} {value if isinstance(value, str) else format(value, 'g')}"
 
 
 def _conclude(document: dict[str, Any], folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from bayesrule.app.commands import faults
 from bayesrule.app.data import EMBEDDED, Table, open_table
+from bayesrule.app.open_choices import HIDDEN
 from bayesrule.app.recipe import Recipe
 from bayesrule.methods import METHODS, TEMPERED, Course, Need, find, option_names, record
 
@@ -140,8 +141,11 @@ def _add_table(group: Any) -> None:
 
 def _add_training(group: Any) -> None:
     add, usual = partial(add_option, group), Course()
-    usual_layers = ",".join(map(str, Recipe.hidden))
-    layers = f"units of the hidden layers, none for a linear model (default: {usual_layers})"
+    usual_layers = " or ".join(",".join(map(str, one)) for one in HIDDEN)
+    layers = (
+        "units of the hidden layers, none for a linear model; default: chosen by held-out rows "
+        f"from {usual_layers}"
+    )
     add("--hidden", "N,N", layers, read=units)
     epochs = (
         "passes through the data; default: as many as make about --steps batches, at least "

@@ -1,0 +1,142 @@
+"""What a recipe leaves open, chosen by rows that are held out from training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from bayesrule.learner import Learner
+from bayesrule.training.choosing import Choice, Member, Options, choose
+from bayesrule.training.train import Run
+from bayesrule.training.warm_start import beginning
+
+if TYPE_CHECKING:
+    from bayesrule.app.recipe import Recipe
+
+HIDDEN = ((50,), (50, 50))
+"""The hidden layers to choose from; the first are those of trainings of a given length."""
+# Of fewer rows too few would be held out to choose by.
+FEWEST_ROWS = 20
+# Where held-out rows know of this share of the learned noise or less, the noise's prior is in the
+# way. It is made narrower so often at the most.
+_MUCH_LESS, _NARROWER = 0.3, 2
+# Seeds of members are so far apart that those of other splits lie between them.
+_APART = 1_000_003
+
+
+@dataclass(frozen=True)
+class OpenChoices:
+    """The open choices of a recipe, for a table x (n, d) with targets y."""
+
+    recipe: Recipe
+    x: Tensor
+    y: Tensor
+    targets: int
+    progress: bool | None = False
+
+    def made(self) -> Recipe:
+        """The recipe with the choices that predict held-out rows best.
+
+        Where the rows know of much less noise than was learned, its prior Gamma(shape, rate) is in
+        the way: with a smaller rate all but the layers is chosen again.
+        """
+        best, choice = self._once()
+        for _ in range(_NARROWER):
+            noise = (best.calibration or {}).get("noise", 1.0)
+            if choice is None or self.recipe.likelihood != "gaussian" or noise > _MUCH_LESS:
+                break
+            rate = noise * best.noise().rate
+            narrower = replace(self.recipe, noise_rate=rate, hidden=best.hidden)
+            other, better = replace(self, recipe=narrower)._once()
+            if better is None or better.score <= choice.score:
+                break
+            best, choice = other, better
+        return best
+
+    def _once(self) -> tuple[Recipe, Choice | None]:
+        """The recipe with what was chosen, and the choice; None where nothing was open."""
+        recipe, num_data = self.recipe, len(self.y)
+        size, lengths = recipe.for_data(num_data).batch_size, recipe.lengths(num_data)
+        recipe = replace(recipe, batch_size=size, members=self._num_members())
+        layers, options = self._layers(), self._options()
+        if num_data < FEWEST_ROWS or len(layers) * len(options) * len(lengths) == 1:
+            return replace(recipe, hidden=layers[0], epochs=lengths[0]), None
+        run = replace(self, recipe=recipe)
+        start, course = None, recipe.course.start
+        if course is not None and recipe.is_open(num_data):
+            lengths_of_start = course.lengths(-(-num_data // (size or num_data)))
+            nets = [{**options[0], "hidden": hidden} for hidden in layers]
+            start = run._choice(nets, lengths_of_start, start=True)
+            recipe = replace(recipe, warm_start=start.epochs, members=len(start.runs))
+            layers = [start.options["hidden"]]
+        tried = [{**one, "hidden": hidden} for hidden in layers for one in options]
+        starts = () if start is None else start.runs
+        choice = replace(run, recipe=recipe)._choice(tried, lengths, starts)
+        chosen = replace(
+            recipe.with_options(choice.options),
+            epochs=choice.epochs,
+            members=len(choice.runs),
+            calibration=None if choice.calibration is None else vars(choice.calibration),
+        )
+        return chosen, choice
+
+    def _choice(
+        self,
+        options: Sequence[Options],
+        lengths: Sequence[int],
+        starts: Sequence[Sequence[Run]] = (),
+        *,
+        start: bool = False,
+    ) -> Choice:
+        """The best of some options; with `start`, of nets that look for the best weights only."""
+        team = each_member(self.recipe)
+        members = [
+            Member(partial(self._learner, one, start), one.seed, starts[k] if starts else ())
+            for k, one in enumerate(team)
+        ]
+        return choose(
+            members,
+            (self.x, self.y),
+            options,
+            lengths,
+            batch_size=self.recipe.batch_size or len(self.y),
+            calibrate=True,
+            progress=self.progress,
+        )
+
+    def _learner(
+        self, member: Recipe, start: bool, num_data: int, options: Options, epochs: int | None
+    ) -> Learner:
+        recipe = replace(member.with_options(options), epochs=epochs)
+        learner = recipe.learner(self.x.shape[1], self.targets, num_data)
+        return beginning(learner) if start else learner
+
+    def _num_members(self) -> int:
+        if self.recipe.linear:
+            return 1  # All would find the same optimum.
+        usual = self.recipe.course.members if self.recipe.is_open(len(self.y)) else 1
+        return self.recipe.members or usual
+
+    def _layers(self) -> list[tuple[int, ...]]:
+        """The hidden layers to choose from."""
+        if self.recipe.hidden is not None or self.recipe.linear:
+            return [self.recipe.hidden or ()]
+        return [*HIDDEN] if self.recipe.is_open(len(self.y)) else [HIDDEN[0]]
+
+    def _options(self) -> list[Options]:
+        """The options to choose from: temperatures, and to stay at the most probable weights."""
+        course, given = self.recipe.course, self.recipe.options
+        temperatures = course.temperatures if "temperature" not in given else ()
+        tried: list[Options] = [{"temperature": one} for one in temperatures] or [{}]
+        if self.recipe.is_open(len(self.y)) and "learning_rate" not in given:
+            tried += [{k: one[k] for k in one if k not in given} for one in course.stay]
+        return [one for k, one in enumerate(tried) if one not in tried[:k]]
+
+
+def each_member(recipe: Recipe) -> list[Recipe]:
+    """The recipe of each member of an ensemble; they differ by their seeds."""
+    return [replace(recipe, seed=recipe.seed + k * _APART) for k in range(recipe.members or 1)]
