@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bayesrule.app.recipe import Recipe
 from bayesrule.app.saved import read_model
 from bayesrule.methods import METHODS, record
 from bayesrule.training.checkpoint import CheckpointError
+from bayesrule.types import State
 
 X = torch.linspace(-1.0, 1.0, 40).reshape(40, 1)
 Y = torch.sin(3.0 * X)
@@ -33,7 +35,7 @@ def test_members_are_trainings_from_other_first_weights() -> None:
     first = alone.fit(X, Y, 1, progress=False)
     assert len(run.states) == 3
     for name, mean in first.state.posterior.mean.items():
-        assert torch.equal(mean, run.state.posterior.mean[name])
+        torch.testing.assert_close(mean, run.state.posterior.mean[name])
         assert len({state.posterior.mean[name].sum().item() for state in run.states}) == 3
 
 
@@ -139,3 +141,17 @@ def test_an_iterator_is_refused_which_one_member_alone_would_see() -> None:
     run = Recipe("map", hidden=(3,), epochs=2, members=2).fit(X, Y, 1, progress=False)
     with pytest.raises(TypeError, match="iterator"):
         run.predict(iter([X]))
+
+
+def test_a_callback_sees_each_epoch_of_the_first_member() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def note(learner: object, state: State, figures: dict[str, float]) -> None:
+        seen.append((figures["epoch"], float(state.posterior.mean["0.bias"].sum())))
+
+    recipe = Recipe("mean_field", hidden=(3,), epochs=3, options={"temperature": 1.0})
+    recipe.fit(X, Y, 1, progress=False, callback=note)
+    alone, seen[:] = list(seen), []
+    replace(recipe, members=2).fit(X, Y, 1, progress=False, callback=note)
+    assert [epoch for epoch, _ in seen] == [1, 2, 3]
+    torch.testing.assert_close(torch.tensor(seen), torch.tensor(alone))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -186,38 +186,45 @@ class Recipe:
     def fit(self, x: Tensor, y: Tensor, targets: int, **more: Any) -> Run:
         """Trains on tensors: x (n, d) standardised, y (n, D) standardised or (n,) class numbers.
 
-        `more` goes to `training.fit`: `validation`, `out`, `progress`, `resume`, `callback`. With
-        several members it is for the first; the others are trained together afterwards.
+        `more` goes to `training.fit`: `validation`, `out`, `progress`, `resume`, `callback`, `log`.
+        Members of an ensemble train together; where there is a folder, validation data or a log,
+        these are for the first member, and the others train together after it.
         """
-        recipe, out = self.chosen(x, y, targets), more.get("out")
+        recipe = self.chosen(x, y, targets)
         calibration = Calibration(**recipe.calibration) if recipe.calibration else None
         common: dict[str, Any] = {
             "epochs": recipe.epochs,
             "batch_size": recipe.batch_size or len(y),
             "warm_start": recipe.warm_start or False,
+            "progress": more.pop("progress", None),
         }
-        first, *others = each_member(recipe)
+
+        def together(members: Sequence[Recipe], callback: Any = None) -> list[Run]:
+            learners = [one.learner(x.shape[1], targets, len(y)) for one in members]
+            seeds, sets = [one.seed for one in members], [(x, y)] * len(members)
+            runs = fit_many(learners, sets, seeds=seeds, callback=callback, **common)
+            if calibration is None:
+                return runs
+            return [replace(run, state=calibration.applied(run.state)) for run in runs]
+
+        members, out = each_member(recipe), more.get("out")
+        if len(members) > 1 and not any(more.get(name) for name in ("validation", "out", "log")):
+            return Run.together(together(members, more.get("callback")))
         run = fit(
-            first.learner(x.shape[1], targets, len(y)),
+            members[0].learner(x.shape[1], targets, len(y)),
             (x, y),
-            seed=first.seed,
+            seed=members[0].seed,
             patience=self.patience,
             calibrate=calibration or False,
             **common,
             **more,
         )
-        if not others:
+        if len(members) == 1:
             return run
         kept = run if out is None else load_run(run.learner, out)
-        if len(kept.others) == len(others):
+        if len(kept.states) == len(members):
             return kept
-        learners = [one.learner(x.shape[1], targets, len(y)) for one in others]
-        seeds, progress = [one.seed for one in others], more.get("progress")
-        runs = fit_many(learners, [(x, y)] * len(others), seeds=seeds, progress=progress, **common)
-        states = tuple(one.state for one in runs)
-        if calibration is not None:
-            states = tuple(map(calibration.applied, states))
-        run = replace(run, others=states)
+        run = Run.together([run, *together(members[1:])])
         if out is not None:
             keep_members(run, out)
         return run

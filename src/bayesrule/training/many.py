@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bayesrule.execution.replayed import Replayed, replay_obstacle
 from bayesrule.execution.stacked.obstacles import obstacle, ragged_obstacle
 from bayesrule.execution.stacked.stack import Stacked
+from bayesrule.execution.stacked.states import single
 from bayesrule.learner import Learner
 from bayesrule.predicting.predict import as_inputs
 from bayesrule.tensors.inputs import as_pair, mapped, named, take, zipped
@@ -23,6 +24,7 @@ from bayesrule.training.batches import (
     is_pair,
     whole_number,
 )
+from bayesrule.training.checkpoint import Epoch
 from bayesrule.training.loop import Loop
 from bayesrule.training.net import Net, fault
 from bayesrule.training.progress import Progress
@@ -45,6 +47,7 @@ def fit_many(
     validation: Sequence[tuple[Any, Any] | None] | None = None,
     states: Sequence[State] | None = None,
     warm_start: bool | int | None = None,
+    callback: Callable[[Learner, State, Epoch], None] | None = None,
 ) -> list[Run]:
     """Trains a net on each of several data sets, together in one process; one run for each.
 
@@ -63,6 +66,7 @@ def fit_many(
     - `validation`: a pair (x, y), or None, for each set; its score is noted after each epoch.
     - `states`: where training begins, one for each set.
     - `warm_start`: as for `fit`.
+    - `callback(learner, state, figures)` is called after each epoch of the first net.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn
@@ -90,9 +94,9 @@ def fit_many(
     total = None if epochs is None else epochs * sum(len(net.batches) for net in nets)
     with Progress(total, 0, f"{len(nets)} nets", progress) as bar:
         for group in _groups(nets):
-            alone = _Together(group, bar, epochs).run() if len(group) > 1 else group
+            alone = _Together(group, bar, epochs, callback).run() if len(group) > 1 else group
             for net in alone:
-                Loop(net, epochs).run(bar)
+                Loop(net, epochs, callback=callback if net is nets[0] else None).run(bar)
     return [Run(net.learner, net.state, net.history) for net in nets]
 
 
@@ -185,8 +189,15 @@ def _alike(net: Net) -> tuple[Any, ...]:
 class _Together:
     """Nets that take their steps together: all have as many batches in an epoch."""
 
-    def __init__(self, nets: list[Net], bar: Progress, epochs: int | None) -> None:
+    def __init__(
+        self,
+        nets: list[Net],
+        bar: Progress,
+        epochs: int | None,
+        callback: Callable[[Learner, State, Epoch], None] | None,
+    ) -> None:
         self.bar, self.epochs, self.learner = bar, epochs, nets[0].learner
+        self.callback = callback
         self.fall = None if epochs is None else Fall(0, epochs)
         self.settling = {net.number: Settling(len(net.batches)) for net in nets}
         self.gone: list[Net] = []
@@ -247,6 +258,8 @@ class _Together:
         for k, net in enumerate(self.nets):
             score = None if states is None else net.score(net.settled(states[k], epoch))
             net.note(self.state.step, losses[k], score, begun)
+            if self.callback is not None and net.number == 0:
+                self.callback(net.learner, single(self.state, k), net.history[-1])
         self.bar.note(loss=sum(losses) / len(losses) if losses else None)
 
     def _let_go(self, losses: list[float]) -> None:
