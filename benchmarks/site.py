@@ -22,7 +22,7 @@ _TABLE = re.compile(r"<!-- table: (\S+) of (\S+) -->")
 SECTIONS: dict[str, list[str]] = {
     "Start here": ["index.md", "start/index.md", "start/*.md", "tour.md"],
     "Choosing a method": ["choosing.md", "defaults.md", "methods.md"],
-    "How-to": ["how-to/*.md", "clusters.md", "add-a-method.md"],
+    "How-to": ["how-to/index.md", "how-to/*.md", "clusters.md", "add-a-method.md"],
     "Gallery": ["gallery.md"],
     "Understanding": ["architecture.md", "papers/*.md", "*.md"],
     "API": ["api/*.md"],
