@@ -1,4 +1,4 @@
-"""Rows of a benchmark that a file has already."""
+"""The rows in an earlier result of a benchmark."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def kept_rows(
 ) -> list[dict[str, Any]]:
     """The rows under the name `rows`, none where there is no file.
 
-    A file of another benchmark or plan is refused, so that results of two settings are never mixed;
-    `key` has to find in a row what it is called by.
+    A file of another benchmark or plan is refused, so that results of two settings are never mixed.
+    `key` returns the key of a row.
     """
     if not file.exists():
         return []

@@ -2,12 +2,13 @@
 
     python examples/active.py [FILE.svg]
 
-Most of 200 unlabelled inputs (grey ticks) lie close together, where random rows are mostly drawn
-from. Left and middle: the belief (two standard deviations, without the noise) after five labels at
-random (black) and ten more (red) that were drawn at random, or asked for because the prediction
-varied most there. Right: the test error after each label, averaged over trials, with its standard
-error; EPIG asks for what tells most of the test inputs. BALD would ask for the same rows as the
-largest variance, since the noise is the same everywhere. Takes half a minute.
+The pool has 200 unlabelled inputs (grey ticks). Most lie close together, so random labels mostly
+come from there. Left and middle: the predictive mean and two epistemic standard deviations after
+five random labels (black) and ten more (red), which were drawn at random or asked for because the
+prediction varied most there. Right: the test error after each label, averaged over trials, with its
+standard error. EPIG asks for the label that tells most about the test inputs. BALD would ask for
+the same rows as the largest variance, because the noise is the same everywhere. Takes half a
+minute.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ TITLES = {"random": "at random", "variance": "largest variance", "epig": "EPIG"}
 
 
 def curve(x: Tensor) -> Tensor:
-    """What is to be learned."""
+    """The function to learn."""
     return torch.sin(3.0 * x)
 
 
@@ -78,7 +79,7 @@ def run(name: str, seed: int, steps: int, epochs: int) -> br.explore.ActiveRun:
         start=FIRST,
         criterion=CRITERIA[name],
         steps=steps,
-        # The noise is known in the units of y, which a few labels cannot tell.
+        # Too few labels to learn the noise from: it is given in the units of y.
         standardise=False,
         seed=seed,
         epochs=epochs,
@@ -93,7 +94,7 @@ def framed(title: str, plot: Plot) -> str:
 
 
 def belief(title: str, found: br.explore.ActiveRun, pool: br.types.Batch) -> str:
-    """What was labelled, and what is believed in the end."""
+    """The labelled points, and the posterior in the end."""
     plot = Plot(Axis("x", -2.1, 2.1), Axis("", -2.3, 2.3), title, width=WIDTH, height=HEIGHT - HEAD)
     grid = torch.linspace(-2.1, 2.1, 200).unsqueeze(1)
     p = found.predict(grid)

@@ -1,14 +1,14 @@
-"""Low-rank adapters on a frozen net: a belief over the adapters alone, from a few new images.
+"""Low-rank adapters on a frozen net: a posterior over the adapters, from a few new images.
 
     python examples/lora.py [FILE.svg]
 
-A net of 85,002 weights has learned the upright digits of scikit-learn. Then digits turned by 90
-degrees come, of which few have labels. Each of its layers gets an adapter `x ↦ W x + B A x` of rank
-4; all but the adapters is frozen, by name, so a belief is over their weights alone and costs what
-they cost. All are trained for the same number of steps; mean and spread over three choices of the
-labelled images. Not every belief does well with so few: `br.ivon` was worse than `br.map` here. The
-two that are drawn were taken after a look at these very test scores, so they are no fair choice.
-Needs scikit-learn and matplotlib; takes about twenty seconds.
+A net of 85,002 weights has learned scikit-learn's digits upright. Then digits turned by 90 degrees
+come, few of them with labels. Each layer gets an adapter `x ↦ W x + B A x` of rank 4, and
+everything else is frozen, by name; so the posterior covers only the adapters, and costs what they
+cost. All methods train for the same number of steps; the picture has mean and spread over three
+choices of the labelled images. Not every posterior does well with so few: `br.ivon` was worse than
+`br.map` here. The two that are drawn were chosen after seeing these very test scores, so this is no
+fair comparison. Needs scikit-learn and matplotlib; takes about twenty seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HIDDEN, RANK, STEPS = 256, 4, 400
 
 
 class Adapted(nn.Module):
-    """A linear layer with a low-rank adapter beside it, which begins at zero."""
+    """A linear layer plus a low-rank adapter, which starts at zero."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Adapted(nn.Module):
 
 
 def adapted(net: nn.Sequential) -> nn.Sequential:
-    """A copy of the net with adapters, of which only these are learned."""
+    """A copy of the net with adapters; only these are learned."""
     layers = [Adapted(one) if isinstance(one, nn.Linear) else one for one in deepcopy(net)]
     new = nn.Sequential(*layers)
     for name, weight in new.named_parameters():

@@ -2,10 +2,10 @@
 
     python examples/minima.py [FILE.svg]
 
-Left: Himmelblau's function (dark: low values); right: a density with five arms. Ten Gaussians, all
-parts of one belief, start from the same wide cloud and follow the Bayesian learning rule; the
-entropy of the whole keeps them apart. Yellow: the means of the Gaussians at the end; red: the
-minima that they lead to. Takes a few seconds.
+Left: Himmelblau's function (dark: low values); right: a density with five arms. A mixture of ten
+Gaussians starts as one wide cloud and follows the Bayesian learning rule; the entropy of the
+mixture keeps its components apart. Yellow: the means of the Gaussians at the end; red: the minima
+that they lead to. Takes a few seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def himmelblau(x: Tensor) -> Tensor:
 
 
 def star(x: Tensor) -> Tensor:
-    """Minus the log density of five Gaussians, long and narrow, turned by 72 degrees each."""
+    """Minus the log density of five long, narrow Gaussians, turned by 72 degrees each."""
     parts = []
     for angle in (2.0 * math.pi / 5.0 * arm for arm in range(5)):
         along = math.cos(angle) * x[:, 0] + math.sin(angle) * x[:, 1]
@@ -58,7 +58,7 @@ def panel(
     for x, column in zip(middles, lines.unfold(0, 2, 1).tolist(), strict=True):
         above = function(torch.stack([x.expand(CELLS), middles], 1)) - found.values[0]
         shades = (SHADES / (1.0 + above / (2.0 * found.temperature)).sqrt()).round().tolist()
-        # Cells of one shade that lie upon each other are one box.
+        # Neighbouring cells of one shade become one box.
         for shade, cells in groupby(range(CELLS), shades.__getitem__):
             low, *_, high = [j for cell in cells for j in (cell, cell + 1)]
             ends = float(lines[low]), float(lines[high])

@@ -1,11 +1,11 @@
-"""A function that is dear to ask, minimised by a network that learns it meanwhile, as a picture.
+"""An expensive function, minimised by a network that learns it meanwhile, as a picture.
 
     python examples/optimise.py [FILE.svg]
 
 Himmelblau's function has four places of the least value, 0, and hills of several hundred. After ten
-points at random a network learns by TAGI what it was told so far and, by inference of its inputs,
-proposes where to ask next. Left: where it asked (dark: low values; the later, the redder the
-point); right: the best value so far, and that of random search for comparison.
+random points a network learns the answers so far by TAGI and, by inference of its inputs, proposes
+where to ask next. Left: where it asked (dark: low values; the later, the redder the point). Right:
+the best value so far, beside that of random search.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def ground(plot: Plot) -> None:
         return round(max(0.0, 1.0 - math.log1p(value) / math.log1p(400.0)), 1)
 
     for i in range(CELLS):
-        # Cells of one shade that lie upon each other are one box.
+        # Neighbouring cells of one shade become one box.
         for level, cells in groupby(range(CELLS), partial(shade, i)):
             low, *_, high = [j for cell in cells for j in (cell, cell + 1)]
             ends = low * step - 5.0, high * step - 5.0
@@ -56,7 +56,7 @@ def ground(plot: Plot) -> None:
 
 
 def asked(found: br.explore.Search, first: int) -> Plot:
-    """Where the function was asked."""
+    """Where the function was evaluated."""
     plot = Plot(Axis("x₁", -5.0, 5.0), Axis("x₂", -5.0, 5.0), "points", width=SIZE, height=SIZE)
     plot.grid = False
     ground(plot)
@@ -86,7 +86,7 @@ def progress(found: br.explore.Search, random: list[Tensor]) -> Plot:
 
 
 def random_search(num: int, seed: int) -> Tensor:
-    """The best value after each of `num` points from anywhere."""
+    """The best value after each of `num` uniformly random points."""
     generator = torch.Generator().manual_seed(seed)
     points = torch.empty(num, 2).uniform_(-5.0, 5.0, generator=generator)
     return torch.tensor([himmelblau(x) for x in points]).cummin(0).values
