@@ -32,4 +32,4 @@ def draw(picture: Callable[[], Any], words: str) -> None:
 def _rounded(svg: str) -> str:
     """The svg with coordinates of two decimals, which is all that anyone sees."""
     places = re.compile(r' (?:d|x|y|transform)="[^"]*"')
-    return places.sub(lambda found: re.sub(r"(\d\.\d\d)\d+", r"\1", found[0]), svg)
+    return places.sub(lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)

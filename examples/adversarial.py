@@ -79,16 +79,16 @@ def picture(data: Images, num: int = 20_000) -> str:
     learner, state = trained(data, num)
     x, y = chosen(learner, state, data.x_test, data.y_test)
     low, high = float(data.x_test.min()), float(data.x_test.max())
-    found = br.explore.attack(learner, state, x, (y + 3) % 10, bounds=(low, high), steps=30)
-    before, after = (br.predict(learner, state, one).probs for one in (x, found.images))
-    scale = 0.5 / float(found.change.abs().max())
+    attack = br.explore.attack(learner, state, x, (y + 3) % 10, bounds=(low, high), steps=30)
+    before, after = (br.predict(learner, state, images).probs for images in (x, attack.images))
+    scale = 0.5 / float(attack.change.abs().max())
     tiles = []
     for i in range(len(y)):
-        old, new = int(y[i]), int(found.labels[i])
+        old, new = int(y[i]), int(attack.labels[i])
         tiles += [
             _tile((x[i, 0] - low) / (high - low), f"{old} ({before[i, old]:.0%})", i, 0),
-            _tile(0.5 + scale * found.change[i, 0], f"{int(found.iterations[i])} steps", i, 1),
-            _tile((found.images[i, 0] - low) / (high - low), f"{new} ({after[i, new]:.0%})", i, 2),
+            _tile(0.5 + scale * attack.change[i, 0], f"{int(attack.iterations[i])} steps", i, 1),
+            _tile((attack.images[i, 0] - low) / (high - low), f"{new} ({after[i, new]:.0%})", i, 2),
         ]
     names = "".join(
         f'<text x="{LEFT / 2}" y="{8 + row * (SIDE + GAP) + SIDE / 2}">{name}</text>'

@@ -73,15 +73,15 @@ def learners(steps: int) -> dict[str, br.Learner]:
             torch.manual_seed(0)
             return nn.Sequential(Waves(128), Scaled(128, 32, 3.0), nn.Tanh(), Scaled(32, 1, 2.0))
 
-    known = br.GaussianLikelihood(noise=NOISE)
+    likelihood = br.GaussianLikelihood(noise=NOISE)
     slower = br.schedules.cosine(1e-3, steps, final=1e-5)
     return {
         "bayesbinn: a probability of each sign": br.bayesbinn(
-            model(), known, num_data=NUM, real="*.bias", temperature=0.3,
+            model(), likelihood, num_data=NUM, real="*.bias", temperature=0.3,
             learning_rate=slower, draws=4,
         ),
         "ste: one net of signs": br.ste(
-            model(), known, num_data=NUM, real="*.bias",
+            model(), likelihood, num_data=NUM, real="*.bias",
             learning_rate=br.schedules.cosine(1e-4, steps, final=1e-6),
         ),
     }  # fmt: skip

@@ -60,20 +60,20 @@ def learners() -> dict[str, br.Learner]:
 def predictions(epochs: int) -> dict[str, torch.Tensor]:
     """Probabilities of the test images by each method."""
     train, (x, _) = data()
-    found = {}
+    probabilities = {}
     for name, learner in learners().items():
         choose = {"temperature": (1.0, 0.3, 0.1)} if name.endswith("chosen") else None
         run = br.fit(learner, train, epochs=epochs, choose=choose, progress=False)
-        found[name] = run.predict(x).probs
-    return found
+        probabilities[name] = run.predict(x).probs
+    return probabilities
 
 
 def picture(epochs: int = 60) -> Figure:
     """A diagram for each method."""
     _, (_, y) = data()
-    found = predictions(epochs)
-    figure, axes = plt.subplots(1, len(found), figsize=(13, 3.4), sharey=True)
-    for axis, (name, probs) in zip(axes, found.items(), strict=True):
+    probabilities = predictions(epochs)
+    figure, axes = plt.subplots(1, len(probabilities), figsize=(13, 3.4), sharey=True)
+    for axis, (name, probs) in zip(axes, probabilities.items(), strict=True):
         bins = br.metrics.reliability(probs, y, bins=10)
         scores = (f(probs, y) for f in (br.metrics.accuracy, br.metrics.nll, br.metrics.ece))
         words = "accuracy {:.0%}, NLL {:.2f}, ECE {:.3f}".format(*map(float, scores))

@@ -39,14 +39,16 @@ def data() -> br.types.Batch:
 
 def learners() -> dict[str, br.Learner]:
     """The same net with and without dropout."""
-    known = br.GaussianLikelihood(noise=0.1)
+    likelihood = br.GaussianLikelihood(noise=0.1)
 
     def model() -> nn.Module:
         return mlp(1, 1, hidden=(100, 100))
 
     return {
-        "adam: one net": br.adam(model(), known, num_data=NUM),
-        "dropout: units dropped at random": br.dropout(model(), known, num_data=NUM, drop=0.05),
+        "adam: one net": br.adam(model(), likelihood, num_data=NUM),
+        "dropout: units dropped at random": br.dropout(
+            model(), likelihood, num_data=NUM, drop=0.05
+        ),
     }
 
 

@@ -105,8 +105,8 @@ def passes(
         place = online.init() if place is None else online.restart(place, first)
         steps = []
         for t in range(until):
-            place, seen = online.step(place, (p.inputs(t), target[t].view(1, 1)))
-            steps.append(seen)
+            place, step = online.step(place, (p.inputs(t), target[t].view(1, 1)))
+            steps.append(step)
         first = rts_smoother(online, steps[:24]).first
     assert place is not None
     return online, place, steps
@@ -118,9 +118,9 @@ def seasonal(p: Problem) -> tuple[np.ndarray, np.ndarray]:
     The spread grows with the number of seasons since the last one seen.
     """
     z, lag = p.z.numpy().copy(), round(p.season)
-    known = np.where(p.held, np.nan, z)
-    spread = float(np.nanstd(known[lag:] - known[:-lag]))
-    last, age = known.copy(), np.zeros(len(z))
+    observed = np.where(p.held, np.nan, z)
+    spread = float(np.nanstd(observed[lag:] - observed[:-lag]))
+    last, age = observed.copy(), np.zeros(len(z))
     for t in range(lag, len(z)):
         if np.isnan(last[t]):
             last[t], age[t] = last[t - lag], age[t - lag] + 1
@@ -132,14 +132,14 @@ def score(p: Problem, mean: np.ndarray, std: np.ndarray) -> str:
     use = p.held & ~np.isnan(p.raw) & ~np.isnan(mean)
     error = np.sqrt(np.mean((p.units(mean) - p.raw)[use] ** 2))
     z = p.z[use].double()
-    believed = Normal(torch.tensor(mean[use]).double(), torch.tensor(std[use]).double())
+    predicted = Normal(torch.tensor(mean[use]).double(), torch.tensor(std[use]).double())
     inside = np.mean(np.abs(mean - p.z.numpy())[use] <= 1.645 * std[use])
-    return f"{error:8.2f} {float(believed.log_prob(z).mean()):8.2f} {inside:8.0%}"
+    return f"{error:8.2f} {float(predicted.log_prob(z).mean()):8.2f} {inside:8.0%}"
 
 
 def moments(predictions: list[br.predicting.Prediction], start: int, num: int) -> list[np.ndarray]:
     """Means and standard deviations of a sequence of predictions, NaN before their start."""
-    rows = [[float(one.mean), float(one.std)] for one in predictions]
+    rows = [[float(p.mean), float(p.std)] for p in predictions]
     return list(np.vstack([np.full((start, 2), np.nan), rows])[:num].T)
 
 
@@ -150,7 +150,7 @@ def panel(p: Problem, title: str, mean: np.ndarray, std: np.ndarray, start: int)
     shown = slice(start, None)
     span = np.concatenate([p.raw[shown], low[shown], high[shown]])
     every = list(np.arange(math.ceil(years[start]), years[-1] + 0.1, 2.0))
-    x = Axis("", years[start], years[-1] + 0.3, at=every, names=[f"{one:.0f}" for one in every])
+    x = Axis("", years[start], years[-1] + 0.3, at=every, names=[f"{year:.0f}" for year in every])
     plot = Plot(x, Axis("", *limits(span)), title, width=WIDTH, height=HEIGHT)
     plot.top = 26.0
     plot.band(years[shown], low[shown], high[shown])

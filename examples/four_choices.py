@@ -52,12 +52,12 @@ def learner(start: tuple[float, float] = BEST, **parts: Any) -> br.Learner:
     return br.Learner(Curve(*start), likelihood, num_data=NUM, **parts)
 
 
-def states(one: br.Learner, steps: int) -> list[br.types.State]:
+def states(learner: br.Learner, steps: int) -> list[br.types.State]:
     """The states after each step."""
-    found = [one.init(seed=0)]
+    history = [learner.init(seed=0)]
     for _ in range(steps):
-        found.append(one.step(found[-1], data())[0])
-    return found
+        history.append(learner.step(history[-1], data())[0])
+    return history
 
 
 def posterior(a: Tensor, b: Tensor) -> Tensor:
@@ -105,26 +105,26 @@ def curvatures(axis: Axes) -> None:
     """Which curvature is used."""
     once = br.Natural(learning_rate=0.0, rate=1.0)
     for curvature in (br.curvature.GGN(), br.PerExample(), br.Fisher()):
-        one = learner(
+        look = learner(
             posterior=br.GaussianFamily(br.Dense()),
             expectation=br.AtMean(),
             curvature=curvature,
             rule=once,
         )
-        axis.plot(*ellipse(states(one, 1)[-1].posterior), label=type(curvature).__name__)
+        axis.plot(*ellipse(states(look, 1)[-1].posterior), label=type(curvature).__name__)
 
 
 def moves(axis: Axes) -> None:
     """The rule that moves the Gaussian."""
     likelihood = br.GaussianLikelihood(noise=NOISE)
     options: dict[str, Any] = {"num_data": NUM}
-    for label, one in (
+    for label, method in (
         ("sgd", br.sgd(Curve(*START), likelihood, learning_rate=0.02, momentum=0.0, **options)),
         ("adam", br.adam(Curve(*START), likelihood, learning_rate=0.1, **options)),
         ("newton's steps", natural(br.Dense(), br.AtMean(), start=START)),
     ):
-        way = torch.stack([state.posterior.mean["weight"] for state in states(one, 20)])
-        axis.plot(*way.T, marker=".", label=label)
+        path = torch.stack([state.posterior.mean["weight"] for state in states(method, 20)])
+        axis.plot(*path.T, marker=".", label=label)
 
 
 def picture(steps: int = 200) -> Figure:

@@ -45,10 +45,10 @@ class Panel(NamedTuple):
 
     def render(self) -> str:
         """As svg."""
-        seen = [self.points[1][~self.points[1].isnan()], self.mean]
+        values = [self.points[1][~self.points[1].isnan()], self.mean]
         edges = [edge for band in self.bands.values() for edge in band]
         across = Axis("x", float(self.at.min()), float(self.at.max()))
-        low, high = limits(*(part.numpy() for part in (*seen, *edges)))
+        low, high = limits(*(part.numpy() for part in (*values, *edges)))
         plot = Plot(across, Axis("", low, high), self.title, width=WIDTH, height=HEIGHT)
         for kind, (under, over) in self.bands.items():
             plot.band(self.at.numpy(), under.numpy(), over.numpy(), kind=kind)

@@ -96,12 +96,12 @@ def states(model: br.graphical.HMM) -> Plot:
 
 def picture(passes: int = 1000) -> str:
     """Both panels."""
-    found, switching = mixture(passes), chain(passes)
-    used = int((found.weights_ > 0.01).sum())
+    fitted, switching = mixture(passes), chain(passes)
+    used = int((fitted.weights_ > 0.01).sum())
     titles = f"mixture: {used} of 6 components", f"states: {switching.states} of the series"
     panels = []
     for number, (title, plot) in enumerate(
-        zip(titles, (clusters(found), states(switching)), strict=True)
+        zip(titles, (clusters(fitted), states(switching)), strict=True)
     ):
         drawn = f'<svg y="{HEAD}" width="{SIZE}" height="{SIZE}">{plot.render()}</svg>'
         place = f'x="{number * SIZE}" y="0" width="{SIZE}" height="{SIZE + HEAD}"'

@@ -46,7 +46,7 @@ class Adapted(nn.Module):
 
 def adapted(net: nn.Sequential) -> nn.Sequential:
     """A copy of the net with adapters; only these are learned."""
-    layers = [Adapted(one) if isinstance(one, nn.Linear) else one for one in deepcopy(net)]
+    layers = [Adapted(m) if isinstance(m, nn.Linear) else m for m in deepcopy(net)]
     new = nn.Sequential(*layers)
     for name, weight in new.named_parameters():
         weight.requires_grad_("adapter" in name)
@@ -107,13 +107,13 @@ def picture(sizes: tuple[int, ...] = (20, 40, 80, 160), trials: int = 3) -> Figu
         ),
         (f"noisy_kfac, {few:,} weights of adapters", br.noisy_kfac, small),
     ):
-        found = torch.stack(
+        scores = torch.stack(
             [
                 torch.stack([score(method, start, size, trial) for trial in range(trials)])
                 for size in sizes
             ]
         )
-        for axis, values in zip(axes, found.unbind(-1), strict=True):
+        for axis, values in zip(axes, scores.unbind(-1), strict=True):
             axis.errorbar(
                 sizes, values.mean(1), values.std(1, correction=0), label=label, capsize=3
             )

@@ -94,13 +94,13 @@ def learners(epochs: int) -> dict[str, tuple[br.Learner, int]]:
 
 def learned(grid: Tensor, epochs: int) -> list[Belief]:
     """The posteriors' predictions, averaged over 500 draws."""
-    found, draws = [], br.Draws(500)
+    beliefs, draws = [], br.Draws(500)
     for title, (learner, steps) in learners(epochs).items():
         run = br.fit(learner, data(), epochs=steps, batch_size=NUM)
         bound = float(br.predicting.elbo(learner, run.state, data(), draws))
         note = f"ELBO {bound:.0f} nats".replace("-", "−")
-        found.append(Belief(title, run.predict(grid, how=draws), note))
-    return found
+        beliefs.append(Belief(title, run.predict(grid, how=draws), note))
+    return beliefs
 
 
 def sampled(grid: Tensor, **options: Any) -> Belief | None:
@@ -150,7 +150,7 @@ def picture(epochs: int = EPOCHS, **sampling: Any) -> str:
     grid = torch.linspace(LOW, HIGH, 240).unsqueeze(1)
     beliefs = learned(grid, epochs)
     judge = sampled(grid, **SAMPLING | sampling)
-    panels = [panel(one, grid, judge.prediction if judge else None) for one in beliefs]
+    panels = [panel(belief, grid, judge.prediction if judge else None) for belief in beliefs]
     panels += [panel(judge, grid, None)] if judge else []
     body = "".join(
         f'<svg x="{k % 2 * WIDTH}" y="{k // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'

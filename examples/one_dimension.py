@@ -46,15 +46,15 @@ def beliefs() -> dict[str, br.Learner]:
     def model() -> nn.Module:
         return mlp(1, 1, hidden=(50,), activation=nn.Tanh)
 
-    known = br.GaussianLikelihood(noise=0.1)
+    likelihood = br.GaussianLikelihood(noise=0.1)
     return {
-        "map: one best network": br.map(model(), known, num_data=60, learning_rate=0.01),
+        "map: one best network": br.map(model(), likelihood, num_data=60, learning_rate=0.01),
         "laplace, full covariance": br.laplace(
-            model(), known, num_data=60, structure=br.Dense(), learning_rate=0.01
+            model(), likelihood, num_data=60, structure=br.Dense(), learning_rate=0.01
         ),
-        "laplace, last layer": br.laplace(model(), known, num_data=60, learning_rate=0.01),
+        "laplace, last layer": br.laplace(model(), likelihood, num_data=60, learning_rate=0.01),
         "vogn, no correlations between weights": br.vogn(
-            model(), known, num_data=60, learning_rate=0.1, rate=0.01, draws=4
+            model(), likelihood, num_data=60, learning_rate=0.1, rate=0.01, draws=4
         ),
     }
 

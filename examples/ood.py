@@ -58,7 +58,8 @@ def doubts(epochs: int) -> dict[str, tuple[Tensor, Tensor]]:
     """The entropy of predictions for known and unknown digits, in nats."""
     train, known, unknown = data()
     runs = {
-        name: br.fit(one, train, epochs=epochs, progress=False) for name, one in learners().items()
+        name: br.fit(learner, train, epochs=epochs, progress=False)
+        for name, learner in learners().items()
     }
     return {
         name: (run.predict(known).entropy, run.predict(unknown).entropy)
@@ -68,10 +69,10 @@ def doubts(epochs: int) -> dict[str, tuple[Tensor, Tensor]]:
 
 def picture(epochs: int = 60) -> Figure:
     """Two histograms for each method."""
-    found = doubts(epochs)
-    figure, axes = plt.subplots(1, len(found), figsize=(13, 2.8), sharey=True)
+    entropies = doubts(epochs)
+    figure, axes = plt.subplots(1, len(entropies), figsize=(13, 2.8), sharey=True)
     most = float(torch.tensor(KNOWN).log())
-    for axis, (name, (known, unknown)) in zip(axes, found.items(), strict=True):
+    for axis, (name, (known, unknown)) in zip(axes, entropies.items(), strict=True):
         bins = torch.linspace(0.0, most, 25).numpy()
         for values, label in ((known, "0 to 4, seen"), (unknown, "5 to 9, never seen")):
             axis.hist(values.numpy(), bins, density=True, alpha=0.6, label=label)

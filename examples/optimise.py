@@ -55,32 +55,32 @@ def ground(plot: Plot) -> None:
             plot.box(column, ends, kind="ground", opacity=0.05 + 0.85 * level)
 
 
-def asked(found: br.explore.Search, first: int) -> Plot:
+def asked(search: br.explore.Search, first: int) -> Plot:
     """Where the function was evaluated."""
     plot = Plot(Axis("x₁", -5.0, 5.0), Axis("x₂", -5.0, 5.0), "points", width=SIZE, height=SIZE)
     plot.grid = False
     ground(plot)
-    tips = [f"{i + 1}: {v:.3g}" for i, v in enumerate(found.values.tolist())]
+    tips = [f"{i + 1}: {v:.3g}" for i, v in enumerate(search.values.tolist())]
     middle = (first + len(tips)) // 2
     for kind, at in (
         ("first", slice(0, first)),
         ("early", slice(first, middle)),
         ("late", slice(middle, None)),
     ):
-        x, y = found.points[at].T.numpy()
+        x, y = search.points[at].T.numpy()
         plot.points(x, y, tips[at], kind=kind, radius=3.4)
     return plot
 
 
-def progress(found: br.explore.Search, random: list[Tensor]) -> Plot:
+def progress(search: br.explore.Search, random: list[Tensor]) -> Plot:
     """The best value after each evaluation, on a logarithmic scale."""
-    num = len(found.values)
+    num = len(search.values)
     x, y = Axis("evaluations", 0.0, num), Axis("log₁₀ of the best value so far", -4.0, 3.0)
     plot = Plot(x, y, "best value", width=SIZE, height=SIZE)
     steps = torch.arange(1, num + 1).numpy()
-    for one in random:
-        plot.line(steps, one.clamp_min(1e-4).log10().numpy(), kind="random")
-    plot.line(steps, found.best.clamp_min(1e-4).log10().numpy(), kind="best")
+    for best in random:
+        plot.line(steps, best.clamp_min(1e-4).log10().numpy(), kind="random")
+    plot.line(steps, search.best.clamp_min(1e-4).log10().numpy(), kind="best")
     plot.text(num * 0.35, 2.6, "grey: random search, ten times")
     return plot
 
@@ -94,11 +94,11 @@ def random_search(num: int, seed: int) -> Tensor:
 
 def picture(evaluations: int = 50, first: int = 10) -> str:
     """Both panels."""
-    found = br.explore.minimise(himmelblau, BOUNDS, evaluations=evaluations, first=first)
+    search = br.explore.minimise(himmelblau, BOUNDS, evaluations=evaluations, first=first)
     random = [random_search(evaluations, seed) for seed in range(10)]
     panels = "".join(
         f'<svg x="{SIZE * i}" y="0" width="{SIZE}" height="{SIZE}">{plot.render()}</svg>'
-        for i, plot in enumerate((asked(found, first), progress(found, random)))
+        for i, plot in enumerate((asked(search, first), progress(search, random)))
     )
     size = f'width="{2 * SIZE}" height="{SIZE}" viewBox="0 0 {2 * SIZE} {SIZE}"'
     return (

@@ -99,7 +99,7 @@ class DeepSea(gymnasium.Env[Any, int]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.row = self.column = 0
-        return self._seen(), {}
+        return self._observation(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         right = int(action) == self.right[self.row][self.column]
@@ -107,14 +107,14 @@ class DeepSea(gymnasium.Env[Any, int]):
         reward = (1.0 if treasure else 0.0) - (0.01 / self.size if right else 0.0)
         self.column = min(max(self.column + (1 if right else -1), 0), self.size - 1)
         self.row += 1
-        return self._seen(), reward, self.row == self.size, False, {}
+        return self._observation(), reward, self.row == self.size, False, {}
 
-    def _seen(self) -> Any:
+    def _observation(self) -> Any:
         """The cell, one-hot, scaled so that weights of the usual first size make values near 1."""
-        seen = torch.zeros(self.size * self.size)
+        cell = torch.zeros(self.size * self.size)
         if self.row < self.size:
-            seen[self.row * self.size + self.column] = float(self.size)
-        return seen.numpy()
+            cell[self.row * self.size + self.column] = float(self.size)
+        return cell.numpy()
 
 
 gymnasium.register("DeepSea-v0", entry_point=DeepSea)
@@ -170,8 +170,8 @@ class Agent:
     @torch.no_grad()
     def act(self, x: Tensor) -> int:
         """The best action by the leading net."""
-        own = {k: v[self.leader, None] for k, v in self.state.posterior.mean.items()}
-        return int(self.values(own, x[None, None]).argmax())
+        weights = {k: v[self.leader, None] for k, v in self.state.posterior.mean.items()}
+        return int(self.values(weights, x[None, None]).argmax())
 
     @torch.no_grad()
     def act_by_all(self, x: Tensor) -> int:
@@ -200,9 +200,9 @@ class Agent:
         noise = memory.noise[rows, torch.arange(s.nets)[:, None]]
         y = memory.reward[rows] + noise + s.discount * memory.goes_on[rows] * best
         # Only the action that was taken has a target.
-        known = torch.full((*y.shape, self.actions), torch.nan)
-        known = known.scatter(2, memory.action[rows][..., None], y[..., None])
-        self.state, _ = self.stack.step(self.state, (memory.x[rows], known), donate=True)
+        targets = torch.full((*y.shape, self.actions), torch.nan)
+        targets = targets.scatter(2, memory.action[rows][..., None], y[..., None])
+        self.state, _ = self.stack.step(self.state, (memory.x[rows], targets), donate=True)
         for name, value in self.state.posterior.mean.items():
             self.target[name].lerp_(value, 1.0 / s.lag)
 
@@ -210,19 +210,19 @@ class Agent:
         """Everything needed to resume, by name."""
         parts = {"state": self.state, "target": self.target, "memory": vars(self.memory)}
         counts = torch.tensor([self.steps, self.state.step, self.memory.seen])
-        own = {"counts": counts, "generator": self.generator.get_state()}
-        return tree.tensors(parts) | own
+        counters = {"counts": counts, "generator": self.generator.get_state()}
+        return tree.tensors(parts) | counters
 
-    def restore(self, known: dict[str, Tensor]) -> None:
+    def restore(self, saved: dict[str, Tensor]) -> None:
         """Resume from the result of `tensors`."""
-        steps, learned, seen = known["counts"].tolist()
-        state = tree.rebuild(self.state, lambda name, old: known.get(f"state/{name}", old))
+        steps, learned, seen = saved["counts"].tolist()
+        state = tree.rebuild(self.state, lambda name, old: saved.get(f"state/{name}", old))
         self.state, self.steps = replace(state, step=learned), steps
-        self.target = {name: known[f"target/{name}"] for name in self.target}
+        self.target = {name: saved[f"target/{name}"] for name in self.target}
         for name in tree.tensors(vars(self.memory)):
-            setattr(self.memory, name, known[f"memory/{name}"])
+            setattr(self.memory, name, saved[f"memory/{name}"])
         self.memory.seen = seen
-        self.generator.set_state(known["generator"])
+        self.generator.set_state(saved["generator"])
 
 
 @dataclass
@@ -238,12 +238,12 @@ def episode(
     env: Any, act: Callable[[Tensor], int], after: Callable[..., None] | None = None, *, seed: int
 ) -> float:
     """The return of one episode; `after` gets each transition."""
-    seen, _ = env.reset(seed=seed)
-    x, earned, over = torch.as_tensor(seen, dtype=torch.float32), 0.0, False
+    observation, _ = env.reset(seed=seed)
+    x, earned, over = torch.as_tensor(observation, dtype=torch.float32), 0.0, False
     while not over:
         action = act(x)
-        seen, reward, ended, cut, _ = env.step(action)
-        following = torch.as_tensor(seen, dtype=torch.float32)
+        observation, reward, ended, cut, _ = env.step(action)
+        following = torch.as_tensor(observation, dtype=torch.float32)
         earned, over = earned + float(reward), ended or cut
         if after is not None:
             after(x, action, float(reward), following, ended)
