@@ -18,7 +18,7 @@ def kept_rows(
     rows: str,
     key: Callable[[dict[str, Any]], object],
 ) -> list[dict[str, Any]]:
-    """The rows under the name `rows`, none where there is no file.
+    """The rows under the name `rows`; none if there is no file.
 
     A file of another benchmark or plan is refused, so that results of two settings are never mixed.
     `key` returns the key of a row.

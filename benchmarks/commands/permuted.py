@@ -41,7 +41,7 @@ def add(kinds: Any) -> None:
         options.add_option(parser, f"--{name}", "N", what, read=options.whole(), default=default)
     for name, what in (
         ("num", "learn from the first N images only"),
-        ("held-out", "so many training images stand in for the test images"),
+        ("held-out", "use N training images in place of the test images"),
     ):
         parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     for name, what in (

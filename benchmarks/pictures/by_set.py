@@ -21,7 +21,7 @@ THEIRS = " (published)"
 # The paper's own method, the zero of the picture.
 ORIGIN = "NNG-MVG"
 Series = Mapping[str, Mapping[str, tuple[float, float]]]
-"""A value and its standard error by name and set; NaN where there is no error."""
+"""A value and its standard error by name and set; NaN if there is no error."""
 
 
 def dots(title: str, series: Series, label: str, *, line: float | None = None) -> str:

@@ -2,7 +2,7 @@
 
 `y = −(x + ½) sin(3πx) + σ(x) ε` with `σ(x) = 0.45 (x + ½)²` for x in [−1, 1]: noise that goes from
 nothing to 1.01, the example of Deka, Nguyen & Goulet (2024). For each seed new data are drawn and a
-new network is trained; σ̂ is held against σ on a grid, `√Σ(σ̂ − σ)² / √Σσ²`.
+new network is trained; σ̂ is compared with σ on a grid, `√Σ(σ̂ − σ)² / √Σσ²`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def run(
 ) -> dict[str, Any]:
     """All rows that are not `known` yet; `keep` gets the whole result after each.
 
-    `methods` are names of `regression_settings.SETTINGS`, "tagi", or settings of one's own.
+    `methods` are names of `regression_settings.SETTINGS`, "tagi", or settings of your own.
     """
     plan = plan or Plan()
     chosen = [e for one in methods for e in ([one] if isinstance(one, Entry) else entries([one]))]

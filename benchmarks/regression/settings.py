@@ -62,7 +62,7 @@ class Setting:
         return {**self.options, **(self.deep if two_layers else {})}
 
     def size(self, name: str, num_data: int, epochs: int | None = None) -> tuple[int, int]:
-        """Epochs and batch size for a set of so many data; `epochs` if requested."""
+        """Epochs and batch size for a set of `num_data` rows; `epochs` if requested."""
         if self.course is None:
             return epochs or TASKS[name].epochs, TASKS[name].batch
         batch = self.course.batch

@@ -29,7 +29,7 @@ from benchmarks.pictures.panels import Line, panel, sheet
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 METHODS = ("map", "mean_field", "noisy_adam", "noisy_kfac", "noisy_ekfac", "noisy_full")
 BATCH = 128
-MOST, SECONDS = 50, 3.0  # so many steps of a kind at the most, and no new one after this time
+MOST, SECONDS = 50, 3.0  # the most steps of a kind, and the time after which none starts
 
 
 @dataclasses.dataclass(frozen=True)
