@@ -1,4 +1,4 @@
-"""`python -m benchmarks WHAT`: speed, the papers' tables, and the docs made from them."""
+"""`python -m benchmarks WHAT`: speed, the papers' tables, and the tables in the docs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from benchmarks.commands import (
 
 _EXAMPLES = """\
 examples:
-  python -m benchmarks speed                       what a step costs, as a multiple of Adam's
+  python -m benchmarks speed                       the cost of a training step, relative to Adam's
   python -m benchmarks uci --sets boston,yacht     the papers' regression tables
   python -m benchmarks images mnist-fnn            TAGI on handwritten digits
   python -m benchmarks table boston                a UCI set as a csv file, for `bayesrule fit`
   python -m benchmarks images --help               all options of a benchmark
 
-Data are looked for in the folder named by BAYESRULE_DATA, then in a cache, then downloaded.
+Data come from the folder named by BAYESRULE_DATA, then from a cache; else they are downloaded.
 """
 
 COMMANDS = (
@@ -62,15 +62,15 @@ COMMANDS = (
     transformer.add,
     *(devices.add, folders.add, hostile.add, table.add, tables.add),
 )
-"""What adds the grammar of each: speed, regression, decisions, defaults, images, files and docs."""
+"""What adds each command: speed, regression, decisions, defaults, images, files and docs."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole grammar of the benchmarks."""
+    """The parser of all commands."""
     top = cli.Parser(
         prog="python -m benchmarks",
-        description="Speed, and the papers' tables, reproduced. Results can be kept as json with "
-        "command, versions and machine.",
+        description="Times the library and reproduces the papers' tables. Results can be kept as "
+        "json, with command, versions and machine.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

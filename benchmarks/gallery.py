@@ -10,7 +10,7 @@ EXAMPLES, PICTURES = ROOT / "examples", ROOT / "docs" / "pictures"
 
 
 def gallery_page() -> str:
-    """All examples, those of the README's curve first."""
+    """The page of all examples, the README's first."""
     lines = [
         "# Gallery",
         "",
@@ -33,7 +33,7 @@ def examples() -> list[Path]:
 
 
 def _thumbnail(file: Path) -> str:
-    """A small picture that leads to its entry."""
+    """A small picture that links to its entry."""
     name = file.stem.replace("_", " ")
     picture = f'<img src="pictures/{file.stem}.svg" alt="" loading="lazy">'
     return f'<a href="#{file.stem}">{picture}<span>{name}</span></a>'

@@ -1,4 +1,4 @@
-"""Rows of a benchmark that a file has already."""
+"""The rows in an earlier result of a benchmark."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def kept_rows(
     rows: str,
     key: Callable[[dict[str, Any]], object],
 ) -> list[dict[str, Any]]:
-    """The rows under the name `rows`, none where there is no file.
+    """The rows under the name `rows`; none if there is no file.
 
-    A file of another benchmark or plan is refused, so that results of two settings are never mixed;
-    `key` has to find in a row what it is called by.
+    A file of another benchmark or plan is refused, so that results of two settings are never mixed.
+    `key` returns the key of a row.
     """
     if not file.exists():
         return []

@@ -1,4 +1,4 @@
-"""Plain torch modules that benchmarks share."""
+"""Plain PyTorch modules that benchmarks share."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fan_in_normal(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Two 3×3 convolutions with batch norm, and a way around them."""
+    """Two 3×3 convolutions with batch norm, and a skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class _Softplus(nn.Softplus):
 
 
 class _PreactBlock(nn.Module):
-    """Norm, activation and 3×3 convolution, twice, and a way around them."""
+    """Norm, activation and 3×3 convolution, twice, and a skip connection."""
 
     def __init__(
         self, inputs: int, outputs: int, stride: int, activation: Callable[[], nn.Module]
@@ -166,11 +166,11 @@ def preact_resnet18(
 
 
 class _LSTM(nn.LSTM):
-    """One layer with one bias, whose weights are never moved in memory.
+    """One layer with one bias, whose weights never move in memory.
 
-    Torch's own layer moves the tensors that it is called with into one piece of a GPU's memory,
-    each time that others take the places of its parameters. A CUDA graph, which knows them by
-    their addresses, would then read what is no longer there. Here a copy in one piece is made.
+    Whenever its parameters are replaced, torch's own layer moves the new tensors into one piece of
+    a GPU's memory. A CUDA graph, which knows them by their addresses, would then read stale
+    memory. This layer makes a copy in one piece instead.
     """
 
     def __init__(self, width: int) -> None:
@@ -178,7 +178,7 @@ class _LSTM(nn.LSTM):
         bias, spare = (self.get_parameter(name) for name in ("bias_ih_l0", "bias_hh_l0"))
         nn.init.zeros_(bias)
         nn.init.ones_(bias.data[width : 2 * width])  # the gates that forget start open
-        # torch adds two biases where one will do.
+        # torch's LSTM adds two biases; one is enough.
         nn.init.zeros_(spare).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -193,7 +193,7 @@ class _LSTM(nn.LSTM):
 
 
 def review_lstm(words: int = 20_000, width: int = 128, *, seed: int = 0) -> nn.Sequential:
-    """Tokens (n, length) to the logit of praise (n, 1), as in Swiatkowski et al. (2020), IMDB.
+    """Tokens (n, length) to the logit of a positive review (n, 1): Swiatkowski et al. (2020), IMDB.
 
     The state after the last token is read, so reviews are padded at the front (`data.reviews`).
     """
@@ -206,7 +206,7 @@ def review_lstm(words: int = 20_000, width: int = 128, *, seed: int = 0) -> nn.S
 def posterior_size(
     model: nn.Module, *, k: int = 0, tied: Collection[str] = (), points: Collection[str] = ()
 ) -> int:
-    """The number of parameters of a belief over a module's trainable parameters.
+    """The number of parameters of a posterior over a module's trainable weights.
 
     Two for each weight of a factorised Gaussian, one for those in `points`, and `m n + k (m + n)`
     for an m × n matrix (kernels: m = inputs × positions) in `tied`: Swiatkowski et al. (2020),

@@ -1,4 +1,4 @@
-"""The number format that benchmarks use on a GPU, said in their results."""
+"""The number format that benchmarks use on a GPU, which their results state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def fast_math(device: str) -> Iterator[str]:
-    """TF32 products and tuned convolutions on a GPU, plain float32 elsewhere; gives its name.
+    """Sets TF32 products and tuned convolutions on a GPU, float32 elsewhere; yields the name.
 
-    What is compared within a run has the same precision; the settings from before come back.
+    Everything compared in a run has the same precision; earlier settings are restored.
     """
     if not device.startswith("cuda"):
         yield "float32"
@@ -27,9 +27,9 @@ def fast_math(device: str) -> Iterator[str]:
 
 
 def half(device: str, wanted: bool) -> AbstractContextManager[object]:
-    """Products and convolutions in bfloat16 on a GPU where it is wanted, as `torch.autocast` does.
+    """Products and convolutions in bfloat16 on a GPU if wanted, by `torch.autocast`.
 
-    Casts are not kept, since a CUDA graph that is captured in between would read them later.
+    Casts are not cached, because a CUDA graph captured in between would read them later.
     """
     if not (wanted and device.startswith("cuda")):
         return nullcontext()

@@ -1,4 +1,4 @@
-"""What the site has beside the pages in docs/: its navigation, the API and all kept results."""
+"""The generated parts of the site: its navigation, the API and all kept results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs"
 MOST_ROWS = 60
-# Where a page shows a table that another page holds between its markers.
+# The place of a table that another page has between its markers.
 _TABLE = re.compile(r"<!-- table: (\S+) of (\S+) -->")
 # Pages by section; a pattern takes all pages that no section has named.
 SECTIONS: dict[str, list[str]] = {
     "Start here": ["index.md", "start/index.md", "start/*.md", "tour.md"],
     "Choosing a method": ["choosing.md", "defaults.md", "methods.md"],
-    "How-to": ["how-to/*.md", "clusters.md", "add-a-method.md"],
+    "How-to": ["how-to/index.md", "how-to/*.md", "clusters.md", "add-a-method.md"],
     "Gallery": ["gallery.md"],
     "Understanding": ["architecture.md", "papers/*.md", "*.md"],
     "API": ["api/*.md"],
@@ -31,7 +31,7 @@ SECTIONS: dict[str, list[str]] = {
 
 
 def navigation(pages: set[str]) -> list[dict[str, list[str]]]:
-    """The sections with their pages: what stands in docs/ is found, not listed twice."""
+    """The sections with their pages, which are found in docs/."""
     named = {name for names in SECTIONS.values() for name in names}
     nav = []
     for title, patterns in SECTIONS.items():
@@ -94,7 +94,7 @@ def _api(title: str, module: Any, rooms: set[str]) -> str:
 
 
 def results_page() -> str:
-    """Every kept result with its command, its machine and what it found."""
+    """Every kept result with its command, machine and figures."""
     lines = [
         "# All results",
         "",
@@ -112,7 +112,7 @@ def results_page() -> str:
 
 
 def _rows(result: dict[str, Any]) -> list[dict[str, str]]:
-    """The findings of a result as rows of plain cells."""
+    """The figures of a result as rows of plain cells."""
     found = next((result[k] for k in ("results", "history", "references") if k in result), None)
     if isinstance(found, list) and found and isinstance(found[0], dict):
         return [_cells(row) for row in found]
@@ -122,7 +122,7 @@ def _rows(result: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _cells(row: Any) -> dict[str, str]:
-    """Numbers and words of a row, those one level down under joined names."""
+    """Numbers and words of a row; nested ones have joined names."""
     if not isinstance(row, dict):
         return {"value": _shown(row)}
     cells: dict[str, str] = {}
@@ -151,9 +151,9 @@ def _table(rows: list[dict[str, str]]) -> str:
 
 
 def with_tables(text: str, depth: int = 0) -> str:
-    """A page with the tables of other pages where it names them: figures stand in one place.
+    """A page with the tables of other pages filled in, so that figures are kept in one place.
 
-    `depth` is how many folders the page lies below docs/, where links of tables begin.
+    `depth` is how many folders the page is below docs/, to which the tables' links are relative.
     """
 
     def table(found: re.Match[str]) -> str:
@@ -166,7 +166,7 @@ def with_tables(text: str, depth: int = 0) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fills a page's tables in; called by MkDocs."""
+    """Fills in a page's tables; called by MkDocs."""
     return with_tables(markdown, page.file.src_uri.count("/"))
 
 

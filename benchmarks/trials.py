@@ -1,4 +1,4 @@
-"""What benchmarks share: trials side by side, going on from a file, enough data, a device."""
+"""What benchmarks share: parallel trials, resuming from a file, checks of data and device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 def each(work: Callable[[Given], Found], given: Sequence[Given], jobs: int = 1) -> Iterator[Found]:
-    """What some work finds, as it comes; with several `jobs`, in so many processes at a time.
+    """The results of some work as they come; with several `jobs`, from that many processes.
 
     >>> list(each(abs, [1, -2]))
     [1, 2]
@@ -35,15 +35,15 @@ def each(work: Callable[[Given], Found], given: Sequence[Given], jobs: int = 1) 
 
 @lru_cache(maxsize=1)
 def loaded(load: Callable[..., Found], *given: Any) -> Found:
-    """What a call loads, once in a process; `loaded.cache_clear()` begins anew."""
+    """The result of a loading call, cached per process; `loaded.cache_clear()` clears it."""
     return load(*given)
 
 
 def read(file: Path, facts: dict[str, Any]) -> dict[str, Any] | None:
-    """The document in a file, None where there is no file.
+    """The document in a file; None if there is no file.
 
-    `facts` are what all its trials have in common; a file whose own are others is refused, so that
-    results of two settings are never mixed.
+    `facts` are what all its trials share; a file with different ones is refused, so that results of
+    two settings are never mixed.
     """
     if not file.exists():
         return None
@@ -65,7 +65,7 @@ def read(file: Path, facts: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _numbers(value: Any) -> Any:
-    """What json cannot say and is kept as null: numbers that are not finite."""
+    """Replaces numbers that are not finite, which json cannot represent, by null."""
     if isinstance(value, dict):
         return {name: _numbers(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -80,7 +80,7 @@ def _refused(file: Path, why: str) -> CheckpointError:
 
 
 def enough(num_data: int, batch_size: int) -> None:
-    """Refuses data that do not fill one batch."""
+    """Refuses data that do not fill a batch."""
     if num_data < batch_size:
         raise DataError(
             f"This task learns from batches of {batch_size}, but only {num_data} examples are left "
@@ -89,7 +89,7 @@ def enough(num_data: int, batch_size: int) -> None:
 
 
 def usable(device: str) -> None:
-    """Refuses a device that is not here."""
+    """Refuses a device that this machine does not have."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as problem:

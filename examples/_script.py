@@ -1,4 +1,4 @@
-"""What all scripts of this folder share: the file that a picture goes to, and --help."""
+"""What all scripts in this folder share: the output file, and `--help`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def draw(picture: Callable[[], Any], words: str) -> None:
-    """Writes a picture, an svg or a figure of matplotlib, to the file that the call names."""
+    """Write a picture, an svg or a matplotlib figure, to the file named on the command line."""
     name = Path(sys.argv[0]).stem
     parser = argparse.ArgumentParser(
         description=words, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -30,6 +30,6 @@ def draw(picture: Callable[[], Any], words: str) -> None:
 
 
 def _rounded(svg: str) -> str:
-    """An svg whose places have two decimals: nobody sees more."""
+    """The svg with coordinates of two decimals, which is all that anyone sees."""
     places = re.compile(r' (?:d|x|y|transform)="[^"]*"')
-    return places.sub(lambda found: re.sub(r"(\d\.\d\d)\d+", r"\1", found[0]), svg)
+    return places.sub(lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)

@@ -2,12 +2,13 @@
 
     python examples/active.py [FILE.svg]
 
-Most of 200 unlabelled inputs (grey ticks) lie close together, where random rows are mostly drawn
-from. Left and middle: the belief (two standard deviations, without the noise) after five labels at
-random (black) and ten more (red) that were drawn at random, or asked for because the prediction
-varied most there. Right: the test error after each label, averaged over trials, with its standard
-error; EPIG asks for what tells most of the test inputs. BALD would ask for the same rows as the
-largest variance, since the noise is the same everywhere. Takes half a minute.
+The pool has 200 unlabelled inputs (grey ticks). Most lie close together, so random labels mostly
+come from there. Left and middle: the predictive mean and two epistemic standard deviations after
+five random labels (black) and ten more (red), which were drawn at random or asked for because the
+prediction varied most there. Right: the test error after each label, averaged over trials, with its
+standard error. EPIG asks for the label that tells most about the test inputs. BALD would ask for
+the same rows as the largest variance, because the noise is the same everywhere. Takes half a
+minute.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ TITLES = {"random": "at random", "variance": "largest variance", "epig": "EPIG"}
 
 
 def curve(x: Tensor) -> Tensor:
-    """What is to be learned."""
+    """The function to learn."""
     return torch.sin(3.0 * x)
 
 
@@ -78,7 +79,7 @@ def run(name: str, seed: int, steps: int, epochs: int) -> br.explore.ActiveRun:
         start=FIRST,
         criterion=CRITERIA[name],
         steps=steps,
-        # The noise is known in the units of y, which a few labels cannot tell.
+        # Too few labels to learn the noise from: it is given in the units of y.
         standardise=False,
         seed=seed,
         epochs=epochs,
@@ -92,11 +93,11 @@ def framed(title: str, plot: Plot) -> str:
     return f'<text class="title" x="{plot.left}" y="20">{title}</text>{drawn}'
 
 
-def belief(title: str, found: br.explore.ActiveRun, pool: br.types.Batch) -> str:
-    """What was labelled, and what is believed in the end."""
+def belief(title: str, run: br.explore.ActiveRun, pool: br.types.Batch) -> str:
+    """The labelled points, and the posterior in the end."""
     plot = Plot(Axis("x", -2.1, 2.1), Axis("", -2.3, 2.3), title, width=WIDTH, height=HEIGHT - HEAD)
     grid = torch.linspace(-2.1, 2.1, 200).unsqueeze(1)
-    p = found.predict(grid)
+    p = run.predict(grid)
     at, mean, reach = grid[:, 0], p.mean[:, 0], 2.0 * p.epistemic[:, 0].sqrt()
     plot.band(at.numpy(), (mean - reach).numpy(), (mean + reach).numpy(), kind="belief")
     plot.line(at.numpy(), curve(at).numpy(), kind="truth", dash="4 3")
@@ -104,7 +105,7 @@ def belief(title: str, found: br.explore.ActiveRun, pool: br.types.Batch) -> str
     x, y = (part[:, 0] for part in pool)
     floor = torch.full_like(x, -2.2)
     plot.points(x.numpy(), floor.numpy(), kind="pool", radius=1.2)
-    for kind, rows, radius in (("first", found.start, 3.0), ("asked", found.chosen, 3.4)):
+    for kind, rows, radius in (("first", run.start, 3.0), ("asked", run.chosen, 3.4)):
         tips = [f"{kind} {i + 1}" for i in range(len(rows))]
         plot.points(x[rows].numpy(), y[rows].numpy(), tips, kind=kind, radius=radius)
     return framed(title, plot)
@@ -113,7 +114,7 @@ def belief(title: str, found: br.explore.ActiveRun, pool: br.types.Batch) -> str
 def errors(runs: dict[str, list[br.explore.ActiveRun]]) -> str:
     """The mean test error after each label, and its standard error."""
     at = next(iter(runs.values()))[0].num_labelled.numpy()
-    curves = {name: torch.stack([one.rmse for one in own]) for name, own in runs.items()}
+    curves = {name: torch.stack([run.rmse for run in trials]) for name, trials in runs.items()}
     top = 1.5 * max(float(values.mean(0).max()) for values in curves.values())
     x, y = Axis("labels", float(at[0]), float(at[-1])), Axis("", 0.0, top)
     plot = Plot(x, y, "error", width=WIDTH, height=HEIGHT - HEAD)

@@ -2,9 +2,10 @@
 
     PYTHONPATH=. python examples/adversarial.py [FILE.svg]
 
-A small convolutional network learns MNIST by TAGI, in one pass. Then the inputs are inferred that
-would have made it say another digit: no gradients, no optimiser, just the closed-form posterior of
-the pixels, a few times in a row. Rows: the images, what was added, and what the network now sees.
+A small convolutional network learns MNIST by TAGI, in one pass. Then TAGI infers the inputs for
+which it would have named another digit: no gradients and no optimiser, only the closed-form
+posterior of the pixels, a few times in a row. The rows show the images, what was added, and what
+the network now sees.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def trained(data: Images, num: int) -> tuple[br.Learner, br.types.State]:
 def chosen(
     learner: br.Learner, state: br.types.State, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The first image of each digit that the network gets right, and the digit."""
+    """For each digit, the first image that the network classifies correctly, and its label."""
     right = br.predict(learner, state, x).labels == y
     rows = [int((right & (y == digit)).nonzero()[0]) for digit in range(10)]
     return x[rows], y[rows]
 
 
 def png(pixels: Tensor) -> str:
-    """Grey levels (h, w) between 0 and 1 as the address of a PNG picture."""
+    """Grey levels (h, w) between 0 and 1 as the data URL of a PNG picture."""
     height, width = pixels.shape
     grey = (255.0 * pixels.clamp(0.0, 1.0)).round().to(torch.uint8).numpy()
     raw = b"".join(b"\0" + row.tobytes() for row in grey)
@@ -73,21 +74,21 @@ def _tile(pixels: Tensor, text: str, column: int, row: int) -> str:
 
 
 def picture(data: Images, num: int = 20_000) -> str:
-    """Ten digits, what was added to them, and what they are taken for."""
+    """Ten digits, what was added to them, and what the network sees now."""
     data = data.standardised()
     learner, state = trained(data, num)
     x, y = chosen(learner, state, data.x_test, data.y_test)
     low, high = float(data.x_test.min()), float(data.x_test.max())
-    found = br.explore.attack(learner, state, x, (y + 3) % 10, bounds=(low, high), steps=30)
-    before, after = (br.predict(learner, state, one).probs for one in (x, found.images))
-    scale = 0.5 / float(found.change.abs().max())
+    attack = br.explore.attack(learner, state, x, (y + 3) % 10, bounds=(low, high), steps=30)
+    before, after = (br.predict(learner, state, images).probs for images in (x, attack.images))
+    scale = 0.5 / float(attack.change.abs().max())
     tiles = []
     for i in range(len(y)):
-        old, new = int(y[i]), int(found.labels[i])
+        old, new = int(y[i]), int(attack.labels[i])
         tiles += [
             _tile((x[i, 0] - low) / (high - low), f"{old} ({before[i, old]:.0%})", i, 0),
-            _tile(0.5 + scale * found.change[i, 0], f"{int(found.iterations[i])} steps", i, 1),
-            _tile((found.images[i, 0] - low) / (high - low), f"{new} ({after[i, new]:.0%})", i, 2),
+            _tile(0.5 + scale * attack.change[i, 0], f"{int(attack.iterations[i])} steps", i, 1),
+            _tile((attack.images[i, 0] - low) / (high - low), f"{new} ({after[i, new]:.0%})", i, 2),
         ]
     names = "".join(
         f'<text x="{LEFT / 2}" y="{8 + row * (SIDE + GAP) + SIDE / 2}">{name}</text>'

@@ -1,12 +1,12 @@
-"""Nets of binary weights on a curve: what a belief about the signs adds, as a picture.
+"""Nets of binary weights on a curve: what a posterior over the signs adds, as a picture.
 
     python examples/binary_weights.py [FILE.svg]
 
-All weights are −1 or +1; biases are real numbers. The BayesBiNN paper has Snelson's data,
-which do not come with this library: here is another curve with noise, known in two places. Left:
-`bayesbinn`, which learns a probability of each sign, so that draws of the weights agree at the data
-and differ away from them. Right: `ste`, the straight-through estimator, which has one net and no
-doubt. Takes half a minute.
+All weights are −1 or +1; biases are real numbers. The BayesBiNN paper uses Snelson's data, which do
+not come with this library, so this is another noisy curve, observed in two places. Left:
+`bayesbinn` learns a probability for each sign, so draws of the weights agree at the data and differ
+away from them. Right: `ste`, the straight-through estimator, has a single net and no epistemic
+uncertainty. Takes half a minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPANS = ((-2.5, -0.9, 40), (0.1, 2.3, 60))
 
 
 class Waves(nn.Module):
-    """Random waves over the line, which are not learned: `√2 cos(x w + b)`."""
+    """Fixed random features of the line: `√2 cos(x w + b)`."""
 
     def __init__(self, num: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Waves(nn.Module):
 
 
 class Scaled(nn.Linear):
-    """A layer that brings sums of weights of ±1 to scale."""
+    """A linear layer whose sums of ±1 weights are rescaled."""
 
     def __init__(self, inputs: int, outputs: int, scale: float) -> None:
         super().__init__(inputs, outputs)
@@ -57,7 +57,7 @@ class Scaled(nn.Linear):
 
 
 def data() -> br.types.Batch:
-    """A curve with noise, known in two places."""
+    """A noisy curve, observed in two places."""
     generator = torch.Generator().manual_seed(0)
     parts = [torch.empty(num, 1).uniform_(a, b, generator=generator) for a, b, num in SPANS]
     x = torch.cat(parts)
@@ -73,22 +73,22 @@ def learners(steps: int) -> dict[str, br.Learner]:
             torch.manual_seed(0)
             return nn.Sequential(Waves(128), Scaled(128, 32, 3.0), nn.Tanh(), Scaled(32, 1, 2.0))
 
-    known = br.GaussianLikelihood(noise=NOISE)
+    likelihood = br.GaussianLikelihood(noise=NOISE)
     slower = br.schedules.cosine(1e-3, steps, final=1e-5)
     return {
         "bayesbinn: a probability of each sign": br.bayesbinn(
-            model(), known, num_data=NUM, real="*.bias", temperature=0.3,
+            model(), likelihood, num_data=NUM, real="*.bias", temperature=0.3,
             learning_rate=slower, draws=4,
         ),
         "ste: one net of signs": br.ste(
-            model(), known, num_data=NUM, real="*.bias",
+            model(), likelihood, num_data=NUM, real="*.bias",
             learning_rate=br.schedules.cosine(1e-4, steps, final=1e-6),
         ),
     }  # fmt: skip
 
 
 def panel(title: str, p: br.predicting.Prediction, grid: Tensor, batch: br.types.Batch) -> str:
-    """One method: the mean, two standard deviations of it, and those of the data."""
+    """One method: the mean, and two standard deviations without and with the noise."""
     plot = Plot(Axis("x", -5.0, 5.0), Axis("", -4.0, 4.0), title, width=WIDTH, height=HEIGHT)
     mean, at = p.mean[:, 0], grid[:, 0].numpy()
     for kind, variance in (("outer", p.variance), ("inner", p.epistemic)):

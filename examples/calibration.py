@@ -1,14 +1,14 @@
-"""How often is a net right that says 90 %? Beliefs about digits, some of which have wrong labels.
+"""How often is a net right that says 90 %? Predictions for digits, some with wrong labels.
 
     python examples/calibration.py [FILE.svg]
 
-Digits of scikit-learn; a quarter of all labels, in training and test, is replaced by another one at
-random, so nobody can be right more often than three times in four. On the diagonal a net is as
-often right as it says; below it, it is too sure. The area of a point is the share of test images
-in its bin. Where weights outnumber the data, `ivon` and its like take a temperature below 1, which
-lets them learn wrong labels by heart; at 1 `ivon` is unsure and learns little here, and rows that
-are held out (`choose=`) say what is best between them. Needs scikit-learn and matplotlib; takes
-about fifteen seconds.
+In scikit-learn's digits a quarter of all labels, in training and test, is replaced by a random
+other one, so nobody can be right more often than three times in four. On the diagonal a net is
+right as often as it says; below the diagonal it is too sure. The area of a point is the share of
+test images in its bin. Where weights outnumber the data, `ivon` and its relatives take a
+temperature below 1, which lets them learn wrong labels by heart. At temperature 1 `ivon` is unsure
+and learns little here; held-out rows (`choose=`) find what is best in between. Needs scikit-learn
+and matplotlib; takes about fifteen seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NUM, WRONG = 600, 0.25
 
 
 def data() -> tuple[br.types.Batch, br.types.Batch]:
-    """600 images to train on, all others to test on."""
+    """600 images to train on; the others are for testing."""
     generator = torch.Generator().manual_seed(0)
     pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
     order = torch.randperm(len(labels), generator=generator)
@@ -60,20 +60,20 @@ def learners() -> dict[str, br.Learner]:
 def predictions(epochs: int) -> dict[str, torch.Tensor]:
     """Probabilities of the test images by each method."""
     train, (x, _) = data()
-    found = {}
+    probabilities = {}
     for name, learner in learners().items():
         choose = {"temperature": (1.0, 0.3, 0.1)} if name.endswith("chosen") else None
         run = br.fit(learner, train, epochs=epochs, choose=choose, progress=False)
-        found[name] = run.predict(x).probs
-    return found
+        probabilities[name] = run.predict(x).probs
+    return probabilities
 
 
 def picture(epochs: int = 60) -> Figure:
     """A diagram for each method."""
     _, (_, y) = data()
-    found = predictions(epochs)
-    figure, axes = plt.subplots(1, len(found), figsize=(13, 3.4), sharey=True)
-    for axis, (name, probs) in zip(axes, found.items(), strict=True):
+    probabilities = predictions(epochs)
+    figure, axes = plt.subplots(1, len(probabilities), figsize=(13, 3.4), sharey=True)
+    for axis, (name, probs) in zip(axes, probabilities.items(), strict=True):
         bins = br.metrics.reliability(probs, y, bins=10)
         scores = (f(probs, y) for f in (br.metrics.accuracy, br.metrics.nll, br.metrics.ece))
         words = "accuracy {:.0%}, NLL {:.2f}, ECE {:.3f}".format(*map(float, scores))

@@ -1,10 +1,10 @@
-"""Data that come in parts and are gone: the belief of earlier parts is the prior of later ones.
+"""Continual learning: the posterior of earlier data is the prior of later data.
 
     python examples/continual.py [FILE.svg]
 
-A curve is seen in three parts, one after another; each part is trained on without those before it.
-Above, training goes on from the last net (`br.map`), and the first parts are forgotten. Below,
-the full Gaussian of the weights that `br.noisy_full` learns of each part is the prior of the next:
+A curve arrives in three parts, and each part is gone when the next one comes. Above, training goes
+on from the last net (`br.map`), and the first parts are forgotten. Below, `br.noisy_full` learns a
+full Gaussian over the weights from each part, which becomes the prior of the next:
 `prior=run.state.posterior`. Dark points are those that are trained on, pale ones those that are
 gone. The number is the error of the mean over all parts so far. Needs matplotlib; takes a few
 seconds.
@@ -31,7 +31,7 @@ GRID = torch.linspace(-3.5, 3.5, 100).unsqueeze(1)
 
 
 def curve(x: torch.Tensor) -> torch.Tensor:
-    """What is to be learned."""
+    """The function to learn."""
     return torch.sin(2.0 * x) + 0.3 * x
 
 
@@ -54,7 +54,7 @@ def forgetting(epochs: int) -> Iterator[br.training.Run]:
 
 
 def remembering(epochs: int) -> Iterator[br.training.Run]:
-    """A belief about the net; that of all earlier parts is the prior of the next."""
+    """Each part's prior is the posterior of all earlier parts."""
     torch.manual_seed(0)
     net = mlp(1, 1, hidden=(30,), activation=nn.Tanh)
     earlier: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def remembering(epochs: int) -> Iterator[br.training.Run]:
 
 
 def panel(axis: Axes, run: br.training.Run, number: int) -> None:
-    """What is believed after a part, and which data there were."""
+    """The posterior after one part, and the data so far."""
     p = run.predict(GRID)
     mean, reach = p.mean[:, 0], 2.0 * p.epistemic[:, 0].sqrt()
     axis.fill_between(GRID[:, 0], mean - reach, mean + reach, alpha=0.25, linewidth=0)

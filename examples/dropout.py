@@ -1,10 +1,11 @@
-"""Dropout as a belief about one curve, beside the same net without it, as a picture.
+"""Dropout as a posterior for one curve, beside the same net without it, as a picture.
 
     python examples/dropout.py [FILE.svg]
 
 Both nets are trained by Adam. With `dropout`, hidden units are dropped at random in training and in
-predictions, so that predictions differ most where no data are. Dark: two standard deviations that
-more data would reduce; pale: those of the noise, too. Takes half a minute.
+predictions, so predictions differ most where there are no data. Dark: two epistemic standard
+deviations, which more data would reduce; pale: with the noise of the data, too. Takes half a
+minute.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ WIDTH, HEIGHT, NUM = 430.0, 270.0, 60
 
 
 def data() -> br.types.Batch:
-    """Noisy points of a curve, in two places."""
+    """A noisy curve, observed in two places."""
     generator = torch.Generator().manual_seed(0)
     x = torch.empty(NUM, 1).uniform_(0.4, 1.6, generator=generator)
     x = torch.where(torch.arange(NUM)[:, None] < NUM // 2, -x, x)
@@ -38,19 +39,21 @@ def data() -> br.types.Batch:
 
 def learners() -> dict[str, br.Learner]:
     """The same net with and without dropout."""
-    known = br.GaussianLikelihood(noise=0.1)
+    likelihood = br.GaussianLikelihood(noise=0.1)
 
     def model() -> nn.Module:
         return mlp(1, 1, hidden=(100, 100))
 
     return {
-        "adam: one net": br.adam(model(), known, num_data=NUM),
-        "dropout: units dropped at random": br.dropout(model(), known, num_data=NUM, drop=0.05),
+        "adam: one net": br.adam(model(), likelihood, num_data=NUM),
+        "dropout: units dropped at random": br.dropout(
+            model(), likelihood, num_data=NUM, drop=0.05
+        ),
     }
 
 
 def panel(title: str, p: br.predicting.Prediction, grid: Tensor, batch: br.types.Batch) -> str:
-    """One net: the mean, what is not known of it, and the noise."""
+    """One net: the mean, its epistemic standard deviations, and the noise."""
     plot = Plot(Axis("x", -3.0, 3.0), Axis("", -3.0, 3.0), title, width=WIDTH, height=HEIGHT)
     mean, at = p.mean[:, 0], grid[:, 0].numpy()
     for kind, variance in (("outer", p.variance), ("inner", p.epistemic)):

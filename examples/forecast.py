@@ -2,10 +2,10 @@
 
     BAYESRULE_DATA=FOLDER PYTHONPATH=. python examples/forecast.py [FILE.svg]
 
-Left: airline passengers, the last two years forecast a month at a time, each forecast the next
+Left: airline passengers. The last two years are forecast month by month; each forecast is the next
 one's uncertain input. Right: weekly CO2 with missing weeks and four half-years hidden on purpose,
 which the smoother fills in from both sides. Bands hold 90 %. Trend and scale come from the training
-part alone; the baseline repeats the last season, with the spread that this had in training.
+part alone. The baseline repeats the last season, with the spread that it had in training.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Forecaster(nn.Module):
 
 @dataclass(frozen=True)
 class Problem:
-    """A series about its trend, in units of its training part; `held` is not trained on."""
+    """A detrended series in units of its training part; `held` marks what is not trained on."""
 
     times: np.ndarray
     raw: np.ndarray
@@ -82,7 +82,7 @@ class Problem:
 def problem(
     name: str, season: float, held: list[int], degree: int, *, log: bool, num: int
 ) -> Problem:
-    """A known series; trend and scale are fitted to what is not held out."""
+    """One of the two series; trend and scale are fitted to what is not held out."""
     series = timeseries(name)
     raw, times = series.values[:num, 0], series.times[:num]
     hidden = np.isin(np.arange(num), held)
@@ -105,22 +105,22 @@ def passes(
         place = online.init() if place is None else online.restart(place, first)
         steps = []
         for t in range(until):
-            place, seen = online.step(place, (p.inputs(t), target[t].view(1, 1)))
-            steps.append(seen)
+            place, step = online.step(place, (p.inputs(t), target[t].view(1, 1)))
+            steps.append(step)
         first = rts_smoother(online, steps[:24]).first
     assert place is not None
     return online, place, steps
 
 
 def seasonal(p: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """The value one season ago, again and again where it is held out, and its standard deviation.
+    """The value one season ago, repeated where held out, and its standard deviation.
 
     The spread grows with the number of seasons since the last one seen.
     """
     z, lag = p.z.numpy().copy(), round(p.season)
-    known = np.where(p.held, np.nan, z)
-    spread = float(np.nanstd(known[lag:] - known[:-lag]))
-    last, age = known.copy(), np.zeros(len(z))
+    observed = np.where(p.held, np.nan, z)
+    spread = float(np.nanstd(observed[lag:] - observed[:-lag]))
+    last, age = observed.copy(), np.zeros(len(z))
     for t in range(lag, len(z)):
         if np.isnan(last[t]):
             last[t], age[t] = last[t - lag], age[t - lag] + 1
@@ -132,25 +132,25 @@ def score(p: Problem, mean: np.ndarray, std: np.ndarray) -> str:
     use = p.held & ~np.isnan(p.raw) & ~np.isnan(mean)
     error = np.sqrt(np.mean((p.units(mean) - p.raw)[use] ** 2))
     z = p.z[use].double()
-    believed = Normal(torch.tensor(mean[use]).double(), torch.tensor(std[use]).double())
+    predicted = Normal(torch.tensor(mean[use]).double(), torch.tensor(std[use]).double())
     inside = np.mean(np.abs(mean - p.z.numpy())[use] <= 1.645 * std[use])
-    return f"{error:8.2f} {float(believed.log_prob(z).mean()):8.2f} {inside:8.0%}"
+    return f"{error:8.2f} {float(predicted.log_prob(z).mean()):8.2f} {inside:8.0%}"
 
 
 def moments(predictions: list[br.predicting.Prediction], start: int, num: int) -> list[np.ndarray]:
-    """Means and standard deviations of predictions in a row, NaN before their start."""
-    rows = [[float(one.mean), float(one.std)] for one in predictions]
+    """Means and standard deviations of a sequence of predictions, NaN before their start."""
+    rows = [[float(p.mean), float(p.std)] for p in predictions]
     return list(np.vstack([np.full((start, 2), np.nan), rows])[:num].T)
 
 
 def panel(p: Problem, title: str, mean: np.ndarray, std: np.ndarray, start: int) -> str:
-    """Data, what was held out, and what is believed of it."""
+    """The data, what was held out, and its prediction."""
     years = p.times.astype("datetime64[D]").astype(float) / 365.25 + 1970.0
     low, high = p.units(mean - 1.645 * std), p.units(mean + 1.645 * std)
     shown = slice(start, None)
     span = np.concatenate([p.raw[shown], low[shown], high[shown]])
     every = list(np.arange(math.ceil(years[start]), years[-1] + 0.1, 2.0))
-    x = Axis("", years[start], years[-1] + 0.3, at=every, names=[f"{one:.0f}" for one in every])
+    x = Axis("", years[start], years[-1] + 0.3, at=every, names=[f"{year:.0f}" for year in every])
     plot = Plot(x, Axis("", *limits(span)), title, width=WIDTH, height=HEIGHT)
     plot.top = 26.0
     plot.band(years[shown], low[shown], high[shown])
@@ -172,7 +172,7 @@ def passengers(epochs: int = 5) -> tuple[str, str]:
 
 
 def carbon(noises: tuple[float, ...] = (0.3, 0.2), num: int = 620) -> tuple[str, str]:
-    """Four stretches of half a year hidden, filled in by the smoother."""
+    """Four hidden half-years, filled in by the smoother."""
     hidden = [start + k for start in range(150, num, 110)[:4] for k in range(26)]
     p = problem("mauna_loa_co2_weekly", 365.25 / 7, hidden, 2, log=False, num=num)
     online, _, steps = passes(p, num, noises)

@@ -1,12 +1,12 @@
-"""The four choices of the learning rule, on a net that is small enough to see its whole posterior.
+"""The four choices of the learning rule, on a net small enough to see its whole posterior.
 
     python examples/four_choices.py [FILE.svg]
 
 The net is `y = a tanh(b x)`, with two weights, and twelve noisy points. Shades are its posterior,
-counted on a grid. First: what shape a belief may have. Second: where it looks at the loss, one mean
-or many draws. Third: which curvature it takes at the same place, drawn as the Gaussian that would
-follow from one look. Fourth: how it moves, twenty steps of three rules from one beginning. Needs
-matplotlib; takes a few seconds.
+computed on a grid. First: the shape of the Gaussian approximation. Second: where the loss is
+evaluated, at the mean or at many draws. Third: three curvatures at the same place, drawn as the
+Gaussian that one evaluation would give. Fourth: the rule, twenty steps of three rules from the same
+start. Needs matplotlib; takes a few seconds.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def learner(start: tuple[float, float] = BEST, **parts: Any) -> br.Learner:
     return br.Learner(Curve(*start), likelihood, num_data=NUM, **parts)
 
 
-def states(one: br.Learner, steps: int) -> list[br.types.State]:
-    """All states on the way."""
-    found = [one.init(seed=0)]
+def states(learner: br.Learner, steps: int) -> list[br.types.State]:
+    """The states after each step."""
+    history = [learner.init(seed=0)]
     for _ in range(steps):
-        found.append(one.step(found[-1], data())[0])
-    return found
+        history.append(learner.step(history[-1], data())[0])
+    return history
 
 
 def posterior(a: Tensor, b: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def posterior(a: Tensor, b: Tensor) -> Tensor:
 
 
 def ellipse(belief: br.posteriors.Posterior) -> tuple[Tensor, Tensor]:
-    """Where a belief's density has fallen as that of two standard deviations."""
+    """The contour of a Gaussian at two standard deviations."""
     draws = torch.stack(
         [belief.sample(torch.Generator().manual_seed(k))["weight"] for k in range(1000)]
     )
@@ -79,7 +79,7 @@ def ellipse(belief: br.posteriors.Posterior) -> tuple[Tensor, Tensor]:
 
 
 def natural(structure: Any, draws: br.expectations.Expectation, **options: Any) -> br.Learner:
-    """A Gaussian belief of a structure that follows natural gradients."""
+    """A Gaussian of the given structure, learned by natural gradients."""
     family, rule = br.GaussianFamily(structure), br.Natural(learning_rate=0.1, rate=0.05)
     return learner(
         posterior=family, expectation=draws, curvature=br.curvature.GGN(), rule=rule, **options
@@ -87,14 +87,14 @@ def natural(structure: Any, draws: br.expectations.Expectation, **options: Any) 
 
 
 def shapes(axis: Axes, steps: int) -> None:
-    """What shape the belief may have."""
+    """The shape of the Gaussian."""
     for structure in (br.matrices.Isotropic(), br.Diagonal(), br.Dense()):
         belief = states(natural(structure, br.Draws(8)), steps)[-1].posterior
         axis.plot(*ellipse(belief), label=type(structure).__name__)
 
 
 def places(axis: Axes, steps: int) -> None:
-    """Where the loss is looked at."""
+    """Where the loss is evaluated."""
     belief = states(natural(br.Dense(), br.Draws(8)), steps)[-1].posterior
     draws = [belief.sample(torch.Generator().manual_seed(k))["weight"] for k in range(40)]
     axis.plot(*torch.stack(draws).T, ".", markersize=4, label="Draws(40)")
@@ -102,29 +102,29 @@ def places(axis: Axes, steps: int) -> None:
 
 
 def curvatures(axis: Axes) -> None:
-    """Which second-order information is taken."""
+    """Which curvature is used."""
     once = br.Natural(learning_rate=0.0, rate=1.0)
     for curvature in (br.curvature.GGN(), br.PerExample(), br.Fisher()):
-        one = learner(
+        look = learner(
             posterior=br.GaussianFamily(br.Dense()),
             expectation=br.AtMean(),
             curvature=curvature,
             rule=once,
         )
-        axis.plot(*ellipse(states(one, 1)[-1].posterior), label=type(curvature).__name__)
+        axis.plot(*ellipse(states(look, 1)[-1].posterior), label=type(curvature).__name__)
 
 
 def moves(axis: Axes) -> None:
-    """How the belief moves."""
+    """The rule that moves the Gaussian."""
     likelihood = br.GaussianLikelihood(noise=NOISE)
     options: dict[str, Any] = {"num_data": NUM}
-    for label, one in (
+    for label, method in (
         ("sgd", br.sgd(Curve(*START), likelihood, learning_rate=0.02, momentum=0.0, **options)),
         ("adam", br.adam(Curve(*START), likelihood, learning_rate=0.1, **options)),
         ("newton's steps", natural(br.Dense(), br.AtMean(), start=START)),
     ):
-        way = torch.stack([state.posterior.mean["weight"] for state in states(one, 20)])
-        axis.plot(*way.T, marker=".", label=label)
+        path = torch.stack([state.posterior.mean["weight"] for state in states(method, 20)])
+        axis.plot(*path.T, marker=".", label=label)
 
 
 def picture(steps: int = 200) -> Figure:

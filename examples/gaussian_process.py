@@ -1,12 +1,12 @@
-"""Beliefs about functions and series, as a picture.
+"""Gaussian processes and a time series, as a picture.
 
     python examples/gaussian_process.py [FILE.svg]
 
-Gaussian processes that learn numbers, answers and counts, and a series that is carried on. Numbers:
+Gaussian processes learn numbers, answers and counts; a Kalman filter carries on a series. Numbers:
 the mean, and bands of two standard deviations, the inner one without noise. Answers: the
-probability of a yes, its band without the chance of the answer itself. Counts: the mean, and where
-nine of ten lie. The series is made of a trend and a season, has a gap, and is forecast; its band
-holds 90 %. Takes a few seconds.
+probability of a yes, with a band for the probability itself. Counts: the mean, and where nine of
+ten lie. The series has a trend, a season and a gap, and is forecast; its band holds 90 %. Takes a
+few seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GRID = torch.linspace(0.0, 10.0, 200, dtype=torch.float64)[:, None]
 
 
 class Panel(NamedTuple):
-    """Points, a mean, and bands that are drawn one over the other."""
+    """Points, a mean, and bands drawn on top of each other."""
 
     title: str
     points: tuple[Tensor, Tensor]
@@ -45,10 +45,10 @@ class Panel(NamedTuple):
 
     def render(self) -> str:
         """As svg."""
-        seen = [self.points[1][~self.points[1].isnan()], self.mean]
+        values = [self.points[1][~self.points[1].isnan()], self.mean]
         edges = [edge for band in self.bands.values() for edge in band]
         across = Axis("x", float(self.at.min()), float(self.at.max()))
-        low, high = limits(*(part.numpy() for part in (*seen, *edges)))
+        low, high = limits(*(part.numpy() for part in (*values, *edges)))
         plot = Plot(across, Axis("", low, high), self.title, width=WIDTH, height=HEIGHT)
         for kind, (under, over) in self.bands.items():
             plot.band(self.at.numpy(), under.numpy(), over.numpy(), kind=kind)
@@ -60,24 +60,24 @@ class Panel(NamedTuple):
 
 
 def curve(x: Tensor) -> Tensor:
-    """What is to be learned."""
+    """The function to learn."""
     return torch.sin(1.5 * x) + 0.2 * x - 1.0
 
 
 def places(num: int) -> tuple[Tensor, torch.Generator]:
-    """Inputs with a gap between 4 and 6, and the generator that goes on from there."""
+    """Inputs with a gap between 4 and 6, and the generator that drew them."""
     generator = torch.Generator().manual_seed(0)
     x = 8.0 * torch.rand(num, generator=generator, dtype=torch.float64)
     return torch.where(x > 4.0, x + 2.0, x), generator
 
 
 def around(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Two standard deviations to both sides."""
+    """Two standard deviations on each side of the mean."""
     return mean - 2.0 * variance.sqrt(), mean + 2.0 * variance.sqrt()
 
 
 def numbers(num: int) -> Panel:
-    """Exact regression: the noise and the kernel's parameters are those of the largest evidence."""
+    """Exact regression; noise and kernel parameters maximise the evidence."""
     x, generator = places(num)
     y = curve(x) + 0.2 * torch.randn(num, generator=generator, dtype=torch.float64)
     model = GP(kernel=Matern()).fit(x[:, None], y)
@@ -87,7 +87,7 @@ def numbers(num: int) -> Panel:
 
 
 def answers(num: int) -> Panel:
-    """Yes or no: each answer stands in for a Gaussian site, which the learning rule moves."""
+    """Yes or no: a Gaussian site, moved by the learning rule, stands in for each answer."""
     x, generator = places(num)
     y = torch.bernoulli((3.0 * curve(x)).sigmoid(), generator=generator)
     p = GP(kernel=Matern(), likelihood=br.BernoulliLikelihood()).fit(x[:, None], y).predict(GRID)
@@ -104,7 +104,7 @@ def counts(num: int) -> Panel:
 
 
 def series(steps: int = 96, ahead: int = 36) -> Panel:
-    """A trend and a season of 12 steps, with a gap, carried on."""
+    """A series with a trend, a season of 12 steps and a gap, and its forecast."""
     generator = torch.Generator().manual_seed(0)
     t = torch.arange(steps, dtype=torch.float64)
     y = 0.05 * t + torch.sin(2.0 * torch.pi * t / 12.0)

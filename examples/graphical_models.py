@@ -2,9 +2,9 @@
 
     python examples/graphical_models.py [FILE.svg]
 
-Left: six Gaussians by variational Bayes on three clouds of points; components that nobody needs are
-emptied, and the ellipses (two standard deviations) are those that are left. Right: a series that
-switches between three levels, with gaps; grey: the level that the hidden Markov model believes in,
+Left: variational Bayes fits six Gaussians to three clouds of points. It empties the components that
+nobody needs; the ellipses (two standard deviations) are those that are left. Right: a series that
+switches between three levels, with gaps. Grey: the expected level under the hidden Markov model,
 also where nothing was seen. Takes a few seconds.
 """
 
@@ -45,7 +45,7 @@ def clouds(num: int = 300) -> Tensor:
 
 
 def series(num: int = 240) -> Tensor:
-    """Three levels that take turns, (num, 1), with two gaps."""
+    """A series of three alternating levels, (num, 1), with two gaps."""
     generator = torch.Generator().manual_seed(1)
     level = torch.tensor(LEVELS, dtype=torch.float64)[torch.arange(num) // 40 % 3]
     values = level + 0.7 * torch.randn(num, generator=generator, dtype=torch.float64)
@@ -60,13 +60,13 @@ def mixture(passes: int) -> br.graphical.GaussianMixture:
 
 
 def chain(passes: int) -> br.graphical.HMM:
-    """Three states of the series."""
+    """A hidden Markov model of three states."""
     how = br.graphical.VB(passes=passes)
     return br.graphical.HMM(states=3, inference=how).fit(series())
 
 
 def clusters(model: br.graphical.GaussianMixture) -> Plot:
-    """Points, and an ellipse for each component that holds some of them."""
+    """The points, and an ellipse for each component that was not emptied."""
     plot = Plot(
         Axis("x₁", -EDGE, EDGE), Axis("x₂", -EDGE, EDGE), "clusters", width=SIZE, height=SIZE
     )
@@ -96,12 +96,12 @@ def states(model: br.graphical.HMM) -> Plot:
 
 def picture(passes: int = 1000) -> str:
     """Both panels."""
-    found, switching = mixture(passes), chain(passes)
-    used = int((found.weights_ > 0.01).sum())
+    fitted, switching = mixture(passes), chain(passes)
+    used = int((fitted.weights_ > 0.01).sum())
     titles = f"mixture: {used} of 6 components", f"states: {switching.states} of the series"
     panels = []
     for number, (title, plot) in enumerate(
-        zip(titles, (clusters(found), states(switching)), strict=True)
+        zip(titles, (clusters(fitted), states(switching)), strict=True)
     ):
         drawn = f'<svg y="{HEAD}" width="{SIZE}" height="{SIZE}">{plot.render()}</svg>'
         place = f'x="{number * SIZE}" y="0" width="{SIZE}" height="{SIZE + HEAD}"'

@@ -1,12 +1,13 @@
-"""The standard deviations of a layer are close to rank one: spectra of a mean-field belief.
+"""The standard deviations of a layer are close to rank one: spectra of a mean-field posterior.
 
     python examples/k_tied.py [FILE.svg]
 
-A net of 64 hidden units learns the digits of scikit-learn with a standard deviation for each
-weight. Left: those of the first layer, a row for each unit. Middle: the same matrix cut to rank 2.
-Right: how much of the squared matrix the first ranks hold, beside the layer's means, and beside a
-matrix of the same entries in random order. Swiatkowski et al. (2020) tie them to such a rank from
-the start, which is `br.k_tied`. Needs scikit-learn and matplotlib; takes about ten seconds.
+A net of 64 hidden units learns scikit-learn's digits with a standard deviation for each weight.
+Left: those of the first layer, a row for each unit. Middle: the same matrix cut to rank 2. Right:
+the share of the squared matrix in its first ranks, beside that of the layer's means and that of a
+matrix of the same entries in random order. Swiatkowski et al. (2020) tie the standard deviations to
+such a rank from the start, which is `br.k_tied`. Needs scikit-learn and matplotlib; takes about ten
+seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LAYER, RANKS = "0.weight", 10
 
 
 def learned(epochs: int) -> br.posteriors.Posterior:
-    """A belief of independent weights about the net."""
+    """A posterior of independent weights."""
     pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
     torch.manual_seed(0)
     learner = br.mean_field(
@@ -42,13 +43,13 @@ def learned(epochs: int) -> br.posteriors.Posterior:
 
 
 def explained(matrix: Tensor) -> Tensor:
-    """The share of the squared matrix that the first ranks hold, one after another."""
+    """The cumulative share of the squared matrix in its first ranks."""
     values = torch.linalg.svdvals(matrix.double()).square()
     return (values.cumsum(0) / values.sum())[:RANKS]
 
 
 def picture(epochs: int = 60) -> Figure:
-    """The matrix, its cut, and three spectra."""
+    """The matrix, its rank-2 approximation, and three spectra."""
     belief = learned(epochs)
     spectrum = br.predicting.spectrum(belief)[LAYER]
     std, cut = belief.variance()[LAYER].sqrt(), spectrum.truncated(2)

@@ -1,14 +1,14 @@
-"""Low-rank adapters on a frozen net: a belief over the adapters alone, from a few new images.
+"""Low-rank adapters on a frozen net: a posterior over the adapters, from a few new images.
 
     python examples/lora.py [FILE.svg]
 
-A net of 85,002 weights has learned the upright digits of scikit-learn. Then digits turned by 90
-degrees come, of which few have labels. Each of its layers gets an adapter `x ↦ W x + B A x` of rank
-4; all but the adapters is frozen, by name, so a belief is over their weights alone and costs what
-they cost. All are trained for the same number of steps; mean and spread over three choices of the
-labelled images. Not every belief does well with so few: `br.ivon` was worse than `br.map` here. The
-two that are drawn were taken after a look at these very test scores, so they are no fair choice.
-Needs scikit-learn and matplotlib; takes about twenty seconds.
+A net of 85,002 weights has learned scikit-learn's digits upright. Then digits turned by 90 degrees
+come, few of them with labels. Each layer gets an adapter `x ↦ W x + B A x` of rank 4, and
+everything else is frozen, by name; so the posterior covers only the adapters, and costs what they
+cost. All methods train for the same number of steps; the picture has mean and spread over three
+choices of the labelled images. Not every posterior does well with so few: `br.ivon` was worse than
+`br.map` here. The two that are drawn were chosen after seeing these very test scores, so this is no
+fair comparison. Needs scikit-learn and matplotlib; takes about twenty seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HIDDEN, RANK, STEPS = 256, 4, 400
 
 
 class Adapted(nn.Module):
-    """A linear layer with a low-rank adapter beside it, which begins at zero."""
+    """A linear layer plus a low-rank adapter, which starts at zero."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ class Adapted(nn.Module):
 
 
 def adapted(net: nn.Sequential) -> nn.Sequential:
-    """A copy of the net with adapters, of which only these are learned."""
-    layers = [Adapted(one) if isinstance(one, nn.Linear) else one for one in deepcopy(net)]
+    """A copy of the net with adapters; only these are learned."""
+    layers = [Adapted(m) if isinstance(m, nn.Linear) else m for m in deepcopy(net)]
     new = nn.Sequential(*layers)
     for name, weight in new.named_parameters():
         weight.requires_grad_("adapter" in name)
@@ -107,13 +107,13 @@ def picture(sizes: tuple[int, ...] = (20, 40, 80, 160), trials: int = 3) -> Figu
         ),
         (f"noisy_kfac, {few:,} weights of adapters", br.noisy_kfac, small),
     ):
-        found = torch.stack(
+        scores = torch.stack(
             [
                 torch.stack([score(method, start, size, trial) for trial in range(trials)])
                 for size in sizes
             ]
         )
-        for axis, values in zip(axes, found.unbind(-1), strict=True):
+        for axis, values in zip(axes, scores.unbind(-1), strict=True):
             axis.errorbar(
                 sizes, values.mean(1), values.std(1, correction=0), label=label, capsize=3
             )

@@ -2,10 +2,9 @@
 
     python examples/many_nets.py [FILE.svg]
 
-Each panel is a data set of its own, with its own frequency and its own stretch without data, and a
-net of its own. `br.fit_many` takes their steps together, and each net ends as it would have alone.
-Bands are two standard deviations, the inner one without the noise. Needs matplotlib; takes a few
-seconds.
+Each panel has its own data set, with its own frequency and its own stretch without data, and its
+own net. `br.fit_many` trains them together, and each net ends as it would have alone. Bands are two
+standard deviations, the inner one without the noise. Needs matplotlib; takes a few seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ GRID = torch.linspace(-2.5, 2.5, 50).unsqueeze(1)
 
 
 def data() -> list[br.types.Batch]:
-    """Waves that are seen left and right of a gap."""
+    """Waves observed left and right of a gap."""
     generator = torch.Generator().manual_seed(0)
     sets = []
     for k in range(SETS):
@@ -47,7 +46,7 @@ def build(x: Tensor, y: Tensor) -> br.Learner:
 
 
 def panel(axis: Axes, run: br.training.Run, batch: br.types.Batch) -> None:
-    """One data set and what its net believes."""
+    """One data set and the prediction of its net."""
     p = run.predict(GRID)
     at, mean = GRID[:, 0], p.mean[:, 0]
     for variance, alpha in ((p.variance, 0.15), (p.epistemic, 0.3)):

@@ -2,10 +2,10 @@
 
     python examples/minima.py [FILE.svg]
 
-Left: Himmelblau's function (dark: low values); right: a density with five arms. Ten Gaussians, all
-parts of one belief, start from the same wide cloud and follow the Bayesian learning rule; the
-entropy of the whole keeps them apart. Yellow: the means of the Gaussians at the end; red: the
-minima that they lead to. Takes a few seconds.
+Left: Himmelblau's function (dark: low values); right: a density with five arms. A mixture of ten
+Gaussians starts as one wide cloud and follows the Bayesian learning rule; the entropy of the
+mixture keeps its components apart. Yellow: the means of the Gaussians at the end; red: the minima
+that they lead to. Takes a few seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def himmelblau(x: Tensor) -> Tensor:
 
 
 def star(x: Tensor) -> Tensor:
-    """Minus the log density of five Gaussians, long and narrow, turned by 72 degrees each."""
+    """Minus the log density of five long, narrow Gaussians, turned by 72 degrees each."""
     parts = []
     for angle in (2.0 * math.pi / 5.0 * arm for arm in range(5)):
         along = math.cos(angle) * x[:, 0] + math.sin(angle) * x[:, 1]
@@ -49,23 +49,23 @@ def star(x: Tensor) -> Tensor:
 
 
 def panel(
-    title: str, function: Callable[[Tensor], Tensor], found: br.explore.Minima, edge: float
+    title: str, function: Callable[[Tensor], Tensor], minima: br.explore.Minima, edge: float
 ) -> str:
     """The function in shades, the components' means and the minima."""
     plot = Plot(Axis("x₁", -edge, edge), Axis("x₂", -edge, edge), title, width=SIZE, height=SIZE)
     lines = torch.linspace(-edge, edge, CELLS + 1, dtype=torch.float64)
     middles = (lines[1:] + lines[:-1]) / 2
     for x, column in zip(middles, lines.unfold(0, 2, 1).tolist(), strict=True):
-        above = function(torch.stack([x.expand(CELLS), middles], 1)) - found.values[0]
-        shades = (SHADES / (1.0 + above / (2.0 * found.temperature)).sqrt()).round().tolist()
-        # Cells of one shade that lie upon each other are one box.
+        above = function(torch.stack([x.expand(CELLS), middles], 1)) - minima.values[0]
+        shades = (SHADES / (1.0 + above / (2.0 * minima.temperature)).sqrt()).round().tolist()
+        # Neighbouring cells of one shade become one box.
         for shade, cells in groupby(range(CELLS), shades.__getitem__):
             low, *_, high = [j for cell in cells for j in (cell, cell + 1)]
             ends = float(lines[low]), float(lines[high])
             plot.box(tuple(column), ends, kind="ground", opacity=0.04 + 0.8 * shade / SHADES)
     for kind, points, radius in (
-        ("component", found.mixture.means, 3.0),
-        ("minimum", found.minima, 4.5),
+        ("component", minima.mixture.means, 3.0),
+        ("minimum", minima.minima, 4.5),
     ):
         inside = points[(points.abs() < edge).all(1)]
         plot.points(*inside.T.numpy(), kind=kind, radius=radius)
@@ -79,10 +79,10 @@ def picture(steps: int = 1000) -> str:
     for number, (name, function, edge, options) in enumerate(
         (("Himmelblau", himmelblau, 5.5, {}), ("star", star, 4.0, {"temperature": 1.0}))
     ):
-        found = br.find_minima(function, dim=2, components=10, steps=steps, **options)
-        title = f"{name}: {len(found)} minima"
+        minima = br.find_minima(function, dim=2, components=10, steps=steps, **options)
+        title = f"{name}: {len(minima)} minima"
         place = f'x="{number * SIZE}" y="0" width="{SIZE}" height="{SIZE + HEAD}"'
-        panels.append(f"<svg {place}>{panel(title, function, found, edge)}</svg>")
+        panels.append(f"<svg {place}>{panel(title, function, minima, edge)}</svg>")
     box = f"{2 * SIZE} {SIZE + HEAD}"
     size = f'width="{2 * SIZE}" height="{SIZE + HEAD}" viewBox="0 0 {box}"'
     return (

@@ -1,14 +1,14 @@
-"""Correlated weights: what three noisy beliefs and a sampler say of one curve, as a picture.
+"""Correlated weights: three variational posteriors and a sampler on one curve, as a picture.
 
     python examples/natural_gradient.py [FILE.svg]
 
-All panels have the same 20 points, net and prior. Each shows the predicted mean and two bands of
-two standard deviations: the inner one is what more data would reduce (epistemic), the outer one
-has the noise of the data, too. NUTS draws from the posterior itself (`pip install
-'bayesrule[hmc]'`; without it there are three panels), and the dashes are where its outer band ends.
-Below stand the ELBO, which is the log evidence, the same for all beliefs here, less the KL
-divergence of a belief from the posterior; and r, the correlation of the epistemic variances along
-the curve with those of NUTS. Takes a minute on one core.
+All panels have the same 20 points, net and prior. Each shows the predictive mean and two bands of
+two standard deviations: the inner one is epistemic (more data would reduce it), the outer one adds
+the noise of the data. NUTS draws from the posterior itself (`pip install 'bayesrule[hmc]'`; without
+it there are three panels), and dashes show the edge of its outer band. Below each panel are the
+ELBO, which is the log evidence (the same for all) less the KL divergence from the posterior, and r,
+the correlation of the epistemic variances along the curve with those of NUTS. Takes a minute on one
+core.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def model() -> nn.Module:
 
 
 def learners(epochs: int) -> dict[str, tuple[br.Learner, int]]:
-    """Three learners on the same module, and how many steps each needs for its ELBO to settle."""
+    """Three learners on the same module, each with the steps its ELBO needs to settle."""
     noisy: dict[str, Any] = {
         "num_data": NUM,
         "learning_rate": br.schedules.cosine(0.2, epochs),
@@ -93,18 +93,18 @@ def learners(epochs: int) -> dict[str, tuple[br.Learner, int]]:
 
 
 def learned(grid: Tensor, epochs: int) -> list[Belief]:
-    """What the learners believe, by the average of 500 draws."""
-    found, draws = [], br.Draws(500)
+    """The posteriors' predictions, averaged over 500 draws."""
+    beliefs, draws = [], br.Draws(500)
     for title, (learner, steps) in learners(epochs).items():
         run = br.fit(learner, data(), epochs=steps, batch_size=NUM)
         bound = float(br.predicting.elbo(learner, run.state, data(), draws))
         note = f"ELBO {bound:.0f} nats".replace("-", "−")
-        found.append(Belief(title, run.predict(grid, how=draws), note))
-    return found
+        beliefs.append(Belief(title, run.predict(grid, how=draws), note))
+    return beliefs
 
 
 def sampled(grid: Tensor, **options: Any) -> Belief | None:
-    """What the posterior itself says; None where there is no sampler."""
+    """The prediction by NUTS; None if the sampler is not installed."""
     if importlib.util.find_spec("nutpie") is None:
         return None
     samples = br.hmc(model(), NOISE, data(), **options)
@@ -115,19 +115,19 @@ def sampled(grid: Tensor, **options: Any) -> Belief | None:
 
 
 def edges(p: br.predicting.Prediction, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean less and more two standard deviations."""
+    """The mean minus and plus two standard deviations."""
     reach = 2.0 * variance[:, 0].sqrt()
     return p.mean[:, 0] - reach, p.mean[:, 0] + reach
 
 
 def beside(belief: Belief, judge: br.predicting.Prediction) -> str:
-    """The note of a belief beside which a judge is drawn."""
+    """The note below a panel that is compared with NUTS."""
     pair = [p.epistemic.double().flatten() for p in (belief.prediction, judge)]
     return f"{belief.note}, r = {float(torch.corrcoef(torch.stack(pair))[0, 1]):.2f} (dashes: NUTS)"
 
 
 def panel(belief: Belief, grid: Tensor, judge: br.predicting.Prediction | None) -> str:
-    """One belief, and the edges of the judge's."""
+    """One posterior, and the edges of the band of NUTS."""
     p, at = belief.prediction, grid[:, 0]
     x_axis, y_axis = Axis("x", LOW, HIGH), Axis("", -2.9, 2.9)
     plot = Plot(x_axis, y_axis, belief.title, width=WIDTH, height=HEIGHT - HEAD)
@@ -146,11 +146,11 @@ def panel(belief: Belief, grid: Tensor, judge: br.predicting.Prediction | None) 
 
 
 def picture(epochs: int = EPOCHS, **sampling: Any) -> str:
-    """All beliefs side by side, two in a row; `sampling` are options of `br.hmc`."""
+    """All panels, two in a row; `sampling` are options of `br.hmc`."""
     grid = torch.linspace(LOW, HIGH, 240).unsqueeze(1)
     beliefs = learned(grid, epochs)
     judge = sampled(grid, **SAMPLING | sampling)
-    panels = [panel(one, grid, judge.prediction if judge else None) for one in beliefs]
+    panels = [panel(belief, grid, judge.prediction if judge else None) for belief in beliefs]
     panels += [panel(judge, grid, None)] if judge else []
     body = "".join(
         f'<svg x="{k % 2 * WIDTH}" y="{k // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'

@@ -1,10 +1,10 @@
-"""What a network does not know: four beliefs about one curve, as a picture.
+"""What a network does not know: four posteriors for one curve, as a picture.
 
     python examples/one_dimension.py [FILE.svg]
 
-Each panel shows the same 60 noisy points, the predicted mean, and two bands of two standard
-deviations: the inner one is what more data would reduce (epistemic), the outer one has the noise of
-the data, too.
+Each panel shows the same 60 noisy points, the predictive mean, and two bands of two standard
+deviations: the inner one is epistemic (more data would reduce it), the outer one adds the noise of
+the data.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def beliefs() -> dict[str, br.Learner]:
     def model() -> nn.Module:
         return mlp(1, 1, hidden=(50,), activation=nn.Tanh)
 
-    known = br.GaussianLikelihood(noise=0.1)
+    likelihood = br.GaussianLikelihood(noise=0.1)
     return {
-        "map: one best network": br.map(model(), known, num_data=60, learning_rate=0.01),
+        "map: one best network": br.map(model(), likelihood, num_data=60, learning_rate=0.01),
         "laplace, full covariance": br.laplace(
-            model(), known, num_data=60, structure=br.Dense(), learning_rate=0.01
+            model(), likelihood, num_data=60, structure=br.Dense(), learning_rate=0.01
         ),
-        "laplace, last layer": br.laplace(model(), known, num_data=60, learning_rate=0.01),
+        "laplace, last layer": br.laplace(model(), likelihood, num_data=60, learning_rate=0.01),
         "vogn, no correlations between weights": br.vogn(
-            model(), known, num_data=60, learning_rate=0.1, rate=0.01, draws=4
+            model(), likelihood, num_data=60, learning_rate=0.1, rate=0.01, draws=4
         ),
     }
 
@@ -62,7 +62,7 @@ def beliefs() -> dict[str, br.Learner]:
 def panel(
     title: str, p: br.predicting.Prediction, grid: torch.Tensor, batch: br.types.Batch
 ) -> str:
-    """One belief."""
+    """One posterior."""
     x, y = Axis("x", -2.4, 2.2), Axis("", -3.0, 3.0)
     plot = Plot(x, y, title, width=WIDTH, height=HEIGHT)
     mean, at = p.mean[:, 0], grid[:, 0]
@@ -76,7 +76,7 @@ def panel(
 
 
 def picture(epochs: int = 2500) -> str:
-    """All beliefs side by side, two in a row."""
+    """All panels, two in a row."""
     batch, grid = data(), torch.linspace(-2.4, 2.2, 240).unsqueeze(1)
     panels = []
     for number, (title, learner) in enumerate(beliefs().items()):

@@ -1,12 +1,12 @@
-"""Digits that a net has never seen: which beliefs notice?
+"""Digits that a net has never seen: which methods notice?
 
     python examples/ood.py [FILE.svg]
 
-Trained on the digits 0 to 4 of scikit-learn and shown all ten. What is drawn is the doubt: the
-entropy of what is predicted, for digits that the net knows and for those that it does not. AUROC is
-how often an unknown digit is doubted more than a known one. The best single network already
-separates most of them; beliefs over the weights do so better or worse, and say how much. Needs
-scikit-learn and matplotlib; takes about ten seconds.
+Nets are trained on the digits 0 to 4 of scikit-learn and then shown all ten. The histograms show
+the entropy of the prediction, for digits that the net knows and for those that it does not. AUROC
+is the probability that an unknown digit has the higher entropy. The best single network already
+separates most of them; posteriors over the weights do so better or worse, and the AUROC says how
+much. Needs scikit-learn and matplotlib; takes about ten seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KNOWN, NUM = 5, 500
 
 
 def data() -> tuple[br.types.Batch, Tensor, Tensor]:
-    """Digits 0 to 4 to train on, others of them to test on, and digits 5 to 9."""
+    """Digits 0 to 4 for training, more of them for testing, and the digits 5 to 9."""
     pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     x, y = pixels[order].float() / 8.0 - 1.0, labels[order]
@@ -55,10 +55,11 @@ def learners() -> dict[str, br.Learner]:
 
 
 def doubts(epochs: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """The entropy of predictions of known and unknown digits, in nats."""
+    """The entropy of predictions for known and unknown digits, in nats."""
     train, known, unknown = data()
     runs = {
-        name: br.fit(one, train, epochs=epochs, progress=False) for name, one in learners().items()
+        name: br.fit(learner, train, epochs=epochs, progress=False)
+        for name, learner in learners().items()
     }
     return {
         name: (run.predict(known).entropy, run.predict(unknown).entropy)
@@ -68,10 +69,10 @@ def doubts(epochs: int) -> dict[str, tuple[Tensor, Tensor]]:
 
 def picture(epochs: int = 60) -> Figure:
     """Two histograms for each method."""
-    found = doubts(epochs)
-    figure, axes = plt.subplots(1, len(found), figsize=(13, 2.8), sharey=True)
+    entropies = doubts(epochs)
+    figure, axes = plt.subplots(1, len(entropies), figsize=(13, 2.8), sharey=True)
     most = float(torch.tensor(KNOWN).log())
-    for axis, (name, (known, unknown)) in zip(axes, found.items(), strict=True):
+    for axis, (name, (known, unknown)) in zip(axes, entropies.items(), strict=True):
         bins = torch.linspace(0.0, most, 25).numpy()
         for values, label in ((known, "0 to 4, seen"), (unknown, "5 to 9, never seen")):
             axis.hist(values.numpy(), bins, density=True, alpha=0.6, label=label)

@@ -1,11 +1,11 @@
-"""A function that is dear to ask, minimised by a network that learns it meanwhile, as a picture.
+"""An expensive function, minimised by a network that learns it meanwhile, as a picture.
 
     python examples/optimise.py [FILE.svg]
 
 Himmelblau's function has four places of the least value, 0, and hills of several hundred. After ten
-points at random a network learns by TAGI what it was told so far and, by inference of its inputs,
-proposes where to ask next. Left: where it asked (dark: low values; the later, the redder the
-point); right: the best value so far, and that of random search for comparison.
+random points a network learns the answers so far by TAGI and, by inference of its inputs, proposes
+where to ask next. Left: where it asked (dark: low values; the later, the redder the point). Right:
+the best value so far, beside that of random search.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def ground(plot: Plot) -> None:
         return round(max(0.0, 1.0 - math.log1p(value) / math.log1p(400.0)), 1)
 
     for i in range(CELLS):
-        # Cells of one shade that lie upon each other are one box.
+        # Neighbouring cells of one shade become one box.
         for level, cells in groupby(range(CELLS), partial(shade, i)):
             low, *_, high = [j for cell in cells for j in (cell, cell + 1)]
             ends = low * step - 5.0, high * step - 5.0
@@ -55,38 +55,38 @@ def ground(plot: Plot) -> None:
             plot.box(column, ends, kind="ground", opacity=0.05 + 0.85 * level)
 
 
-def asked(found: br.explore.Search, first: int) -> Plot:
-    """Where the function was asked."""
+def asked(search: br.explore.Search, first: int) -> Plot:
+    """Where the function was evaluated."""
     plot = Plot(Axis("x₁", -5.0, 5.0), Axis("x₂", -5.0, 5.0), "points", width=SIZE, height=SIZE)
     plot.grid = False
     ground(plot)
-    tips = [f"{i + 1}: {v:.3g}" for i, v in enumerate(found.values.tolist())]
+    tips = [f"{i + 1}: {v:.3g}" for i, v in enumerate(search.values.tolist())]
     middle = (first + len(tips)) // 2
     for kind, at in (
         ("first", slice(0, first)),
         ("early", slice(first, middle)),
         ("late", slice(middle, None)),
     ):
-        x, y = found.points[at].T.numpy()
+        x, y = search.points[at].T.numpy()
         plot.points(x, y, tips[at], kind=kind, radius=3.4)
     return plot
 
 
-def progress(found: br.explore.Search, random: list[Tensor]) -> Plot:
+def progress(search: br.explore.Search, random: list[Tensor]) -> Plot:
     """The best value after each evaluation, on a logarithmic scale."""
-    num = len(found.values)
+    num = len(search.values)
     x, y = Axis("evaluations", 0.0, num), Axis("log₁₀ of the best value so far", -4.0, 3.0)
     plot = Plot(x, y, "best value", width=SIZE, height=SIZE)
     steps = torch.arange(1, num + 1).numpy()
-    for one in random:
-        plot.line(steps, one.clamp_min(1e-4).log10().numpy(), kind="random")
-    plot.line(steps, found.best.clamp_min(1e-4).log10().numpy(), kind="best")
+    for best in random:
+        plot.line(steps, best.clamp_min(1e-4).log10().numpy(), kind="random")
+    plot.line(steps, search.best.clamp_min(1e-4).log10().numpy(), kind="best")
     plot.text(num * 0.35, 2.6, "grey: random search, ten times")
     return plot
 
 
 def random_search(num: int, seed: int) -> Tensor:
-    """The best value after each of `num` points from anywhere."""
+    """The best value after each of `num` uniformly random points."""
     generator = torch.Generator().manual_seed(seed)
     points = torch.empty(num, 2).uniform_(-5.0, 5.0, generator=generator)
     return torch.tensor([himmelblau(x) for x in points]).cummin(0).values
@@ -94,11 +94,11 @@ def random_search(num: int, seed: int) -> Tensor:
 
 def picture(evaluations: int = 50, first: int = 10) -> str:
     """Both panels."""
-    found = br.explore.minimise(himmelblau, BOUNDS, evaluations=evaluations, first=first)
+    search = br.explore.minimise(himmelblau, BOUNDS, evaluations=evaluations, first=first)
     random = [random_search(evaluations, seed) for seed in range(10)]
     panels = "".join(
         f'<svg x="{SIZE * i}" y="0" width="{SIZE}" height="{SIZE}">{plot.render()}</svg>'
-        for i, plot in enumerate((asked(found, first), progress(found, random)))
+        for i, plot in enumerate((asked(search, first), progress(search, random)))
     )
     size = f'width="{2 * SIZE}" height="{SIZE}" viewBox="0 0 {2 * SIZE} {SIZE}"'
     return (

@@ -2,15 +2,15 @@
 
     python examples/q_learning.py DeepSea-v0 --size 20 --out FOLDER
 
-A draw from a belief over action values is one guess at how the world may be; acting by it for a
+A draw from the posterior over action values is one hypothesis about the world; acting by it for a
 whole episode explores far (Osband et al., 2019). Here the draws themselves learn. Each of `nets`
-networks starts from a draw of the prior, and is conditioned by TAGI on rewards that have noise of
-its own and on the next value as it believes it itself. A linear model that sees each reward once is
-then an exact draw from the posterior (replay makes it approximate), and what is not known of a next
-state is not averaged away, as it would be if it were noise of the target. There are no gradients.
+networks starts from a draw of the prior; TAGI conditions it on rewards with noise of its own, and
+on the next value as that network believes it. A linear model that sees each reward once is then an
+exact draw from the posterior (replay makes it approximate). The uncertainty of the next state is
+not averaged away, as it would be if it were noise of the target. There are no gradients.
 
-The folder holds a checkpoint, from which the same call goes on, the returns of episodes as json and
-their picture (dots; in red the mean over all nets, without exploration). Other environments are
+The folder holds a checkpoint, from which the same call resumes, the returns of episodes as json,
+and their picture (dots; in red the mean over all nets, without exploration). Other environments are
 CartPole-v1 and LunarLander-v3. Gymnasium comes with `pip install 'bayesrule[explore]'`.
 """
 
@@ -51,12 +51,12 @@ svg { font: 13px system-ui, sans-serif; } text { fill: #444; }
 
 @dataclass(frozen=True)
 class Settings:
-    """How values are learned.
+    """The settings of the learner.
 
-    Rewards are multiplied by `scale`, so that values are of about the size one; `noise` is the
-    standard deviation that is believed of a target, `second_look` the share of a step that is left
-    once much was seen. Every `every` steps all nets learn from `batch` transitions each; the nets
-    that targets come from lag behind by about `lag` such times.
+    `scale` multiplies rewards, so that values are about one in size; `noise` is
+    the assumed standard deviation of a target, `second_look` the share of a step that is left once
+    much was seen. Every `every` steps all nets learn from `batch` transitions each; the nets that
+    make the targets lag behind by about `lag` such updates.
     """
 
     steps: int = 100_000
@@ -99,7 +99,7 @@ class DeepSea(gymnasium.Env[Any, int]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.row = self.column = 0
-        return self._seen(), {}
+        return self._observation(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         right = int(action) == self.right[self.row][self.column]
@@ -107,21 +107,21 @@ class DeepSea(gymnasium.Env[Any, int]):
         reward = (1.0 if treasure else 0.0) - (0.01 / self.size if right else 0.0)
         self.column = min(max(self.column + (1 if right else -1), 0), self.size - 1)
         self.row += 1
-        return self._seen(), reward, self.row == self.size, False, {}
+        return self._observation(), reward, self.row == self.size, False, {}
 
-    def _seen(self) -> Any:
-        """The cell, one-hot; so long that weights of the usual first size make values of size 1."""
-        seen = torch.zeros(self.size * self.size)
+    def _observation(self) -> Any:
+        """The cell, one-hot, scaled so that weights of the usual first size make values near 1."""
+        cell = torch.zeros(self.size * self.size)
         if self.row < self.size:
-            seen[self.row * self.size + self.column] = float(self.size)
-        return seen.numpy()
+            cell[self.row * self.size + self.column] = float(self.size)
+        return cell.numpy()
 
 
 gymnasium.register("DeepSea-v0", entry_point=DeepSea)
 
 
 class Memory:
-    """The last transitions, and for each net its own noise of their rewards."""
+    """The last transitions, with separate reward noise for each net."""
 
     def __init__(self, size: int, observed: int, nets: int) -> None:
         self.size, self.seen = size, 0
@@ -140,7 +140,7 @@ class Memory:
 
 
 class Agent:
-    """Nets that are draws from the belief over action values, and what they learn from."""
+    """Nets that are draws from the posterior of action values, and their memory."""
 
     def __init__(self, observed: int, actions: int, settings: Settings, seed: int) -> None:
         self.settings, self.actions, self.steps = settings, actions, 0
@@ -157,30 +157,30 @@ class Agent:
         self.leader = 0
 
     def values(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-        """What all nets believe of all actions, (nets, n, actions), for x (nets, n, d)."""
+        """The values of all actions by all nets, (nets, n, actions), for x (nets, n, d)."""
         layers = list(weights.values())
         for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
             x = torch.baddbmm(bias[:, None], x.relu() if number else x, weight.mT)
         return x
 
     def follow(self) -> None:
-        """Another net leads, from now on to the end of the episode."""
+        """Choose another net to lead until the end of the episode."""
         self.leader = int(torch.randint(self.settings.nets, (), generator=self.generator))
 
     @torch.no_grad()
     def act(self, x: Tensor) -> int:
-        """What the leader thinks best."""
-        own = {k: v[self.leader, None] for k, v in self.state.posterior.mean.items()}
-        return int(self.values(own, x[None, None]).argmax())
+        """The best action by the leading net."""
+        weights = {k: v[self.leader, None] for k, v in self.state.posterior.mean.items()}
+        return int(self.values(weights, x[None, None]).argmax())
 
     @torch.no_grad()
     def act_by_all(self, x: Tensor) -> int:
-        """What is best by the mean over all nets, to be judged by."""
+        """The best action by the mean over all nets, used for evaluation."""
         x = x.expand(self.settings.nets, 1, -1)
         return int(self.values(dict(self.state.posterior.mean), x).mean((0, 1)).argmax())
 
     def observe(self, x: Tensor, action: int, reward: float, after: Tensor, ended: bool) -> None:
-        """Remembers a transition, and learns where it is time to."""
+        """Remember a transition, and learn if it is time to."""
         s = self.settings
         noise = s.noise * torch.randn(s.nets, generator=self.generator)
         parts = {"x": x, "action": action, "reward": s.scale * reward, "after": after}
@@ -194,40 +194,40 @@ class Agent:
         s, memory = self.settings, self.memory
         rows = memory.rows((s.nets, s.batch), self.generator)
         after = memory.after[rows]
-        # Chosen by the nets of now, so that errors of the older ones are not sought out.
+        # Current nets choose the action, so that errors of the lagging nets are not sought out.
         chosen = self.values(dict(self.state.posterior.mean), after).argmax(2, keepdim=True)
         best = self.values(self.target, after).gather(2, chosen).squeeze(2)
         noise = memory.noise[rows, torch.arange(s.nets)[:, None]]
         y = memory.reward[rows] + noise + s.discount * memory.goes_on[rows] * best
-        # A target is known of the action that was taken alone.
-        known = torch.full((*y.shape, self.actions), torch.nan)
-        known = known.scatter(2, memory.action[rows][..., None], y[..., None])
-        self.state, _ = self.stack.step(self.state, (memory.x[rows], known), donate=True)
+        # Only the action that was taken has a target.
+        targets = torch.full((*y.shape, self.actions), torch.nan)
+        targets = targets.scatter(2, memory.action[rows][..., None], y[..., None])
+        self.state, _ = self.stack.step(self.state, (memory.x[rows], targets), donate=True)
         for name, value in self.state.posterior.mean.items():
             self.target[name].lerp_(value, 1.0 / s.lag)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is needed to go on, by name."""
+        """Everything needed to resume, by name."""
         parts = {"state": self.state, "target": self.target, "memory": vars(self.memory)}
         counts = torch.tensor([self.steps, self.state.step, self.memory.seen])
-        own = {"counts": counts, "generator": self.generator.get_state()}
-        return tree.tensors(parts) | own
+        counters = {"counts": counts, "generator": self.generator.get_state()}
+        return tree.tensors(parts) | counters
 
-    def restore(self, known: dict[str, Tensor]) -> None:
-        """Goes on from what `tensors` gave."""
-        steps, learned, seen = known["counts"].tolist()
-        state = tree.rebuild(self.state, lambda name, old: known.get(f"state/{name}", old))
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Resume from the result of `tensors`."""
+        steps, learned, seen = saved["counts"].tolist()
+        state = tree.rebuild(self.state, lambda name, old: saved.get(f"state/{name}", old))
         self.state, self.steps = replace(state, step=learned), steps
-        self.target = {name: known[f"target/{name}"] for name in self.target}
+        self.target = {name: saved[f"target/{name}"] for name in self.target}
         for name in tree.tensors(vars(self.memory)):
-            setattr(self.memory, name, known[f"memory/{name}"])
+            setattr(self.memory, name, saved[f"memory/{name}"])
         self.memory.seen = seen
-        self.generator.set_state(known["generator"])
+        self.generator.set_state(saved["generator"])
 
 
 @dataclass
 class Log:
-    """Returns of episodes and of judgements, each with the step at which it ended."""
+    """Returns of episodes and of evaluations, each with the step at which it ended."""
 
     episodes: list[tuple[int, float]] = field(default_factory=list)
     judged: list[tuple[int, float]] = field(default_factory=list)
@@ -238,12 +238,12 @@ def episode(
     env: Any, act: Callable[[Tensor], int], after: Callable[..., None] | None = None, *, seed: int
 ) -> float:
     """The return of one episode; `after` gets each transition."""
-    seen, _ = env.reset(seed=seed)
-    x, earned, over = torch.as_tensor(seen, dtype=torch.float32), 0.0, False
+    observation, _ = env.reset(seed=seed)
+    x, earned, over = torch.as_tensor(observation, dtype=torch.float32), 0.0, False
     while not over:
         action = act(x)
-        seen, reward, ended, cut, _ = env.step(action)
-        following = torch.as_tensor(seen, dtype=torch.float32)
+        observation, reward, ended, cut, _ = env.step(action)
+        following = torch.as_tensor(observation, dtype=torch.float32)
         earned, over = earned + float(reward), ended or cut
         if after is not None:
             after(x, action, float(reward), following, ended)
@@ -267,7 +267,7 @@ def train(
     out: Path | None = None,
     progress: Callable[[str], None] = print,
 ) -> Log:
-    """Learns to act; the mean over all nets is judged by some episodes now and then."""
+    """Learn to act; now and then some episodes evaluate the mean over all nets."""
     s = settings or SETTINGS[name]
     env, other = make(name, size, seed), make(name, size, seed)
     agent = Agent(env.observation_space.shape[0], int(env.action_space.n), s, seed)
@@ -293,7 +293,7 @@ def train(
 
 
 def keep(out: Path | None, agent: Agent, log: Log, call: dict[str, Any]) -> None:
-    """Writes the checkpoint, the returns and their picture, where there is a folder for them."""
+    """Write the checkpoint, the returns and their picture, if a folder is given."""
     if out is None:
         return
     known = {"call": call, "agent": agent.tensors(), "log": asdict(log)}
@@ -304,7 +304,7 @@ def keep(out: Path | None, agent: Agent, log: Log, call: dict[str, Any]) -> None
 
 
 def resumed(out: Path | None, agent: Agent, call: dict[str, Any]) -> Log:
-    """The log of a folder, whose agent goes on; an empty one where there is none yet."""
+    """The log in the folder, with the agent restored from it; an empty log if there is none."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     if out is None or not (out / "checkpoint.pt").exists():

@@ -2,12 +2,12 @@
 
     python examples/transformer.py [FILE.svg]
 
-A line of 24 places holds one a and one b among blanks: which comes first? In training both stand
-among the first 14 places (the frame), so what the transformer knows of the positions behind them is
-what it began with. Colours are how sure it is of its answer on average over the lines that it was
-not trained on, with a at one place and b at another. The best single network is sure of what it
-cannot know; a belief over the weights, with torch's own layers as they are, is less so. Needs
-matplotlib; takes about twenty seconds.
+A line of 24 places holds one a and one b among blanks: which comes first? In training both are
+among the first 14 places (the frame), so the embeddings of the positions behind them stay at their
+initial values. Colours show how sure the net is on average, over lines it was not trained on, with
+a at one place and b at another. The best single network is sure of what it cannot know; a posterior
+over the weights of PyTorch's unmodified layers is less so. Needs matplotlib; takes about twenty
+seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LENGTH, SEEN, SYMBOLS, WIDTH = 24, 14, 6, 16
 
 
 class Transformer(nn.Module):
-    """One layer of attention over symbols and positions, and the mean of what comes out."""
+    """One attention layer over symbols and positions, averaged over its outputs."""
 
     def __init__(self) -> None:
         super().__init__()

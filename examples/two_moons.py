@@ -1,12 +1,12 @@
-"""A net of binary weights on two moons: what it believes of the whole plane, as a picture.
+"""A net of binary weights on two moons: its prediction over the whole plane, as a picture.
 
     python examples/two_moons.py [FILE.svg]
 
 Each of the net's 4,128 weights is −1 or +1, with a probability that `bayesbinn` learns by natural
 gradients. Left: the probability of each class over the plane, averaged over 100 draws of the
-weights; where it is pale, the net does not know. Right: the part of that doubt that more data would
-remove, which is the mutual information between weights and class: least along the moons, more on
-the border between them, most away from all points. Takes a few seconds.
+weights; where it is pale, the net does not know. Right: the part of that uncertainty that more data
+would remove, the mutual information between weights and class: least along the moons, more on the
+border between them, most away from all points. Takes a few seconds.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NUM, EPOCHS = 200, 1500
 
 
 class Waves(nn.Module):
-    """Random waves over the plane, which are not learned: `√2 cos(x W + b)`.
+    """Fixed random features of the plane: `√2 cos(x W + b)`.
 
-    Binary weights alone could look in four directions of the plane only.
+    Binary weights alone could only distinguish four directions of the plane.
     """
 
     def __init__(self, num: int) -> None:
@@ -53,14 +53,14 @@ class Waves(nn.Module):
 
 
 class Scaled(nn.Linear):
-    """A layer that brings sums of weights of ±1 to scale."""
+    """A linear layer whose sums of ±1 weights are rescaled."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * (3.0 / math.sqrt(self.in_features))
 
 
 def data() -> br.types.Batch:
-    """Two half circles that reach into each other, with noise, and which of them a point is of."""
+    """Two interlocking, noisy half circles, and the class of each point."""
     generator = torch.Generator().manual_seed(0)
     angle = math.pi * torch.rand(NUM, 1, generator=generator)
     y = (torch.arange(NUM) % 2).float().unsqueeze(1)
@@ -76,7 +76,7 @@ def learned(batch: br.types.Batch, epochs: int) -> br.training.Run:
         model = nn.Sequential(
             Waves(128), Scaled(128, 32, bias=False), nn.Tanh(), Scaled(32, 1, bias=False)
         )
-    options = {"draws": 4, "temperature": 0.3, "learning_rate": 0.001}  # the same to the end
+    options = {"draws": 4, "temperature": 0.3, "learning_rate": 0.001}  # constant
     learner = br.bayesbinn(model, br.BernoulliLikelihood(), num_data=NUM, **options)
     return br.fit(learner, batch, epochs=epochs, batch_size=NUM)
 

@@ -1,13 +1,12 @@
-"""Beliefs that follow the ELBO's gradient: what three of them say of one curve, as a picture.
+"""Posteriors that follow the ELBO's gradient: three of them on one curve, as a picture.
 
     python examples/variational.py [FILE.svg]
 
-Each panel shows the same 60 noisy points, the predicted mean, and two bands of two standard
-deviations: the inner one is what more data would reduce (epistemic), the outer one has the noise of
-the data, too. All beliefs have independent weights and are learned for the same number of steps.
-Those that learn from draws predict by the average of 200 draws; Variational Laplace, which only
-looks near its mean, predicts by the net linearised there, and map at one point. Takes half a
-minute.
+Each panel shows the same 60 noisy points, the predictive mean, and two bands of two standard
+deviations: the inner one is epistemic (more data would reduce it), the outer one adds the noise of
+the data. All methods have independent weights and train for the same number of steps. Those that
+learn from draws predict by the average of 200 draws; Variational Laplace, which only evaluates the
+loss at its mean, predicts by the net linearised there, and map at one point. Takes half a minute.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def beliefs(epochs: int) -> dict[str, tuple[br.Learner, How]]:
 
     scales: dict[str, Any] = {
         "scale_multiplier": 3.0,
-        # The KL comes in over the first half of the training.
+        # The KL's weight rises over the first half of the training.
         "kl_weight": br.schedules.linear(0.0, 1.0, max(epochs // 2, 1)),
     }
     drawn = {"expectation": br.LocalDraws(4), **scales}
@@ -78,7 +77,7 @@ def beliefs(epochs: int) -> dict[str, tuple[br.Learner, How]]:
 def panel(
     title: str, p: br.predicting.Prediction, grid: torch.Tensor, batch: br.types.Batch
 ) -> str:
-    """One belief."""
+    """One posterior."""
     x, y = Axis("x", -2.4, 2.2), Axis("", -3.0, 3.0)
     plot = Plot(x, y, title, width=WIDTH, height=HEIGHT)
     mean, at = p.mean[:, 0], grid[:, 0]
@@ -92,7 +91,7 @@ def panel(
 
 
 def picture(epochs: int = EPOCHS) -> str:
-    """All beliefs side by side, two in a row."""
+    """All panels, two in a row."""
     batch, grid = data(), torch.linspace(-2.4, 2.2, 240).unsqueeze(1)
     panels = []
     for number, (title, (learner, how)) in enumerate(beliefs(epochs).items()):

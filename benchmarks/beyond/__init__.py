@@ -1,1 +1,1 @@
-"""Beliefs beyond one Gaussian: several minima, dropout, binary weights."""
+"""Posteriors beyond one Gaussian: several minima, dropout, binary weights."""

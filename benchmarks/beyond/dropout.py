@@ -1,4 +1,4 @@
-"""Dropout as a belief beside the same net without it: a UCI set, and pictures of clothes."""
+"""Dropout as a posterior, compared with the same net without it, on a UCI set and Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHODS = ("map", "dropout")
 
 @dataclass(frozen=True)
 class Kind:
-    """How both methods learn from a kind of set: hidden layers, epochs, batches, most examples."""
+    """How both methods train on one kind of set: hidden layers, epochs, batches, most examples."""
 
     hidden: tuple[int, ...]
     epochs: int
@@ -40,7 +40,7 @@ PICTURES = Kind((256, 256), 20, 100, br.CategoricalLikelihood, most=10_000)
 
 @dataclass(frozen=True)
 class Data:
-    """What is learned from and what is asked, in units of the targets' deviation `scale`."""
+    """Training and test data; targets are divided by their standard deviation `scale`."""
 
     x: Tensor
     y: Tensor
@@ -49,7 +49,7 @@ class Data:
     scale: float = 1.0
 
     def held_out(self) -> Data:
-        """The last fifth of what is learned from in place of what is asked."""
+        """The last fifth of the training rows, in place of the test rows."""
         last = len(self.x) // 5
         x, y = self.x[:-last], self.y[:-last]
         return Data(x, y, self.x[-last:], self.y[-last:], self.scale)
@@ -61,10 +61,10 @@ def run(
     drops: Sequence[float],
     progress: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Both methods on all splits of each set; of images, where there is one, from as many seeds.
+    """Both methods on all splits of each set; image sets have one split and as many seeds.
 
-    The share of dropped units is the one of the largest log-likelihood of a fifth of the first
-    split's training rows, which were not learned from.
+    The drop probability maximises the log-likelihood of a held-out fifth of the first split's
+    training rows.
     """
     rows, chosen = [], {}
     for name in sets:
@@ -97,7 +97,7 @@ def better(result: dict[str, Any]) -> bool:
 
 
 def means(rows: Sequence[dict[str, Any]], name: str) -> dict[str, dict[str, float]]:
-    """Of each method on one set, the mean of every figure."""
+    """The mean of every figure, by method, on one set."""
     found = {}
     for method in METHODS:
         own = [row for row in rows if (row["set"], row["method"]) == (name, method)]
@@ -121,7 +121,7 @@ def _rounded(found: dict[str, float]) -> dict[str, float]:
 
 
 def _one(name: str, split: int, method: str, drop: float, data: Data) -> dict[str, float]:
-    """What one method predicts of what is asked, without calibration after training."""
+    """One method's prediction of the test data, without calibration after training."""
     kind = PICTURES if name == IMAGES else TABLE
     outputs = 10 if name == IMAGES else 1
     model = mlp(data.x.shape[1], outputs, hidden=kind.hidden, seed=split)
@@ -177,7 +177,7 @@ def _scaled(rows: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _calibration_error(p: Any, y: Tensor) -> float:
-    """The mean distance of how often targets lie within intervals from how often they should."""
+    """The mean difference between the coverage of intervals and their level."""
     gaps = []
     for level in LEVELS.tolist():
         low, high = p.interval(level)

@@ -1,4 +1,4 @@
-"""Functions with several minima that are known."""
+"""Functions with several known minima."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def himmelblau(x: Tensor) -> Tensor:
 
 
 def divergence(q: FullMixture, p: FullMixture, edge: float = 7.0, cells: int = 700) -> float:
-    """`KL(q ‖ p)` of two beliefs about a plane, summed over a grid."""
+    """`KL(q ‖ p)` of two densities on a plane, summed over a grid."""
     axis = torch.linspace(-edge, edge, cells + 1, dtype=torch.float64)
     points = torch.cartesian_prod(axis, axis)
     log_q, log_p = q.log_prob(points), p.log_prob(points)

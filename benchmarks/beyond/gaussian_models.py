@@ -1,4 +1,4 @@
-"""Gaussian graphical models beside those of other libraries, on the same data in the same run.
+"""Gaussian graphical models compared with other libraries, on the same data in the same run.
 
 `rows(splits)` is everything: one row for each model and set. `objective` is the mean log-likelihood
 of held-out rows, larger is better; `seconds` are those of a fit, or of a pass where both count
@@ -30,19 +30,19 @@ Row = dict[str, Any]
 Array = NDArray[np.float64]
 SETS = ("yacht", "boston")
 MARGIN = 0.01
-"""A held-out log-likelihood may be so much lower, in nats a row: other optima of the same model."""
+"""How much lower a held-out log-likelihood may be, in nats a row: optima of a model differ."""
 STARTS = 5
-"""How often both look for the parameters of a process: the evidence has several maxima."""
+"""How many starts both libraries get: the evidence has several maxima."""
 ROUNDS = 9
 LARGEST_RATIO = 2.0
-"""A pass takes at most so many times as long as theirs."""
+"""The largest accepted ratio of our time for a pass to theirs."""
 AHEAD = 0.2
 """The share of a series at its end that is held out."""
 WEEKS = 365.2425 / 7.0
 
 
 def run(splits: int, progress: Callable[[str], None] = print) -> Row:
-    """All rows, and with what they were made."""
+    """All rows, with versions and machine."""
     others = ("scikit-learn", "statsmodels")
     found = {name: _version(name) for name in others}
     return {
@@ -78,7 +78,7 @@ def rows(splits: int = 3, progress: Callable[[str], None] = print) -> list[Row]:
 
 
 def good(found: list[Row]) -> bool:
-    """Whether passes are quick enough, and mean objectives those of peers, less the margin."""
+    """Whether passes are fast enough, and mean objectives within the margin of the peers'."""
     if any(one.get("ratio", 0.0) > LARGEST_RATIO for one in found):
         return False
     pairs = {(one["model"], one["set"]) for one in found if "their_objective" in one}
@@ -166,7 +166,7 @@ def _process(name: str, split: int) -> Row:
 
 
 def _quiet(action: Callable[[], Any]) -> Any:
-    """Without warnings of parameters at their bounds."""
+    """Silences warnings about parameters at their bounds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return action()
@@ -223,9 +223,9 @@ def _logs(probs: Array, truth: Array) -> float:
 
 
 def _series(name: str) -> Row:
-    """A trend and a yearly season: forecasts, and how gaps of 1 and of 26 steps are filled.
+    """A trend and a yearly season: forecasts, and filled gaps of 1 and of 26 steps.
 
-    The peer gets our parameters: what is compared is the same computation.
+    The peer gets our parameters, so that both do the same computation.
     """
     y = timeseries(name).values[:, 0]
     cut = int(len(y) * (1.0 - AHEAD))
@@ -249,7 +249,7 @@ def _model() -> Kalman:
 
 
 def _gaps(y: Array, length: int) -> Row:
-    """About a tenth of the values hidden in gaps of some length, and filled in; errors are RMSE."""
+    """Hides about a tenth of the values in gaps of one length and fills them in; errors: RMSE."""
     starts = np.random.default_rng(0).choice(len(y) - length, len(y) // 10 // length, replace=False)
     where = np.unique(starts[:, None] + np.arange(length))
     where = where[~np.isnan(y[where])]
@@ -276,7 +276,7 @@ def _line(y: Array, where: NDArray[np.intp]) -> Array:
 
 
 def _peer(chain: Chain, y: Array, cut: int, ours: Callable[[], Any]) -> Row:
-    """Seconds of filter and smoother; beside statsmodels, with the mean log-density after `cut`."""
+    """Seconds of filter and smoother, and the mean log-density after `cut`, here and there."""
     if importlib.util.find_spec("statsmodels") is None:
         return {"seconds": _quickest(ours)[0]}
     module = importlib.import_module("statsmodels.tsa.statespace.kalman_smoother")
@@ -298,6 +298,6 @@ def _peer(chain: Chain, y: Array, cut: int, ours: Callable[[], Any]) -> Row:
 
 
 def _quickest(*actions: Callable[[], Any]) -> list[float]:
-    """The shortest of several times of each, taken in turns: others work on the machine, too."""
+    """The shortest of several times of each, measured in turn, because the machine is shared."""
     rounds = [[_timed(action)[1] for action in actions] for _ in range(ROUNDS)]
     return [min(times) for times in zip(*rounds, strict=True)]

@@ -1,4 +1,4 @@
-"""Mixtures, topics and hidden Markov models beside scikit-learn's and hmmlearn's, pass by pass."""
+"""Mixtures, topics and hidden Markov models compared with scikit-learn and hmmlearn by pass."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from benchmarks.data.timeseries import timeseries
 
 COMPONENTS, COLUMNS, TOPICS, STATES = 10, 10, 20, 4
 WORDS, TOO_COMMON = 5000, 100
-# A pass takes at most so many times as long as theirs.
+# The largest accepted ratio of our time for a pass to theirs.
 LARGEST_RATIO = 2.0
-# And twice the data take at most so many times as long, where 2 is in proportion.
+# The largest accepted ratio of times for twice the data; 2 is in proportion.
 LARGEST_GROWTH = 3.0
 _MISSING, _ROUNDS = 0.05, 3
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 def run(rows: int, documents: int, passes: int, progress: Callable[[str], None] = print) -> Row:
-    """All comparisons; `rows` of the mixture and `documents` of the corpus at most."""
+    """All comparisons, with at most `rows` for the mixture and `documents` for the topics."""
     results: list[Row] = []
     parts = (4, 2, 1)
     mixtures = (_mixture(rows // part, passes) for part in parts)
@@ -51,7 +51,7 @@ def run(rows: int, documents: int, passes: int, progress: Callable[[str], None] 
 
 
 def good(result: Row) -> bool:
-    """Whether passes are quick enough, fits good enough, and time grows as the data."""
+    """Whether passes are fast enough, fits good enough, and time is in proportion to the data."""
     rows = [one for one in result["results"] if "ratio" in one]
     quick = all(one["ratio"] <= LARGEST_RATIO for one in rows)
     likely = all(one["objective"] >= one["their_objective"] - one["margin"] for one in rows)
@@ -59,7 +59,7 @@ def good(result: Row) -> bool:
 
 
 def _growth(results: list[Row], name: str) -> float:
-    """How many times as long the largest takes as the next one, half its size."""
+    """The time for the largest data set relative to that for half of it."""
     seconds = [one["seconds"] for one in results if one["model"] == name]
     return round(seconds[-1] / seconds[-2], 2)
 
@@ -78,17 +78,17 @@ def _module(name: str) -> str:
 
 
 def _per_pass(passes: int, rounds: int, *fits: Fit) -> list[tuple[float, Any]]:
-    """Seconds of one pass of each, without what comes before the first, and the last fit.
+    """Seconds of one pass of each, without the start of a fit, and the last fit.
 
-    Rounds take turns. Of the shortest times counts the difference: what else a machine does only
-    adds.
+    Rounds alternate. A pass is the difference of the shortest times, because other work on the
+    machine only adds.
     """
     found = [[_timed(fit, passes) for fit in fits] for _ in range(rounds)]
     return [_shortest(own, passes) for own in zip(*found, strict=True)]
 
 
 class _Timed(NamedTuple):
-    """Seconds with one pass, with some more, and the fit with those."""
+    """Seconds with one pass and with several, and the latter fit."""
 
     one: float
     more: float
@@ -144,7 +144,7 @@ def _mixture(num: int, passes: int) -> Row:
 
 
 def _topics(documents: int, passes: int) -> Iterator[Row]:
-    """Variational Bayes, and SVI on batches, beside LatentDirichletAllocation, of film reviews."""
+    """Variational Bayes and SVI, compared with LatentDirichletAllocation on film reviews."""
     from sklearn.decomposition import LatentDirichletAllocation as Theirs
 
     x = _corpus(documents)
@@ -164,7 +164,7 @@ def _topics(documents: int, passes: int) -> Iterator[Row]:
         how = {"learning_method": "online", "batch_size": 512, "total_samples": x.shape[0]}
         return Theirs(TOPICS, max_iter=count, random_state=0, **how).fit(x)
 
-    # The largest last, then theirs: both of a comparison are timed one after the other.
+    # The largest last, directly before theirs: what is compared is timed close together.
     parts = (4, 2, 1)
     sizes = (partial(ours, part=part) for part in parts)
     *own, (their_seconds, beside) = _per_pass(passes, 2, *sizes, theirs)
@@ -205,7 +205,7 @@ def _corpus(documents: int) -> Any:
 
 
 def _states(part: int, passes: int) -> Row:
-    """EM of a hidden Markov model of hourly loads with gaps; beside hmmlearn's without them."""
+    """EM for a hidden Markov model of hourly loads with gaps; hmmlearn's has no gaps."""
     values = timeseries("ETTh1").values
     values = values[: len(values) // part]
     values = (values - values.mean(0)) / values.std(0)
@@ -231,7 +231,7 @@ def _beside_hmmlearn(x: NDArray[np.float64], passes: int) -> Row:
         first = _own_states(x, 1)
 
     def theirs(count: int) -> Any:
-        # The first pass is ours, and has given all parameters.
+        # The first pass was ours, and set all parameters.
         options = {"n_iter": count - 1, "tol": -np.inf, "init_params": "", "covars_prior": 0.0}
         model = GaussianHMM(STATES, "full", **options)
         model.startprob_, model.transmat_ = first.startprob_.numpy(), first.transmat_.numpy()

@@ -1,4 +1,4 @@
-"""How many of the known minima `find_minima` finds in one run, seed by seed."""
+"""How many of the known minima `find_minima` finds in one run, by seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.beyond.functions import HIMMELBLAU, divergence, himmelblau, star
 
 COMPONENTS = 10
 LARGEST_DIVERGENCE = 0.05
-# So many seeds of ten have to find everything.
+# The share of seeds that have to find everything.
 BAR = 0.9
 _NEAR = 1e-2
 

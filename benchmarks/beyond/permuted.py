@@ -1,4 +1,4 @@
-"""Permuted MNIST, one task after another: what is kept of the earlier ones by binary weights."""
+"""Permuted MNIST, task after task: how much binary weights remember of earlier tasks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ METHODS = ("bayesbinn", "bayesbinn without prior", "ste")
 
 @dataclass(frozen=True)
 class Setting:
-    """What all methods have in common, the first learning rate of each, and a temperature.
+    """What all methods share, the first learning rate of each, and a temperature.
 
     With draws as sharp as the paper's, gradients in natural parameters are so large that weights
     are as good as certain up to a `temperature` of about 1e6.
 
-    `width` is that of two hidden layers, `num` how many images are learned from, `held_out` how
-    many training images stand in for the test images, for choosing settings.
+    `width` is that of the two hidden layers, `num` the number of training images. With `held_out`,
+    that many training images replace the test images, for choosing settings.
     """
 
     tasks: int = 5
@@ -51,7 +51,7 @@ class Setting:
 def net(width: int, seed: int = 0) -> nn.Sequential:
     """784-width-width-10 without biases.
 
-    Layer norms learn nothing and keep nothing, so that one task cannot spoil those of another.
+    Layer norms have no parameters or statistics, so one task cannot spoil those of another.
     """
     with forked_randomness(torch.get_default_device(), seed):
         layers: list[nn.Module] = []
@@ -62,7 +62,7 @@ def net(width: int, seed: int = 0) -> nn.Sequential:
 
 
 class Scaled(nn.Linear):
-    """A layer that brings sums of weights of ±1 to the scale of logits."""
+    """A linear layer whose sums of ±1 weights are rescaled to logits."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * (2.0 / self.in_features**0.5)
@@ -77,7 +77,7 @@ def run(
     show: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
-    """Learns all tasks by each method, from each seed; what `previous` has is not run again."""
+    """Learns all tasks by each method and seed; trials in `previous` are not repeated."""
     results = list(previous["results"]) if previous else []
     done = {(one["method"], one["seed"]) for one in results}
     missing = [(m, s) for s in seeds for m in methods if (m, s) not in done]
@@ -97,12 +97,12 @@ def run(
 
 
 def facts(setting: Setting) -> dict[str, Any]:
-    """What all trials of a run have in common."""
+    """What all trials of a run share."""
     return {"task": "permuted", **asdict(setting)}
 
 
 def means(result: dict[str, Any]) -> dict[str, float]:
-    """Of each method the accuracy over all tasks after the last one, over seeds."""
+    """For each method, the mean accuracy over all tasks after the last one, over seeds."""
     found: dict[str, list[float]] = {}
     for one in result["results"]:
         last = one["accuracy"][-1]
@@ -111,7 +111,7 @@ def means(result: dict[str, Any]) -> dict[str, float]:
 
 
 def better(result: dict[str, Any]) -> bool:
-    """Whether the posterior as the next prior keeps more than the others do."""
+    """Whether the posterior as the next prior remembers more than the others do."""
     found = means(result)
     return all(found[METHODS[0]] > value for name, value in found.items() if name != METHODS[0])
 
@@ -150,7 +150,7 @@ def _orders(tasks: int, device: torch.device) -> list[Tensor]:
 def _learner(
     setting: Setting, method: str, num_data: int, state: State | None, seed: int
 ) -> Learner:
-    """The learner of the next task; one method takes what it believes so far as the prior."""
+    """The learner of the next task; for one method, the posterior so far is its prior."""
     parts = net(setting.width, seed).to(setting.device), br.CategoricalLikelihood()
     if method == "ste":
         return br.ste(*parts, num_data=num_data, learning_rate=falling(setting.straight_rate))

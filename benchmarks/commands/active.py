@@ -1,4 +1,4 @@
-"""`python -m benchmarks active`: active learning on UCI sets, beside the published table."""
+"""`python -m benchmarks active`: active learning on UCI sets, with the published table."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from bayesrule.app.commands import faults, options, text
 from benchmarks.commands.kept import check_files, keeper, printed
 from benchmarks.regression import active
 
-# Which columns stand beside ours: R for random rows, A for those of the largest variance.
+# The paper's columns: R for random rows, A for those of the largest variance.
 _LETTERS = {"random": "R", "variance": "A"}
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "active",
         help="active learning on UCI sets, beside the noisy natural gradient paper",
-        description=f"Learns from {active.START} rows, then {active.STEPS} times asks for one more "
-        "label and learns again from scratch: for a row at random, or the one whose prediction "
-        f"varies most. Shows the RMSE on {active.TEST} test rows after the last label (the mean "
-        "over trials and its standard error), beside Table 2 of Zhang et al. (2018), which does "
-        "not say how many trials it has. All randomness of a trial follows from its number, so "
-        "criteria and methods start from the same rows. With --out, finished trials are kept at "
-        "once and the same call goes on from there. A trial takes some seconds on one core; set "
-        "OMP_NUM_THREADS=1, since the nets are small.",
+        description=f"Learns from {active.START} rows, then {active.STEPS} times asks for one "
+        "more label and learns again from scratch: for a random row, or for the row whose "
+        f"prediction varies most. Prints the RMSE on {active.TEST} test rows after the last label "
+        "(mean over trials and standard error), beside Table 2 of Zhang et al. (2018), which "
+        "does not say how many trials it has. All randomness of a trial follows from its number, "
+        "so criteria and methods start from the same rows. With --out, finished trials are "
+        "written at once, and the same call resumes. A trial takes some seconds on one core; set "
+        "OMP_NUM_THREADS=1, because the nets are small.",
         examples="""
             python -m benchmarks active --sets boston,yacht --trials 5
             python -m benchmarks active --methods vogn,laplace --criteria random,variance,bald,epig
@@ -53,16 +53,16 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--epochs", type=options.whole(), metavar="N", help="(default: the method's own)"
     )
-    parser.add_argument("--out", metavar="FILE", help="keep trials and result as json, and go on")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write trials and result as json, and resume from there"
+    )
     options.add_seed(parser, "of rows, first weights and draws (default: 0)")
     options.add_json(parser)
-    parser.set_defaults(
-        run=run, interrupted="Trials that were done are in --out, if that was given."
-    )
+    parser.set_defaults(run=run, interrupted="Finished trials are in --out, if that was given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the trials that are missing and prints a table for each method."""
+    """Runs the missing trials and prints a table for each method."""
     with faults.of_the_call():
         active.check(args.methods, args.sets, args.criteria)
     plan = active.Plan(epochs=args.epochs, seed=args.seed)
@@ -127,7 +127,7 @@ def _published(name: str, who: str, criterion: str) -> str:
 
 
 def _better(by_place: dict[tuple[str, str], dict[str, Any]], sets: list[str]) -> tuple[int, int]:
-    """On how many sets choosing has the smaller mean, of how many that have both."""
+    """On how many sets the criterion has the smaller mean RMSE, among those that have both."""
     places = [(by_place.get((n, "variance")), by_place.get((n, "random"))) for n in sets]
     means = [
         (chosen["rmse"]["mean"], random["rmse"]["mean"])

@@ -14,16 +14,16 @@ from benchmarks.trials import usable
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "adversarial",
         help="images that deceive a network trained by TAGI",
-        description="Trains a network as `python -m benchmarks images` does, or reads one, and "
-        "infers changes of test images that make it see another class, drawn at random. The first "
-        "variant is br.explore.attack as it is; the others say what its choices are worth. The "
-        f"exit code is 1 where the first deceives with fewer than {adversarial.BAR:.0%} of the "
-        "images.",
+        description="Trains a network as `python -m benchmarks images` does, or loads one, and "
+        "infers changes of test images for which it sees another class, drawn at random. The "
+        "first variant is br.explore.attack at its defaults; the others show what its choices "
+        "are worth. The exit code is 1 if the first deceives the network with fewer than "
+        f"{adversarial.BAR:.0%} of the images.",
         examples="""
             python -m benchmarks adversarial --short --num 100
             python -m benchmarks adversarial --save net.safetensors --out adversarial.json
@@ -49,10 +49,12 @@ def add(kinds: Any) -> None:
         metavar="N",
         help="the first test image to attack (default: 0)",
     )
-    parser.add_argument("--short", action="store_true", help="the first variant alone")
-    parser.add_argument("--state", metavar="FILE", help="a trained state instead of training")
-    parser.add_argument("--save", metavar="FILE", help="keep the trained state (safetensors)")
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--short", action="store_true", help="only the first variant")
+    parser.add_argument(
+        "--state", metavar="FILE", help="load this trained state instead of training"
+    )
+    parser.add_argument("--save", metavar="FILE", help="save the trained state (safetensors)")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 

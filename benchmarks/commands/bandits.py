@@ -1,4 +1,4 @@
-"""`python -m benchmarks bandits`: methods of the library and the usual ones beside them."""
+"""`python -m benchmarks bandits`: the library's methods compared with the usual agents."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.explore.settings import AGENTS
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "bandits",
-        help="contextual bandits: Thompson draws of the library's methods beside the usual ways",
-        description="Plays the bandits of Riquelme et al. (2018) whose data are free, with fewer "
-        "rounds. Each agent tries as many settings on seeds of their own; the best is played on "
-        "the test seeds. Shows the regret in per cent of what chance would have, with standard "
-        "errors, and the differences from linear Thompson and from the greedy net, seed by seed. "
-        "With --out, finished games are kept and the same call goes on from there; a game takes "
-        "some seconds. Set OMP_NUM_THREADS=1, since the nets are small.",
+        help="contextual bandits: Thompson draws of the library's methods beside the usual agents",
+        description="Plays the bandits of Riquelme et al. (2018) whose data are free, with "
+        "fewer rounds. Each agent tries the same number of settings on tuning seeds; the best is "
+        "played on the test seeds. Prints the regret in per cent of that of random actions, with "
+        "standard errors, and the differences from linear Thompson and from the greedy net by "
+        "seed. With --out, finished games are kept and the same call resumes; a game takes some "
+        "seconds. Set OMP_NUM_THREADS=1, because the nets are small.",
         examples="""
             python -m benchmarks bandits --sets statlog --agents linear,greedy,tagi --seeds 2
             python -m benchmarks bandits --jobs 16 --out bandits.json
@@ -46,13 +46,15 @@ def add(kinds: Any) -> None:
         "--rounds", type=options.whole(), metavar="N", help="(default: the problem's own)"
     )
     options.add_option(parser, "--jobs", "N", "processes", read=options.whole(), default=1)
-    parser.add_argument("--out", metavar="FILE", help="keep games and result as json, and go on")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write games and result as json, and resume from there"
+    )
     options.add_json(parser)
-    parser.set_defaults(run=run, interrupted="Games that were done are in --out, if it was given.")
+    parser.set_defaults(run=run, interrupted="Finished games are in --out, if it was given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plays what is missing and prints a table."""
+    """Plays the missing games and prints a table."""
     with faults.of_the_call():
         bandits.check(args.sets, args.agents)
     plan = bandits.Plan(args.rounds)

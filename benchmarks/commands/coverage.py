@@ -1,4 +1,4 @@
-"""`python -m benchmarks coverage`: are beliefs at their defaults as sure as they may be?"""
+"""`python -m benchmarks coverage`: do intervals at defaults hold what they promise?"""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from benchmarks.defaults.coverage import ENTRIES, HMC, Plan
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "coverage",
         help="intervals of methods at their defaults on data simulated from the prior",
         description="Draws nets 1-20-1 with weights from N(0, 1), makes 50 points of each with "
-        f"known noise and inputs in [-{coverage.RANGE:g}, {coverage.RANGE:g}], and learns from "
-        "them with the true noise at defaults. Shown are the shares of new targets in intervals "
-        "of 50, 90 and 95 %, of values of the function in those of 90 % (f90), the RMSE of the "
-        "mean and the epistemic deviation, inside of the range and outside (up to "
-        f"{coverage.OUTSIDE:g}). map-5000 is map with 5,000 steps, for its RMSE. --hmc adds NUTS, "
-        "which takes minutes for each set, and whether the truth is ranked evenly among its "
-        "draws. With --out, each row is kept when it is done.",
+        f"known noise and inputs in [-{coverage.RANGE:g}, {coverage.RANGE:g}], and trains each "
+        "method on them at its defaults, with the true noise. Prints the share of new targets in "
+        "intervals of 50, 90 and 95 %, of values of the function in those of 90 % (f90), the "
+        "RMSE of the mean and the epistemic standard deviation, inside of the range and outside "
+        f"(up to {coverage.OUTSIDE:g}). map-5000 is map with 5,000 steps, for its RMSE. --hmc "
+        "adds NUTS, which takes minutes for each set, and a test whether the truth is ranked "
+        "evenly among its draws. With --out, each row is kept when it is done.",
         examples="""
             python -m benchmarks coverage --sets 20 --methods map,vogn,laplace
             python -m benchmarks coverage --out coverage.json --jobs 2
@@ -37,7 +37,7 @@ def add(kinds: Any) -> None:
         "--methods", type=options.names, default=list(ENTRIES), metavar="A,B",
         help=f"(default: all, {','.join(ENTRIES)})",
     )  # fmt: skip
-    parser.add_argument("--hmc", action="store_true", help="NUTS, too, as a reference")
+    parser.add_argument("--hmc", action="store_true", help="add NUTS as a reference")
     parser.add_argument(
         "--sets", type=options.whole(), default=Plan.sets, metavar="N",
         help=f"how many data sets (default: {Plan.sets})",
@@ -51,11 +51,11 @@ def add(kinds: Any) -> None:
     )
     options.add_seed(parser, "of the first data set (default: 0)")
     add_keeping(parser)
-    parser.set_defaults(run=run, interrupted="Rows that were done are in --out, if it was given.")
+    parser.set_defaults(run=run, interrupted="Finished rows are in --out, if it was given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains on the simulated sets and prints a row for each method."""
+    """Trains on simulated sets and prints a row for each method."""
     for name in args.methods:
         if name not in ENTRIES:
             raise faults.CallError(

@@ -15,7 +15,7 @@ from benchmarks.defaults import tables
 from benchmarks.defaults.rows import Rows
 from benchmarks.trust.families import FAMILIES
 
-_KEPT = "Rows that were done are in --out, if that was given."
+_KEPT = "Finished rows are in --out, if that was given."
 _ABOUT = (
     "Scores are mean test log-likelihoods in units of standardised targets. Each method is held "
     "against map on the same rows: at least as good by the mean, and within one standard error of "
@@ -25,7 +25,7 @@ _ABOUT = (
 
 
 def add_families(kinds: Any) -> None:
-    """The grammar of `python -m benchmarks families`."""
+    """Adds `python -m benchmarks families` and its options."""
     parser = options.add_command(
         kinds,
         "families",
@@ -53,7 +53,7 @@ def add_families(kinds: Any) -> None:
 
 
 def add_uci(kinds: Any) -> None:
-    """The grammar of `python -m benchmarks defaults`."""
+    """Adds `python -m benchmarks defaults` and its options."""
     parser = options.add_command(
         kinds,
         "defaults",
@@ -82,18 +82,20 @@ def _add_names(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 
 
 def add_keeping(parser: argparse.ArgumentParser, *, jobs: bool = True) -> None:
-    """What benchmarks that keep their rows have in common."""
+    """Adds the options of benchmarks that keep their rows."""
     if jobs:
         parser.add_argument(
             "--jobs", type=options.whole(), default=1, metavar="N",
             help="processes, each with one thread (default: 1)",
         )  # fmt: skip
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json, and go on")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write the result as json, and resume from there"
+    )
     options.add_json(parser)
 
 
 def run_families(args: argparse.Namespace) -> int:
-    """Trains on the generated tables that are missing."""
+    """Trains on the missing generated tables."""
     with faults.of_the_call():
         names = args.families or list(FAMILIES)
         if strange := [name for name in names if name not in FAMILIES]:
@@ -104,7 +106,7 @@ def run_families(args: argparse.Namespace) -> int:
 
 
 def run_uci(args: argparse.Namespace) -> int:
-    """Trains on the splits that are missing."""
+    """Trains on the missing splits."""
     with faults.of_the_call():
         names = [uci_set(name).name for name in args.sets or UCI]
         methods = tables.known_names(args.methods or tables.UCI_METHODS)
@@ -113,7 +115,7 @@ def run_uci(args: argparse.Namespace) -> int:
 
 
 def grown(args: argparse.Namespace, rows: Rows, jobs: int = 1) -> dict[str, Any]:
-    """The result with all rows, kept on the way."""
+    """The result with all rows, written as it grows."""
     check_files(args.out)
     if not rows.items:
         raise faults.CallError("None of these methods fits any of these tables.")

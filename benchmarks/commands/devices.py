@@ -11,13 +11,13 @@ from benchmarks.trust import devices
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "devices",
         help="checkpoints of every method, written on one device and loaded on another",
-        description="Trains every method for a few steps, saves its state, loads it on the other "
-        "device, compares the beliefs and trains on.",
+        description="Trains every method for a few steps, saves its state, loads it on the "
+        "other device, compares the posteriors and trains on.",
         examples="""
             python -m benchmarks devices --devices cpu,cuda
         """,
@@ -25,7 +25,7 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--devices", type=options.names, default=["cpu"], metavar="A,B", help="(default: cpu)"
     )
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 

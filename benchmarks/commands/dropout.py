@@ -1,4 +1,4 @@
-"""`python -m benchmarks dropout`: dropout as a belief beside the same net without it."""
+"""`python -m benchmarks dropout`: dropout compared with the same net without it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.commands.kept import check_files, kept, say, several
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "dropout",
-        help="dropout as a belief beside the same net without it",
-        description="Trains the same net by `map` and by `dropout`: on splits of a UCI set, with "
-        f"learned noise, and on {dropout.PICTURES.most:,} images of Fashion-MNIST from as many "
-        "seeds. The share of dropped units is chosen on held-out training rows. Ends with code 1 "
-        "where dropout is not ahead in log-likelihood and in calibration.",
+        help="dropout, compared with the same net without it",
+        description="Trains the same net by `map` and by `dropout`: on splits of a UCI set, "
+        f"with learned noise, and on {dropout.PICTURES.most:,} images of Fashion-MNIST from as "
+        "many seeds. The drop probability is chosen on held-out training rows. Ends with code 1 "
+        "if dropout is not ahead in log-likelihood and in calibration.",
         examples="""
             python -m benchmarks dropout --sets boston --splits 1
             python -m benchmarks dropout --sets boston,fashion_mnist --out dropout.json
@@ -46,13 +46,13 @@ def add(kinds: Any) -> None:
         read=several(options.positive),
         default=[0.02, 0.05, 0.1, 0.2],
     )
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains both on all splits and prints their means; 1 if dropout is not ahead."""
+    """Trains both on all splits and prints their means; returns 1 if dropout is not ahead."""
     check_files(args.out)
     torch.set_num_threads(1)
     result = dropout.run(args.sets, args.splits, args.drops, progress=say)

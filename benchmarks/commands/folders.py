@@ -13,14 +13,14 @@ from benchmarks.trust import folders
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "folders",
         help="flipped bits in the files of a run, and runs killed at random moments",
-        description="Flips single bits in all files of a finished run, and looks whether they are "
-        "noticed; kills runs at random moments, and looks whether they end bit for bit like one "
-        "that was not killed. Ends with code 1 where a flip was missed, or an end is another.",
+        description="Flips single bits in all files of a finished run and checks whether they "
+        "are noticed; kills runs at random moments and checks whether they end bit for bit like "
+        "one that was not killed. Ends with code 1 if a flip was missed or an end differs.",
         examples="""
             python -m benchmarks folders
             python -m benchmarks folders --flips 1000 --kills 200 --out folders.json
@@ -32,13 +32,13 @@ def add(kinds: Any) -> None:
             help=f"(default: {default})",
         )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Damages and kills, and prints what became of it; 1 if something was missed."""
+    """Flips bits and kills runs, and prints the outcomes; returns 1 if something was missed."""
     check_files(args.out)
     torch.set_num_threads(1)
     result = folders.run(args.flips, args.kills, args.seed, say)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks gaussians`: lines, functions and series beside others'."""
+"""`python -m benchmarks gaussians`: regression, Gaussian processes and series beside others'."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.commands.kept import check_files, kept, say
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "gaussians",
-        help="lines, Gaussian processes and series beside scikit-learn's and statsmodels'",
+        help="regression, Gaussian processes and series beside scikit-learn's and statsmodels'",
         description="Fits linear and logistic regression and Gaussian processes beside "
-        "scikit-learn, and a series with missing values beside statsmodels where that is "
-        "installed, on one thread. Ends with code 1 where held-out data are less likely by more "
-        f"than {gaussian_models.MARGIN:g} nats a row, or a pass takes more than "
+        "scikit-learn, and a series with missing values beside statsmodels if that is installed, "
+        "on one thread. Ends with code 1 if held-out data are less likely by more than "
+        f"{gaussian_models.MARGIN:g} nats a row, or a pass takes more than "
         f"{gaussian_models.LARGEST_RATIO:g} times as long as theirs.",
         examples="""
             python -m benchmarks gaussians --splits 1
@@ -31,7 +31,7 @@ def add(kinds: Any) -> None:
     options.add_option(
         parser, "--splits", "N", "how many splits of each set", read=options.whole(), default=3
     )
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 

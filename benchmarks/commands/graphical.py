@@ -14,16 +14,16 @@ from benchmarks.pictures import growth
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "graphical",
         help="graphical models beside scikit-learn's and hmmlearn's",
         description="Fits Gaussian mixtures, topics of film reviews and hidden Markov models of "
-        "hourly loads, beside scikit-learn and, where it is installed, hmmlearn, on one thread. "
-        "Ends with code 1 where a pass takes more than "
-        f"{graphical.LARGEST_RATIO:g} times as long as theirs, a fit is less likely, or twice the "
-        f"data take more than {graphical.LARGEST_GROWTH:g} times as long.",
+        "hourly loads, beside scikit-learn and, if it is installed, hmmlearn, on one thread. "
+        f"Ends with code 1 if a pass takes more than {graphical.LARGEST_RATIO:g} times as long as "
+        "theirs, a fit is less likely, or twice the data take more than "
+        f"{graphical.LARGEST_GROWTH:g} times as long.",
         examples="""
             python -m benchmarks graphical --rows 40000 --documents 1000 --passes 2
             python -m benchmarks graphical --out graphical.json
@@ -33,7 +33,7 @@ def add(kinds: Any) -> None:
     options.add_option(parser, "--rows", "N", "rows of the mixture", read=whole, default=1_000_000)
     options.add_option(parser, "--documents", "N", "reviews at most", read=whole, default=25_000)
     options.add_option(parser, "--passes", "N", "passes that are timed", read=whole, default=5)
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     parser.add_argument("--pictures", metavar="FOLDER", help="draw how time grows with the data")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")

@@ -12,14 +12,14 @@ from benchmarks.regression import heteroscedastic
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "heteroscedastic",
         help="noise that depends on the input, learned by TAGI",
-        description="Learns a curve whose noise grows with the input, the example of Deka, Nguyen "
-        "& Goulet (2024), for each seed with data of its own, and compares the noise that is "
-        "learned with the true one. Ends with code 1 where the relative error is above "
+        description="Learns a curve whose noise grows with the input, the example of Deka, "
+        "Nguyen & Goulet (2024), for each seed with new data, and compares the learned noise "
+        "with the true one. Ends with code 1 if the relative error is above "
         f"{heteroscedastic.BAR:g}.",
         examples="""
             python -m benchmarks heteroscedastic --seeds 1
@@ -29,14 +29,14 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--seeds", type=options.whole(), default=5, metavar="N", help="how many (default: 5)"
     )
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     parser.add_argument("--picture", metavar="FILE", help="draw an svg file of the curves")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains for each seed and prints a table; 1 if one of them misses the bar."""
+    """Trains for each seed and prints a table; returns 1 if one misses the bar."""
     check_files(args.out, args.picture)
     predictions = [heteroscedastic.train(seed) for seed in range(args.seeds)]
     result = heteroscedastic.run(predictions)

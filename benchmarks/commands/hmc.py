@@ -15,26 +15,25 @@ from benchmarks.data.uci import uci_set
 from benchmarks.hmc import correlations, reference
 from benchmarks.pictures import by_set
 
-# The repository's own references, where the command is called from its root.
+# The repository's own references, found when the command is called from its root.
 COMMITTED = Path("benchmarks/results/hmc_reference.json")
 METHODS = ("noisy_kfac", "noisy_tridiagonal", "mean_field")
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "hmc",
         help="predictive variances beside those of NUTS, as in the noisy natural gradient paper",
         description=f"Learns from {reference.TRAIN} rows of a set with {reference.HIDDEN[0]} "
-        f"hidden units and shows how the epistemic variances at {reference.POOL} others are "
-        "correlated with those of the No-U-Turn sampler on the same net, prior and noise (the mean "
-        "over trials and its standard error), beside Table 3 of Zhang et al. (2018). Variances of "
-        "the sampler are read from --reference; what that file lacks is sampled, some 40 s a "
-        "trial, and kept there, for which nutpie is needed (pip install 'bayesrule[hmc]'). "
-        "With --out, the trials of a set are kept when they are done and the same call goes on "
-        "from there. Ten trials, which learn at once, take half a minute on one core; set "
-        "OMP_NUM_THREADS=1, since the nets are small.",
+        f"hidden units and prints how the epistemic variances at {reference.POOL} other rows "
+        "correlate with those of the No-U-Turn sampler for the same net, prior and noise (mean "
+        "over trials and standard error), beside Table 3 of Zhang et al. (2018). Variances of "
+        "the sampler are read from --reference. Missing ones are sampled (some 40 s a trial) and "
+        "kept there; that needs nutpie (pip install 'bayesrule[hmc]'). With --out, finished "
+        "trials of a set are kept and the same call resumes. Ten trials, which learn at once, "
+        "take half a minute on one core; set OMP_NUM_THREADS=1, because the nets are small.",
         examples="""
             python -m benchmarks hmc --sets boston,yacht --trials 2
             python -m benchmarks hmc --methods noisy_full,vogn --out hmc.json --pictures pictures
@@ -67,16 +66,16 @@ def add(kinds: Any) -> None:
         metavar="FILE",
         help=f"variances of NUTS (default: {COMMITTED} where it is, else {COMMITTED.name})",
     )
-    parser.add_argument("--out", metavar="FILE", help="keep trials and result as json, and go on")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write trials and result as json, and resume from there"
+    )
     parser.add_argument("--pictures", metavar="FOLDER", help="draw svg files of the result")
     options.add_json(parser)
-    parser.set_defaults(
-        run=run, interrupted="Trials that were done are in --out, if that was given."
-    )
+    parser.set_defaults(run=run, interrupted="Finished trials are in --out, if that was given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the trials that are missing and prints a table."""
+    """Runs the missing trials and prints a table."""
     sets = list(dict.fromkeys(uci_set(name).name for name in args.sets))
     with faults.of_the_call():
         correlations.check(args.methods)
@@ -101,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 def _references(
     args: argparse.Namespace, sets: Sequence[str], plan: reference.Plan
 ) -> list[dict[str, Any]]:
-    """The variances of NUTS that are asked for; those that are not known yet are sampled."""
+    """The requested variances of NUTS; missing ones are sampled."""
     file = Path(args.reference or (COMMITTED if COMMITTED.exists() else COMMITTED.name))
     known = reference.read(file, plan)
     have = {(one["set"], one["trial"]) for one in known}

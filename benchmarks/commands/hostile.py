@@ -16,16 +16,16 @@ _OUTCOMES = ("read", "done", "failed", "refused", "wrong", "traceback")
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "hostile",
         help="odd tables, odd options, and eight threads at once",
-        description="Draws odd tables (csv, tsv, npz, parquet, whole and damaged), and looks "
-        "whether each is refused in one line or means what its cells say, alone and among other "
-        "rows; some are trained on and predicted, and the predictions read back. Calls the "
-        "command line with random options, and asks one learner and one scikit-learn estimator "
-        "from eight threads. Ends with code 1 where anything was wrong.",
+        description="Draws odd tables (csv, tsv, npz, parquet, whole and damaged) and checks "
+        "that each is refused in one line or means what its cells say, alone and among other "
+        "rows. Some are trained on and predicted, and the predictions read back. Then it calls "
+        "the command line with random options, and one learner and one scikit-learn estimator "
+        "from eight threads. Ends with code 1 if anything was wrong.",
         examples="""
             python -m benchmarks hostile
             python -m benchmarks hostile --tables 10000 --calls 5000 --rounds 100 --out hostile.json
@@ -43,13 +43,13 @@ def add(kinds: Any) -> None:
             parser, f"--{name}", "N", meaning, read=options.whole(0), default=default
         )
     options.add_option(parser, "--seed", "N", "of all tables and calls", read=int, default=0)
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tries everything and prints what became of it; 1 if anything was wrong."""
+    """Tries everything and prints the outcomes; returns 1 if anything was wrong."""
     check_files(args.out)
     torch.set_num_threads(1)
     result = whole.run(

@@ -1,4 +1,4 @@
-"""`python -m benchmarks images` and `text`: which task, and which options it has."""
+"""`python -m benchmarks images` and `text`: the tasks and their options."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TEXT = ("imdb-tied",)
 
 @dataclass(frozen=True)
 class Kind:
-    """Tasks that are run in one way, and the options that they have."""
+    """Tasks that are run in the same way, and their options."""
 
     tasks: dict[str, Any]
     options: tuple[str, ...]
     run: Callable[[argparse.Namespace], int]
-    interrupted: str = "Trials that were done are in --out, if that was given."
+    interrupted: str = "Finished trials are in --out, if that was given."
 
 
 METHODS, KEPT = ("methods", "temperatures", "rates"), ("jobs", "seed", "out", "json")
@@ -60,7 +60,7 @@ KINDS = (
 
 
 def add(kinds: Any) -> None:
-    """The grammar of `python -m benchmarks images`."""
+    """Adds `python -m benchmarks images` and its options."""
     parser = options.add_command(
         kinds,
         "images",
@@ -85,9 +85,9 @@ def add(kinds: Any) -> None:
     parser.add_argument("task", metavar="TASK", help=_titles())
     _add_common(parser)
     group = parser.add_argument_group("TAGI's tasks")
-    group.add_argument("--every", type=options.whole(), metavar="N", help="score each N epochs")
-    group.add_argument("--fused", action="store_true", help="compile the step on a CPU too")
-    group.add_argument("--save", metavar="FILE", help="keep the trained state (safetensors)")
+    group.add_argument("--every", type=options.whole(), metavar="N", help="score every N epochs")
+    group.add_argument("--fused", action="store_true", help="compile the step on a CPU, too")
+    group.add_argument("--save", metavar="FILE", help="save the trained state (safetensors)")
     _add_methods(parser)
     _add_tied(parser)
     options.add_seed(parser, "of first weights and the order of data (default: 0)")
@@ -95,7 +95,7 @@ def add(kinds: Any) -> None:
 
 
 def add_text(kinds: Any) -> None:
-    """The grammar of `python -m benchmarks text`."""
+    """Adds `python -m benchmarks text` and its options."""
     parser = options.add_command(
         kinds,
         "text",
@@ -119,18 +119,18 @@ def add_text(kinds: Any) -> None:
 def _add_common(parser: argparse.ArgumentParser, *, held_out: bool = True) -> None:
     for name, what in (
         ("epochs", "how many (default: the task's own)"),
-        ("num", "learn from the first N examples only"),
+        ("num", "train on the first N examples only"),
     ):
         parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     if held_out:
-        what = "so many training images stand in for the test images, or (-preact, -noisy, "
-        what += f"-binary) choose the settings (default there: {variational.HELD_OUT})"
+        what = "use N training images in place of the test images, or (-preact, -noisy, "
+        what += f"-binary) to choose the settings (default there: {variational.HELD_OUT})"
         parser.add_argument("--held-out", type=options.whole(), metavar="N", help=what)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
-    what = "so many trials at a time, each in a process of its own (default: 1; not TAGI's tasks); "
+    what = "run N trials at a time, each in its own process (default: 1; not TAGI's tasks); "
     what += "two or three residual nets share a large GPU well, best under CUDA's MPS"
     parser.add_argument("--jobs", type=options.whole(), metavar="N", help=what)
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
 
 
@@ -189,7 +189,7 @@ def _unknown(task: str, command: str, wanted: Sequence[str]) -> str:
 
 
 def _refuse_others(args: argparse.Namespace, kind: Kind) -> None:
-    """An option of other tasks is a mistake that must not be passed over in silence."""
+    """Refuses options that belong to other tasks."""
     every = dict.fromkeys(name for one in KINDS for name in one.options)
     for name in every:
         given = getattr(args, name.replace("-", "_"), None)

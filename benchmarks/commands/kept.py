@@ -1,4 +1,4 @@
-"""Results of benchmarks as json, on paper and on the screen."""
+"""Results of benchmarks: as json, as pictures and on the screen."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 def add_timing(parser: argparse.ArgumentParser, *, rounds: int) -> None:
-    """What commands that time something in rounds have in common."""
+    """Adds the options of commands that time something in rounds."""
     parser.add_argument(
         "--rounds", type=options.whole(), default=rounds, metavar="N", help=f"(default: {rounds})"
     )
     add_threads(parser)
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
 
 
 def several(read: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """Reads values between commas, without repetitions.
+    """Reads comma-separated values, without repetitions.
 
     >>> several(options.positive)("1, 0.1,1")
     [1.0, 0.1]
@@ -38,19 +38,19 @@ def several(read: Callable[[str], T]) -> Callable[[str], list[T]]:
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    """How many threads torch has."""
+    """Adds the option for torch's number of threads."""
     parser.add_argument(
         "--threads", type=options.whole(), default=2, metavar="N", help="of torch (default: 2)"
     )
 
 
 def command(args: argparse.Namespace) -> str:
-    """The call as it can be given again."""
+    """The command line, so that it can be repeated."""
     return shlex.join(["python", "-m", "benchmarks", *args.words])
 
 
 def say(line: str) -> None:
-    """A line about what is going on, beside the result."""
+    """Prints a line of progress, apart from the result."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -62,7 +62,7 @@ def check_places(args: argparse.Namespace) -> None:
 
 
 def check_files(*files: str | None) -> None:
-    """Refuses files that cannot be written, before the work; their folders are made."""
+    """Refuses files that cannot be written before the work begins; makes their folders."""
     for file in files:
         if file:
             options.writable(Path(file).parent)
@@ -71,36 +71,36 @@ def check_files(*files: str | None) -> None:
 def drawn(
     args: argparse.Namespace, name: str, found: Any, draw: Callable[[Any], dict[str, str]]
 ) -> None:
-    """Draws a result where pictures are asked for."""
+    """Draws a result if pictures were requested."""
     if args.pictures:
         for file in panels.write(Path(args.pictures), name, draw(found)):
             say(f"drawn: {file}")
 
 
 def printed(args: argparse.Namespace, found: dict[str, Any]) -> bool:
-    """Whether json was asked for, which is then printed."""
+    """Prints the json if it was requested; returns whether it was."""
     if args.json:
         print(text.as_json({**found, "command": command(args)}))
     return bool(args.json)
 
 
 def write(args: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Keeps the result as json where it is asked for."""
+    """Writes the result as json if --out was given."""
     found["command"] = command(args)
     if args.out:
         write_atomically(Path(args.out), (text.as_json(found) + "\n").encode())
 
 
 def kept(args: argparse.Namespace, found: dict[str, Any]) -> bool:
-    """Keeps the result as json where it is asked for; whether it was printed as json."""
+    """Writes the result if --out was given; returns whether it was printed as json."""
     write(args, found)
     return printed(args, found)
 
 
 def keeper(args: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
-    """Writes a result while it grows, if it is to be kept at all.
+    """Writes a result as it grows, if --out was given.
 
-    Where it goes on from a file, the calls that made that stand before this one.
+    If it resumes from a file, the earlier commands are listed before this one.
     """
     commands = dict.fromkeys([*_earlier(args.out), command(args)])
 
@@ -113,7 +113,7 @@ def keeper(args: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
 
 
 def _earlier(file: str | None) -> list[str]:
-    """The calls that a file was made by; none if it is no result."""
+    """The commands that made a file; none if it is not a result."""
     try:
         found = json.loads(Path(file or "").read_text())
         return str(found["command"]).split(BETWEEN)

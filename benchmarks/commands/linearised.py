@@ -13,14 +13,14 @@ from benchmarks.speed import linearised
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "linearised",
-        help="what a linearised prediction of Kronecker-factored beliefs costs",
-        description=f"Times the mean and covariance of the outputs at {linearised.BATCH} inputs of "
-        "an MLP 784-400-400-10, and compares the covariance of two inputs with rows of the "
-        "Jacobian in float64. Ends with code 1 where a prediction takes more than "
+        help="the cost of linearised predictions with Kronecker factors",
+        description=f"Times the mean and covariance of the outputs at {linearised.BATCH} inputs "
+        "of an MLP 784-400-400-10, and compares the covariance of two inputs with rows of the "
+        "Jacobian in float64. Ends with code 1 if a prediction takes more than "
         f"{linearised.BAR:g} ms.",
         examples="""
             python -m benchmarks linearised --rounds 5
@@ -32,7 +32,7 @@ def add(kinds: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Times the predictions and prints a table; 1 if one of them misses its bar."""
+    """Times the predictions and prints a table; returns 1 if one misses its bar."""
     check_files(args.out)
     torch.set_num_threads(args.threads)
     result = linearised.run(args.rounds)

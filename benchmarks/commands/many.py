@@ -14,14 +14,14 @@ from benchmarks.speed import many
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "many",
-        help="nets trained together beside nets trained one after another",
+        help="nets trained together, compared with one after another",
         description="Trains a net for each split of a UCI set for an epoch, all together "
-        "(br.fit_many) and one after another (br.fit), in turn, and compares what both predict. "
-        f"Ends with code 1 where a method is not {many.BAR:g} times faster together.",
+        "(br.fit_many) and one after another (br.fit), in turn, and compares the predictions of "
+        f"both. Ends with code 1 if a method is not {many.BAR:g} times faster together.",
         examples="""
             python -m benchmarks many
             python -m benchmarks many --set yacht --nets 5 --rounds 3 --out many.json
@@ -36,7 +36,7 @@ def add(kinds: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Times the methods and prints a table; 1 if one of them misses its bar."""
+    """Times the methods and prints a table; returns 1 if one misses its bar."""
     with faults.of_the_call():
         uci.check([args.set], ())
     check_files(args.out)

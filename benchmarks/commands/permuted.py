@@ -15,16 +15,16 @@ from benchmarks.trials import read
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "permuted",
         help="binary weights on tasks that come one after another",
-        description="Permuted MNIST: in each task the pixels have another order. `bayesbinn` takes "
-        "its posterior as the prior of the next task; beside it are `bayesbinn` that goes on "
-        "without a prior, and `ste`. Prints the accuracy on all tasks after each. Ends with code 1 "
-        "where the prior does not keep more. Trials that are done are kept in --out, and the same "
-        "call goes on from there.",
+        description="Permuted MNIST: each task has the pixels in another order. `bayesbinn` "
+        "with its posterior as the prior of the next task is compared with `bayesbinn` that goes "
+        "on without a prior, and with `ste`. Prints the accuracy on all tasks after each. Ends "
+        "with code 1 if the prior does not remember more. With --out, finished trials are kept "
+        "and the same call resumes.",
         examples="""
             python -m benchmarks permuted --tasks 3 --epochs 2 --num 5000 --seeds 0
             python -m benchmarks permuted --num 20000 --held-out 5000 --rate 0.003
@@ -41,7 +41,7 @@ def add(kinds: Any) -> None:
         options.add_option(parser, f"--{name}", "N", what, read=options.whole(), default=default)
     for name, what in (
         ("num", "learn from the first N images only"),
-        ("held-out", "so many training images stand in for the test images"),
+        ("held-out", "use N training images in place of the test images"),
     ):
         parser.add_argument(f"--{name}", type=options.whole(), metavar="N", help=what)
     for name, what in (
@@ -56,13 +56,13 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--seeds", type=several(options.seed), default=[0, 1, 2], metavar="N,N", help="(0,1,2)"
     )
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
-    parser.set_defaults(run=run, interrupted="Trials that were done are in --out, if given.")
+    parser.set_defaults(run=run, interrupted="Finished trials are in --out, if given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Learns all tasks by all methods and prints what is left of each; 1 if the prior is behind."""
+    """Learns all tasks by all methods, prints what each remembers; 1 if the prior is behind."""
     check_files(args.out)
     given = {one.name: getattr(args, one.name) for one in fields(Setting) if one.name in args}
     setting = Setting(**{**given, "held_out": args.held_out or 0})

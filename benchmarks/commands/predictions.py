@@ -14,13 +14,13 @@ from benchmarks.trials import usable
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "predictions",
-        help="what predictions by weight draws cost",
-        description="Times predictions by 100 weight draws beside torch's own calls of the module "
-        "with one draw after another, in turn within one run, and compares their outputs.",
+        help="the cost of predictions by weight draws",
+        description="Times predictions by 100 weight draws and PyTorch's own calls of the "
+        "module with one draw after another, in turn within one run, and compares their outputs.",
         examples="""
             python -m benchmarks predictions --cases small,few --rounds 3
             python -m benchmarks predictions --device cuda --out predictions_gpu.json

@@ -12,17 +12,17 @@ from benchmarks.explore import q_learning
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "qlearning",
         help="Q-learning by TAGI with Thompson draws beside a DQN",
         description="Runs examples/q_learning.py, and the DQN of stable-baselines3 with the "
-        "settings of its zoo, for as many steps on the same environments. Shows the returns of "
+        "settings of its zoo, for as many steps on the same environments. Prints the returns of "
         f"{q_learning.OF_EACH} episodes without exploration at the end, and on how many seeds "
-        "their mean is at the bar. Needs the extra 'explore', for the DQN 'explore-peers'. With "
-        "--out, runs that ended are kept and the same call goes on from there. Set "
-        "OMP_NUM_THREADS=1, since the nets are small.",
+        "their mean reaches the bar. Needs the extra 'explore', and 'explore-peers' for the DQN. "
+        "With --out, finished runs are kept and the same call resumes. Set OMP_NUM_THREADS=1, "
+        "because the nets are small.",
         examples="""
             python -m benchmarks qlearning --envs DeepSea-v0 --size 8 --steps 4000 --seeds 2
             python -m benchmarks qlearning --jobs 16 --out q_learning.json
@@ -55,13 +55,15 @@ def add(kinds: Any) -> None:
         "--steps", type=options.whole(), metavar="N", help="(default: the example's own)"
     )
     options.add_option(parser, "--jobs", "N", "processes", read=options.whole(), default=1)
-    parser.add_argument("--out", metavar="FILE", help="keep runs and result as json, and go on")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write runs and result as json, and resume from there"
+    )
     options.add_json(parser)
-    parser.set_defaults(run=run, interrupted="Runs that ended are in --out, if it was given.")
+    parser.set_defaults(run=run, interrupted="Finished runs are in --out, if it was given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs what is missing and prints a table."""
+    """Runs the missing games and prints a table."""
     with faults.of_the_call():
         q_learning.check(args.envs, args.agents)
         settings = dict(_setting(one) for one in args.settings)

@@ -26,16 +26,16 @@ _COLUMNS = {
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "resnet",
-        help="methods at their defaults on Fashion-MNIST with a residual net of one's own",
-        description="Trains a residual net with batch norm and dropout on the first 2,000 and on "
-        "all images of Fashion-MNIST: with a plain loop of Adam, and with methods at their "
-        "defaults for as many epochs in batches of the same size. Shown are test NLL, calibration "
-        "error, accuracy, and how well entropy and mutual information tell MNIST from test images "
-        "(AUROC). With --out, each row is kept when it is done.",
+        help="methods at their defaults on Fashion-MNIST, with a user's own residual net",
+        description="Trains a residual net with batch norm and dropout on the first 2,000 and "
+        "on all images of Fashion-MNIST: with a plain loop of Adam, and with methods at their "
+        "defaults for as many epochs in batches of the same size. Prints test NLL, calibration "
+        "error, accuracy, and how well entropy and mutual information tell MNIST from test "
+        "images (AUROC). With --out, each row is kept when it is done.",
         examples="""
             python -m benchmarks resnet --sizes 200 --test 200 --epochs 1
             python -m benchmarks resnet --device cuda --out resnet.json
@@ -66,11 +66,11 @@ def add(kinds: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
     add_keeping(parser, jobs=False)
-    parser.set_defaults(run=run, interrupted="Rows that were done are in --out, if it was given.")
+    parser.set_defaults(run=run, interrupted="Finished rows are in --out, if it was given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains the nets that are missing and prints a table for each number of images."""
+    """Trains the missing nets and prints a table for each number of images."""
     known = [PLAIN, *VARIANTS]
     for name in args.methods:
         if name not in known:

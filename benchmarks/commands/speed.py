@@ -11,14 +11,14 @@ from benchmarks.speed import steps
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     fast = options.add_command(
         kinds,
         "speed",
-        help="what a step costs, as a multiple of an Adam step",
-        description="Times a training step of each method against torch.optim.Adam on the same "
+        help="the cost of a training step, relative to Adam's",
+        description="Times a training step of each method and of torch.optim.Adam on the same "
         "net, in turn within one run, so that a noisy machine disturbs all alike. ivon-opt and "
-        "BackPACK run beside them where installed. Keep the machine quiet.",
+        "BackPACK are timed, too, if installed. Keep the machine quiet.",
         examples="""
             python -m benchmarks speed
             python -m benchmarks speed --rounds 9 --processes 3
@@ -46,11 +46,11 @@ def add(kinds: Any) -> None:
         type=options.whole(),
         default=1,
         metavar="N",
-        help="so many one after another, with so many rounds each: where memory happens to lie in "
-        "one of them favours some methods (default: 1)",
+        help="run N processes one after another, each with all rounds: the memory layout of a "
+        "process favours some methods (default: 1)",
     )
     fast.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
-    fast.add_argument("--out", metavar="FILE", help="keep the result as json")
+    fast.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_seed(fast, "of inputs and first weights (default: 0)")
     options.add_json(fast)
     fast.set_defaults(run=run_speed, interrupted="Nothing was written.")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks squares`: the kernel for squares of single examples on a GPU."""
+"""`python -m benchmarks squares`: the GPU kernel for per-example squares."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.trials import usable
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "squares",
-        help="squares of single examples of convolutions on a GPU, checked and timed",
-        description="Holds the kernel for squares of single examples of convolutions against "
-        "single gradients in float64, then times the layers of ResNet-18 and steps of vogn and ogn "
-        f"with it and without. Ends with code 1 where an error is above {squares.BAR:g}. Needs "
-        "Triton (TRITON_INTERPRET=1 with --errors-only runs it on a CPU).",
+        help="per-example squares of convolutions on a GPU, checked and timed",
+        description="Compares the kernel for per-example squares of convolutions with single "
+        "gradients in float64, then times the layers of ResNet-18 and steps of vogn and ogn with "
+        f"it and without. Ends with code 1 if an error is above {squares.BAR:g}. Needs Triton "
+        "(TRITON_INTERPRET=1 with --errors-only runs it on a CPU).",
         examples="""
             python -m benchmarks squares --device cuda --out squares.json
             python -m benchmarks squares --device cuda --errors-only
@@ -38,14 +38,14 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--rounds", type=options.whole(), default=3, metavar="N", help="of steps (default: 3)"
     )
-    parser.add_argument("--errors-only", action="store_true", help="check, and time nothing")
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--errors-only", action="store_true", help="check only, without timing")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks and times; 1 if an error is above the bar."""
+    """Checks and times the kernel; returns 1 if an error is above the bar."""
     with faults.of_the_call():
         usable(args.device)
         steps.check(args.cases, squares.METHODS, args.device)
@@ -82,5 +82,5 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def best(layer: dict[str, Any]) -> str:
-    """The fastest of other tiles and what they take, where some were tried."""
+    """The fastest of the other tile sizes and its time, if some were tried."""
     return " ".join(f"{tiles} {took:.3f}" for tiles, took in list(layer["tiles"].items())[:1])

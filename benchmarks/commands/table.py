@@ -11,7 +11,7 @@ from benchmarks.data.uci import UCI, uci_set, uci_table
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "table",
@@ -28,7 +28,7 @@ def add(kinds: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the table and says how to use it."""
+    """Writes the table and prints how to use it."""
     file = args.out or f"{uci_set(args.name).name}.csv"
     check_files(file)
     table = uci_table(args.name)

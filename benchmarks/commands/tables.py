@@ -10,14 +10,13 @@ from benchmarks.tables import documents
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "tables",
-        help="write the kept results and the records of methods into the README and the docs",
-        description="Makes the tables of the README and of the pages in docs/ anew from "
-        " benchmarks/results/*.json and from the records of methods. "
-        "Nothing is run.",
+        help="write the tables of the README and the docs from results and records",
+        description="Rewrites the tables of the README and of the pages in docs/ from "
+        "benchmarks/results/*.json and from the records of methods. Nothing is run.",
         examples="""
             python -m benchmarks tables
         """,
@@ -26,7 +25,7 @@ def add(kinds: Any) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Writes the tables and says which documents changed."""
+    """Writes the tables and prints which documents changed."""
     changed = documents.write()
     print(f"Changed: {', '.join(changed)}." if changed else "All tables are up to date.")
     return 0

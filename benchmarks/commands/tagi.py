@@ -52,14 +52,14 @@ def _show(figures: dict[str, float]) -> None:
 
 
 def add_speed(kinds: Any) -> None:
-    """The grammar of `python -m benchmarks tagi`."""
+    """Adds `python -m benchmarks tagi` and its options."""
     parser = options.add_command(
         kinds,
         "tagi",
-        help="what a TAGI step costs, as a multiple of an SGD step",
-        description="Times TAGI's step, plain and compiled, against torch.optim.SGD on the same "
-        "net, in turn within one run on one thread. With --pytagi, an interpreter that has pytagi "
-        "0.2.1 runs the same nets. Keep the machine quiet.",
+        help="the cost of a TAGI step, relative to SGD's",
+        description="Times TAGI's step, plain and compiled, and that of torch.optim.SGD on the "
+        "same net, in turn within one run on one thread. With --pytagi, an interpreter that has "
+        "pytagi 0.2.1 runs the same nets. Keep the machine quiet.",
         examples="""
             python -m benchmarks tagi
             python -m benchmarks tagi --cases resnet18 --device cuda
@@ -77,7 +77,7 @@ def add_speed(kinds: Any) -> None:
     parser.add_argument("--rounds", type=options.whole(), default=15, metavar="N")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="(default: cpu)")
     parser.add_argument("--pytagi", metavar="PYTHON", help="an interpreter that has pytagi")
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json")
     options.add_json(parser)
     parser.set_defaults(run=run_speed, interrupted="Nothing was written.")
 

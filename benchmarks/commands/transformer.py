@@ -23,15 +23,15 @@ _SIZES = {
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "transformer",
         help="methods on a small transformer of Hugging Face, from scratch and by adapters",
-        description="Trains a small DistilBERT of Hugging Face's classes on film reviews (IMDB). "
-        "Stage scratch: from random weights. Stage adapters: adapters of low rank (LoRA) and a new "
-        "head on a body that has learned other reviews. AdamW and ivon learn in Hugging Face's "
-        "Trainer, the other methods by fit at their defaults. Shown are test NLL, calibration "
+        description="Trains a small DistilBERT of Hugging Face on film reviews (IMDB). Stage "
+        "scratch: from random weights. Stage adapters: adapters of low rank (LoRA) and a new "
+        "head, on a body that has learned other reviews. AdamW and ivon learn in Hugging Face's "
+        "Trainer, the other methods by fit at their defaults. Prints test NLL, calibration "
         "error, accuracy and AUROC. With --out, each row is kept when it is done. Needs "
         "bayesrule[hugging].",
         examples="""
@@ -55,10 +55,10 @@ def add(kinds: Any) -> None:
         help="classifiers of each kind (default: 1)",
     )  # fmt: skip
     parser.add_argument(
-        "--tokens", metavar="FOLDER", help="where the reviews lie as tokens, or are to be kept so"
+        "--tokens", metavar="FOLDER", help="where the tokens of the reviews are, or will be, kept"
     )
     add_keeping(parser)
-    parser.set_defaults(run=run, interrupted="Rows that were done are in --out, if it was given.")
+    parser.set_defaults(run=run, interrupted="Finished rows are in --out, if it was given.")
 
 
 def _methods() -> list[str]:
@@ -66,7 +66,7 @@ def _methods() -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains the classifiers that are missing and prints a table."""
+    """Trains the missing classifiers and prints a table."""
     for kind, known in (("stages", list(METHODS)), ("methods", _methods())):
         if strange := [name for name in getattr(args, kind) or () if name not in known]:
             raise faults.CallError(f"No {kind[:-1]} '{strange[0]}'. There are {listing(known)}.")

@@ -19,20 +19,20 @@ _SCORES = {"rmse": "RMSE", "log_likelihood": "log-likelihood"}
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "uci",
         help="methods on the nine UCI regression sets, beside the papers' tables",
-        description="Trains one net for each standard split of each set, all splits at once where "
+        description="Trains one net for each standard split of each set, all splits at once if "
         "the method can, and compares RMSE and mean test log-likelihood (of each point, in "
-        "original units) with what is published. noisy_kfac, mean_field and the like are trained "
-        "as by Zhang et al. (2018): 50 hidden units, 1000 epochs, which takes hours on one core "
-        "for all sets; noisy_kfac-own is the library's own setting, with nothing chosen for a set. "
-        "tagi stands beside pytagi's table and takes ten minutes: 'table' has the noise and the "
-        "epochs that pytagi chose for each set, 'learned' learns the noise and chooses nothing. "
-        "With --out, each row is kept when it is done and the same call goes on from there. Set "
-        "OMP_NUM_THREADS=1, since the nets are small.",
+        "original units) with published figures. noisy_kfac, mean_field and their relatives are "
+        "trained as by Zhang et al. (2018): 50 hidden units, 1000 epochs, which takes hours on "
+        "one core for all sets; noisy_kfac-own is the library's own setting, the same for all "
+        "sets. tagi is compared with pytagi's table and takes ten minutes: 'table' has the noise "
+        "and the epochs that pytagi chose for each set, 'learned' learns the noise and chooses "
+        "nothing. With --out, each row is kept when it is done and the same call resumes. Set "
+        "OMP_NUM_THREADS=1, because the nets are small.",
         examples="""
             python -m benchmarks uci --sets boston,yacht
             python -m benchmarks uci --methods noisy_kfac,mean_field --sets yacht --epochs 50
@@ -62,7 +62,9 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--device", default="cpu", metavar="NAME", help="cpu or cuda; not for tagi (default: cpu)"
     )
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json, and go on")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write the result as json, and resume from there"
+    )
     parser.add_argument(
         "--add",
         action="append",
@@ -73,11 +75,11 @@ def add(kinds: Any) -> None:
     parser.add_argument("--pictures", metavar="FOLDER", help="draw svg files of the result")
     options.add_seed(parser, "of first weights, order of data and draws (default: 0)")
     options.add_json(parser)
-    parser.set_defaults(run=run, interrupted="Rows that were done are in --out, if that was given.")
+    parser.set_defaults(run=run, interrupted="Finished rows are in --out, if that was given.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains the rows that are missing and prints tables."""
+    """Trains the missing rows and prints tables."""
     plan = runs.Plan(args.splits, args.epochs, args.seed)
     with faults.of_the_call():
         uci.check(args.sets, args.settings or ())
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _known(args: argparse.Namespace, plan: runs.Plan) -> list[dict[str, Any]]:
-    """The rows that there are already; those of --out come first."""
+    """The rows of earlier results; those of --out come first."""
     rows: dict[object, dict[str, Any]] = {}
     for file in [*([Path(args.out)] if args.out else []), *_added(args.add)]:
         for row in runs.read(file, plan):
@@ -117,7 +119,7 @@ def _known(args: argparse.Namespace, plan: runs.Plan) -> list[dict[str, Any]]:
 
 
 def _added(given: Sequence[str]) -> list[Path]:
-    """The files of --add; of a folder, all json files."""
+    """The files of --add; for a folder, all its json files."""
     found: list[Path] = []
     for place in map(Path, given):
         files = sorted(place.glob("*.json")) if place.is_dir() else [place]

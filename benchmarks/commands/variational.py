@@ -17,7 +17,7 @@ COLUMNS = {
     "×": ("scale_multiplier", "the multiplier of the scales' learning rate"),
     "rate ×": ("rate_multiplier", "the multiplier of the learning rate"),
 }
-"""Settings of trials: the head of a table's column, the field, and what it is."""
+"""Settings of trials: a column's heading, the field, and its meaning."""
 
 
 def run_methods(args: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _previous(args: argparse.Namespace, facts: dict[str, Any]) -> dict[str, Any] | None:
-    """What --out has already, once it is known that everything can be written."""
+    """The earlier result in --out, after checking that everything can be written."""
     check_places(args)
     if not args.out:
         return None
@@ -180,7 +180,7 @@ def _paper(value: float | None) -> str:
 
 
 def _columns(results: list[dict[str, Any]]) -> list[str]:
-    """The settings that some method of a result has, or that differ from what is usual."""
+    """The settings that some method in a result has, or that are not the usual ones."""
     had = {name for one in results for name in variational.METHODS[one["method"]].settings}
     if any(one.get("rate_multiplier", 1.0) != 1.0 for one in results):
         had.add("rate_multiplier")
@@ -188,7 +188,7 @@ def _columns(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _setting(one: dict[str, Any], columns: list[str]) -> list[str]:
-    """The cells of the settings; one that the method does not have is left empty."""
+    """The cells of the settings; empty for a setting that the method does not have."""
     own = {*variational.METHODS[one["method"]].settings, "rate_multiplier"}
     names = [COLUMNS[sign][0] for sign in columns]
     return [f"{one.get(name, 1.0):g}" if name in own else "" for name in names]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks versions`: what a step costs now beside an older checkout."""
+"""`python -m benchmarks versions`: the cost of a step relative to an older checkout."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from benchmarks.speed import versions
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "versions",
-        help="what a step costs now, as a multiple of its cost in an older checkout",
+        help="the cost of a step, relative to an older checkout",
         description="Times a training step of every method with the source of this checkout and "
-        "with that of another one, on the CPU, in processes that alternate, and an epoch of twenty "
-        "small nets that are trained at once. A ratio above 1 means that a step has become slower; "
-        "'torch' is a step of torch.optim.Adam, the same in both, so its ratio is the machine's "
-        "noise. Keep the machine quiet.",
+        "of another one, on the CPU, in alternating processes, and an epoch of twenty small nets "
+        "that are trained at once. A ratio above 1 means that a step has become slower. 'torch' "
+        "is a step of torch.optim.Adam, the same in both, so its ratio is the machine's noise. "
+        "Keep the machine quiet.",
         examples="""
             git worktree add /tmp/before v0.1
             python -m benchmarks versions --before /tmp/before
@@ -30,7 +30,10 @@ def add(kinds: Any) -> None:
         """,
     )
     parser.add_argument(
-        "--before", required=True, metavar="FOLDER", help="the other checkout, with its src"
+        "--before",
+        required=True,
+        metavar="FOLDER",
+        help="the other checkout (the folder that contains src)",
     )
     parser.add_argument(
         "--cases",
@@ -50,7 +53,7 @@ def add(kinds: Any) -> None:
         type=options.whole(),
         default=3,
         metavar="N",
-        help="of each checkout, with so many rounds each (default: 3)",
+        help="of each checkout, each with all rounds (default: 3)",
     )
     add_timing(parser, rounds=5)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
@@ -101,7 +104,7 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def _refusals(missing: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Why something did not run, in one line each; where only one checkout says so, which."""
+    """Why something did not run, one line each, naming the checkout if only one refuses."""
     lines: dict[str, str] = {}
     for tree, reasons in missing.items():
         for name, why in reasons.items():

@@ -1,4 +1,4 @@
-"""`python -m benchmarks widths`: a step and its state against the width of the layers."""
+"""`python -m benchmarks widths`: a step's time and state by the width of the layers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from benchmarks.speed import widths
 
 
 def add(kinds: Any) -> None:
-    """The grammar of the command."""
+    """Adds the command and its options."""
     parser = options.add_command(
         kinds,
         "widths",
-        help="what a step and its state cost against the width of the layers",
-        description="Times steps of nets with two square layers. A method that looks at the "
-        "curvature in each 10th step and finds inverses in each 100th has three kinds of steps; "
-        "each kind is timed by itself, and the mean is that of a whole cycle. The state is counted "
-        "in bytes after a step. Layers of 4096 units take minutes.",
+        help="the time and memory of a step, by the width of the layers",
+        description="Times steps of nets with two square layers. A method that estimates the "
+        "curvature in every 10th step and inverts it in every 100th has three kinds of steps; "
+        "each kind is timed separately, and the mean is that of a whole cycle. The state is "
+        "counted in bytes after a step. Layers of 4096 units take minutes.",
         examples="""
             python -m benchmarks widths --widths 32,64,128
             python -m benchmarks widths --methods map,noisy_kfac --picture widths.svg
@@ -45,10 +45,10 @@ def add(kinds: Any) -> None:
         help=f"(default: {','.join(widths.METHODS)})",
     )
     add_threads(parser)
-    parser.add_argument("--out", metavar="FILE", help="keep the result as json while it grows")
+    parser.add_argument("--out", metavar="FILE", help="write the result as json as it grows")
     parser.add_argument("--picture", metavar="FILE", help="draw an svg file of the result")
     options.add_json(parser)
-    parser.set_defaults(run=run, interrupted="What was timed is in --out, if that was given.")
+    parser.set_defaults(run=run, interrupted="Finished timings are in --out, if that was given.")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,12 +19,12 @@ _SUMS = {
     "shuttle.npz": "043b64a870da61376dd4176c4c2a2193b7a1f5c9e246aa3dd6c81c14c11592ab",
     "adult_train.csv.xz": "1a26c887f4b7b4b4e0f99750aca36e24a777e32b8f3a51118d33048407422670",
 }
-# Of the 14 columns of the census data: numbers, and the one that is the class here.
+# Of the 14 columns of the census data: the numeric ones, and the one used as the class.
 _NUMBERS, _OCCUPATION = (0, 2, 4, 10, 11, 12), 6
 
 
 def mushroom() -> tuple[Floats, Numbers]:
-    """Contexts (8124, 117), the categories one-hot, and 1 for what is poisonous."""
+    """Contexts (8124, 117), the categories one-hot, and 1 for poisonous mushrooms."""
     arrays = _arrays("mushroom.npz")
     return arrays["X"].astype(np.float32), arrays["y"].astype(np.int64)
 

@@ -139,7 +139,7 @@ def locate(
 
 
 def not_found(relative_path: str, why: str) -> DataError:
-    """Say what was looked for, where, why the download failed, and how to proceed."""
+    """Name the file, the places searched, why the download failed, and how to proceed."""
     folder = data_folder()
     own = f"'{folder / relative_path}'" if folder else "BAYESRULE_DATA (not set)"
     cached = cache_folder() / relative_path

@@ -96,7 +96,7 @@ def _batch(name: str) -> tuple[Bytes, Bytes]:
 
 
 def cifar10() -> Images:
-    """Return CIFAR-10: 50,000 and 10,000 colour pictures of ten kinds of things, 3 x 32 x 32.
+    """Return CIFAR-10: 50,000 and 10,000 colour images of ten classes, 3 x 32 x 32.
 
     The binary batches are looked for in ``cifar10/`` and ``cifar-10-batches-bin/`` of the data
     folder and the cache before the archive is downloaded.

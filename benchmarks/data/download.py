@@ -1,4 +1,4 @@
-"""Fetch one file over http: progress on stderr, whole and verified or not there at all."""
+"""Fetch one file over http, with progress on stderr: the file is verified, or absent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 class Progress(Protocol):
-    """What a download reports to: bytes as they come, then the end."""
+    """Receives the progress of a download: the bytes as they come, then the end."""
 
     def update(self, count: int) -> object: ...
 

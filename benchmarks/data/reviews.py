@@ -100,7 +100,7 @@ def load_tokens(
 ) -> Split:
     """Read what `save_tokens` wrote, as `reviews` gives it; other files are refused.
 
-    With `words` or `length` the file must have been made for so many.
+    With `words` or `length`, the file must have been made with these numbers.
     """
     source = Path(path)
     arrays = _read(source)

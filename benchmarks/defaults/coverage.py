@@ -1,7 +1,7 @@
-"""Beliefs at their defaults against the truth: data that nets with weights of the prior make.
+"""Are posteriors at their defaults calibrated? Nets with weights from the prior make the data.
 
-Of a belief that is calibrated on average, an interval of 90 % holds nine in ten of all new
-targets, and of the values of the function itself, inside of the data's range and outside.
+If a posterior is calibrated on average, its 90 % intervals hold nine in ten of all new targets,
+and of the values of the function itself, inside of the data's range and outside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a file have in common; without `epochs` they are the default ones."""
+    """What all rows of a result share; without `epochs` they are the default ones."""
 
     sets: int = 200
     noise: float = 0.1
@@ -46,7 +46,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Simulated:
-    """Training data, and new inputs with new targets and the function's values there."""
+    """Training data, and test inputs with targets and the function's values there."""
 
     data: tuple[Tensor, Tensor]
     parts: dict[str, tuple[Tensor, Tensor, Tensor]]
@@ -81,12 +81,12 @@ ENTRIES = {
     **{name: one for name, one in VARIANTS.items() if _UNFIT.isdisjoint(one.needs)},
     REFERENCE: VARIANTS["map"],
 }
-"""What can be asked for; `map-5000` is how near the mean can come."""
+"""The available entries; `map-5000` shows how close the mean can come."""
 HMC = "hmc"
 
 
 def coverage(names: Sequence[str], plan: Plan) -> Rows:
-    """A row for each entry of these names, and for NUTS where it is named."""
+    """A row for each named entry, and for NUTS if it is named."""
     work = partial(row, plan=plan)
     return Rows("coverage", asdict(plan), [{"method": name} for name in names], work)
 
@@ -115,9 +115,9 @@ def trained(
     seeds: list[int],
     **options: Any,
 ) -> list[Run | None]:
-    """A run for each set, None where training ends in an error.
+    """A run for each set; None if training ends in an error.
 
-    They train together. One that fails stops all, so those beside it are trained again, by halves.
+    They train together. A failure stops all, so the others are trained again, by halves.
     """
     try:
         return list(br.fit_many(build, data, seeds=seeds, progress=False, **options))
@@ -135,7 +135,7 @@ def _learner(variant: Variant, noise: float, x: Tensor, y: Tensor) -> Learner:
 
 
 def training(method: str, epochs: int | None) -> dict[str, Any]:
-    """What `fit_many` is told: nothing where it can follow its own defaults.
+    """The arguments of `fit_many`; none if it can follow its own defaults.
 
     >>> training("vogn", None), training("vogn", 7)
     ({}, {'epochs': 7})

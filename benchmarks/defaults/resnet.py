@@ -1,8 +1,8 @@
 """A user's own residual net on Fashion-MNIST: methods at their defaults beside a plain loop.
 
-The net has batch norm and dropout and is no part of the library. All train for as many epochs in
-batches of the same size, without augmentation. MNIST is what none has seen: a good belief is less
-sure there.
+The net has batch norm and dropout and is not part of the library. All methods train for the same
+number of epochs in batches of the same size, without augmentation. None has seen MNIST: a good
+posterior is less sure there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Predict = Callable[[Tensor], Prediction]
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a file have in common; `test` is how many images are tested on."""
+    """What all rows of a result share; `test` is how many images are tested on."""
 
     epochs: int = 8
     batch_size: int = 50
@@ -48,7 +48,7 @@ class Plan:
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions with batch norm and dropout, and a way around them."""
+    """Two 3×3 convolutions with batch norm and dropout, and a skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ResNet(nn.Module):
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images to learn from and to test on, and strange ones, all on the same scale."""
+    """Training, test and out-of-distribution images, all on the same scale."""
 
     x: Tensor
     y: Tensor
@@ -99,7 +99,7 @@ class Pictures:
 
 
 def pictures() -> Pictures:
-    """Fashion-MNIST, and MNIST as what is strange."""
+    """Fashion-MNIST, and MNIST as out-of-distribution images."""
     own, other = fashion_mnist(), mnist()
     both = replace(own, x_test=torch.cat([own.x_test, other.x_test])).standardised()
     test, strange = both.x_test.split([len(own.x_test), len(other.x_test)])
@@ -141,7 +141,7 @@ def _wait(device: str) -> None:
 
 
 def _plain(model: nn.Module, x: Tensor, y: Tensor, plan: Plan, seed: int) -> Predict:
-    """What everyone writes: cross-entropy and Adam at its defaults."""
+    """The plain loop: cross-entropy and Adam at its defaults."""
     optimiser = torch.optim.Adam(model.parameters())
     with forked_randomness(x.device, seed):
         for _ in range(plan.epochs):
@@ -160,7 +160,7 @@ def _plain(model: nn.Module, x: Tensor, y: Tensor, plan: Plan, seed: int) -> Pre
 
 
 def _learned(method: str, model: nn.Module, x: Tensor, y: Tensor, plan: Plan, seed: int) -> Predict:
-    """`fit` at its defaults, its steps replayed where they can be."""
+    """`fit` at its defaults, with replayed steps where possible."""
     learner = VARIANTS[method].learner(model, br.CategoricalLikelihood(), len(y))
     fused = plan.device.startswith("cuda") and replay_obstacle(learner) is None
     train = partial(br.fit, epochs=plan.epochs, batch_size=plan.batch_size, progress=False)
@@ -168,10 +168,10 @@ def _learned(method: str, model: nn.Module, x: Tensor, y: Tensor, plan: Plan, se
 
 
 def scores(predict: Predict, images: Pictures, plan: Plan) -> dict[str, float]:
-    """NLL, calibration error and accuracy on test images; AUROC of strange ones among them.
+    """NLL, calibration error and accuracy on test images; AUROC of out-of-distribution detection.
 
-    These are told by the entropy of their probabilities or, if weights are uncertain, by what the
-    weights could still say about the class.
+    One AUROC is by the entropy of the probabilities and, if weights are uncertain, another by the
+    mutual information between weights and class.
     """
     test = images.x_test[: plan.test], images.y_test[: plan.test].to(plan.device)
     known, strange = (_predicted(predict, x[: plan.test], plan) for x in (test[0], images.strange))

@@ -1,4 +1,4 @@
-"""Rows that are worked out one by one, kept as they come, and gone on with."""
+"""Benchmarks whose rows are computed one by one, saved as they come, and resumed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _KILLED = "its process was killed, perhaps for lack of memory"
 class Rows:
     """A benchmark that is a list of rows.
 
-    Each of the `items` names a row, and `work(**item)` gives the figures in it. What it raises
-    becomes `failed`, in words: a method that fails is a result. `summary(rows)` is what follows
-    from all rows, and `plan` what they have in common.
+    Each of the `items` names a row, and `work(**item)` gives the figures in it. An exception
+    becomes `failed`, in words: a failing method is a result. `summary(rows)` summarises all
+    rows, and `plan` holds what they share.
     """
 
     benchmark: str
@@ -32,11 +32,11 @@ class Rows:
     summary: Callable[[Sequence[Row]], dict[str, Any]] = lambda _: {}
 
     def key(self, row: Row) -> tuple[Any, ...]:
-        """What a row is called by."""
+        """The key of a row."""
         return tuple(row[name] for name in self.items[0])
 
     def read(self, file: str | None) -> list[Row]:
-        """The rows that a file has already; those that failed are tried again."""
+        """The rows in an earlier result; failed ones are tried again."""
         if not file:
             return []
         known = kept_rows(Path(file), self.benchmark, self.plan, rows="results", key=self.key)
@@ -50,7 +50,7 @@ class Rows:
         keep: Callable[[dict[str, Any]], None] = lambda _: None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> dict[str, Any]:
-        """Works out the rows that are missing, in `jobs` processes; `keep` gets every stage."""
+        """Computes the missing rows in `jobs` processes; `keep` gets every intermediate result."""
         found = {self.key(row): row for row in known}
         missing = [item for item in self.items if self.key(item) not in found]
         if found:
@@ -64,7 +64,7 @@ class Rows:
         return self._document(found)
 
     def _document(self, found: dict[tuple[Any, ...], Row]) -> dict[str, Any]:
-        """The result as it is kept: the rows in the order of the items, then all others."""
+        """The result as json: the rows in the order of the items, then all others."""
         order = [self.key(item) for item in self.items]
         rows = [found[key] for key in dict.fromkeys([*order, *found]) if key in found]
         return {

@@ -1,4 +1,4 @@
-"""Who is ahead of whom, from rows of sets, their parts (seeds or splits) and methods."""
+"""Rankings of methods, from rows by set, part (seed or split) and method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scores = dict[int, float]
 
 
 def standings(rows: Sequence[Row]) -> dict[str, Any]:
-    """Means by set and method, and each method against `REFERENCE` over all sets."""
+    """Means by set and method, and each method compared with `REFERENCE` over all sets."""
     sets, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("set", "method"))
     means = {
         name: {method: _means(own) for method in methods if (own := _of(rows, name, method))}
@@ -44,7 +44,7 @@ def _means(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _worth(one: dict[str, Any]) -> float:
-    """What a method is ranked by on a set; last of all where it failed."""
+    """The value by which a method is ranked on a set; last if it failed."""
     return -math.inf if one["failed"] else float(one["log_likelihood"])
 
 
@@ -68,7 +68,7 @@ def _over_sets(
 
 
 def _worse(row: Row) -> bool:
-    """Whether a prediction that does not look at the inputs would have been better."""
+    """Whether a prediction that ignores the inputs would have been better."""
     return bool(row["log_likelihood"] < row["constant"] - MARGIN)
 
 

@@ -1,4 +1,4 @@
-"""Methods at their defaults, and baselines, on one split of one table, as the front trains them."""
+"""Methods at their defaults, and baselines, on one split of a table, as `bayesrule fit` trains."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sheet:
         return every[: self.train], every[self.train :]
 
     def encoder(self) -> Encoder:
-        """What the rows for learning say about scales and classes."""
+        """Scales and classes from the training rows."""
         return Encoder.fit(self.table.rows(self.rows()[0]), **self.options)
 
 
@@ -64,7 +64,7 @@ def _sheet(name: str, x: Floats, y: Floats, train: int, *, classes: bool = False
 
 
 def generated(name: str, seed: int) -> Sheet:
-    """A table of a family: the seed says which function and which rows."""
+    """A table of a family; the seed determines the function and the rows."""
     rng = np.random.default_rng([seed, list(FAMILIES).index(name)])
     found = FAMILIES[name](rng)
     return _sheet(name, found.x, found.y, found.train, classes=found.classes)
@@ -84,9 +84,9 @@ SOURCES: dict[str, Callable[[str, int], Sheet]] = {"families": generated, "defau
 def families(
     names: Sequence[str], seeds: int, methods: Sequence[str] | None = None, *, every: bool = False
 ) -> Rows:
-    """Generated tables: so many of each family, with all methods that are worth their time.
+    """Generated tables, several of each family, for the methods that are worth their time.
 
-    With `every` they are all methods that fit.
+    With `every`, for all methods that fit.
     """
     items = []
     for seed in range(seeds):
@@ -103,7 +103,7 @@ def _present(sheet: Sheet, every: bool) -> list[str]:
 
 
 def uci_splits(names: Sequence[str], splits: int | None, methods: Sequence[str]) -> Rows:
-    """The first `splits` standard splits of UCI sets, all of them where it is None."""
+    """The first `splits` standard splits of UCI sets; all if it is None."""
     most = {name: min(splits or math.inf, uci_set(name).n_splits) for name in names}
     items = [
         {"set": name, "part": split, "method": method}
@@ -126,7 +126,7 @@ def _standard_row(**item: Any) -> Row:
 def row(source: str, set: str, part: int, method: str) -> Row:
     """The scores of one method on the test rows, in units of standardised targets.
 
-    `constant` is the log-likelihood of a prediction that does not look at the inputs.
+    `constant` is the log-likelihood of a prediction that ignores the inputs.
     """
     sheet = SOURCES[source](set, part)
     train, test = sheet.rows()
@@ -169,7 +169,7 @@ def _constant(train: Tensor, test: Tensor) -> float:
 
 
 def known_names(methods: Sequence[str]) -> list[str]:
-    """The methods and baselines of these names; a ValueError where there is none."""
+    """The methods and baselines of these names; a ValueError for an unknown one."""
     return [one if one in BASELINES else find(one).__name__ for one in methods]
 
 

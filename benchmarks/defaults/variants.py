@@ -1,4 +1,4 @@
-"""Methods at their defaults, and some with one choice of their own, by name."""
+"""Methods at their defaults, and some with one changed option, by name."""
 
 from __future__ import annotations
 

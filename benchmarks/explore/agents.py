@@ -1,4 +1,4 @@
-"""Who plays the bandits: the library's methods, and the usual ways beside them."""
+"""The agents that play the bandits: the library's methods, and the usual ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LinearThompson:
 class NeuralLinear:
     """Thompson draws of an exact linear regression on the hidden units of a net that is trained.
 
-    The regressions learn from every reward, and from all of them anew once the net has moved.
+    The regressions learn from every reward, and anew from all rewards after the net has changed.
     Riquelme et al. (2018), sec. 3.
     """
 
@@ -100,7 +100,7 @@ def playing(
     replay: int = 64,
     **options: Any,
 ) -> Bandit:
-    """A bandit with a net of one hidden layer, whose first weights are each action's own."""
+    """A bandit with a net of one hidden layer, with first-layer weights for each action."""
     inputs = problem.actions * problem.contexts.shape[1]
     net, likelihood = mlp(inputs, 1, (HIDDEN,), seed=seed), br.GaussianLikelihood(noise=noise)
     learner = getattr(br, method)(net, likelihood, num_data=len(problem.contexts), **options)

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a file have in common: rounds, None for the problem's own."""
+    """What all games share; `rounds` is None for the problem's own number."""
 
     rounds: int | None = None
 
@@ -54,7 +54,7 @@ def run(
 ) -> Row:
     """Tries all settings on the tuning seeds, then plays the best of each on the test seeds.
 
-    Games that are `known` are not played again; `keep` gets the whole result now and then.
+    Games that are `known` are not repeated; `keep` gets the whole result now and then.
     """
     check(sets, agents)
     rows = {_game(row): row for row in known}
@@ -79,13 +79,13 @@ def run(
 
 
 def check(sets: Sequence[str], agents: Sequence[str]) -> None:
-    """Refuses problems and agents that there are not."""
+    """Refuses unknown problems and agents."""
     refuse_unknown("problem", sets, PROBLEMS)
     refuse_unknown("agent", agents, AGENTS)
 
 
 def play(game: Game, plan: Plan) -> Row:
-    """One game: the regret over all rounds in per cent of what chance would have."""
+    """One game: the regret over all rounds, in per cent of that of random actions."""
     torch.set_num_threads(1)
     entry = AGENTS[game.agent]
     options = entry.tries[game.attempt]
@@ -144,12 +144,12 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def paired(mine: dict[int, float], other: dict[int, float]) -> tuple[float, float]:
-    """The mean difference over the seeds that both have, and its standard error."""
+    """The mean difference over common seeds, and its standard error."""
     return mean_and_error([mine[seed] - other[seed] for seed in mine if seed in other])
 
 
 def summary(rows: Iterable[Row]) -> list[Row]:
-    """Mean regret and its error for each problem and agent, and beside linear and greedy."""
+    """Mean regret and its error by problem and agent, and differences from linear and greedy."""
     rows = list(rows)
     found, best = tested(rows), chosen(rows)
     return [_summed(name, agent, found, best[name, agent]) for name, agent in found]
@@ -170,7 +170,7 @@ def _summed(name: str, agent: str, found: dict[Any, dict[int, float]], attempt: 
 
 
 def document(plan: Plan, rows: Iterable[Row]) -> Row:
-    """The result as it is kept."""
+    """The result as json."""
     rows = sorted(rows, key=lambda row: (row["set"], row["agent"], row["attempt"], row["seed"]))
     return {
         "benchmark": "bandits",
@@ -183,7 +183,7 @@ def document(plan: Plan, rows: Iterable[Row]) -> Row:
 
 
 def read(file: Path, plan: Plan) -> list[Row]:
-    """The games that a file has already, without those whose settings have changed since."""
+    """The games in an earlier result, without those whose settings have changed since."""
     known = kept_rows(file, "bandits", asdict(plan), rows="rows", key=_game)
     return [row for row in known if _current(row)]
 

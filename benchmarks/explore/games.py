@@ -21,7 +21,7 @@ def in_processes(
     if jobs == 1:
         yield from (play(game, plan) for game in games)
         return
-    # What torch has started does not survive a fork.
+    # Torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context) as pool:
         for done in as_completed([pool.submit(play, game, plan) for game in games]):
@@ -29,7 +29,7 @@ def in_processes(
 
 
 def refuse_unknown(kind: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Refuses names that there are not."""
+    """Refuses unknown names."""
     for name in names:
         if name not in known:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Contextual bandits: contexts, what each action earns on average there, and what it would pay."""
+"""Contextual bandits: contexts, mean rewards of all actions, and sampled rewards."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Problem:
 
     @property
     def regrets(self) -> Tensor:
-        """What each action earns less than the best one, on average, (n, A)."""
+        """The mean reward of the best action less that of each, (n, A)."""
         return self.means.amax(1, keepdim=True) - self.means
 
     @property
     def regret_by_chance(self) -> float:
-        """The expected regret over all rounds of one who chooses at random."""
+        """The expected regret of random actions over all rounds."""
         return float(self.regrets.mean(1).sum())
 
 
@@ -59,7 +59,7 @@ class Kind:
 
 
 def _mushroom(rounds: int, generator: Generator) -> Problem:
-    """Eat or not: +5 for an edible one; of a poisonous one +5 or −35; Blundell et al. (2015)."""
+    """Eat or not: edible mushrooms earn +5, poisonous ones +5 or −35; Blundell et al. (2015)."""
     x, y = _drawn(_of("mushroom"), rounds, generator)
     poisonous = y == 1
     hurt = poisonous & (torch.rand(rounds, generator=generator) < 0.5)
@@ -70,7 +70,7 @@ def _mushroom(rounds: int, generator: Generator) -> Problem:
 
 
 def _classes(name: str) -> Callable[[int, Generator], Problem]:
-    """The action that is the class earns one, the others nothing."""
+    """The action that names the class earns one, the others nothing."""
 
     def made(rounds: int, generator: Generator) -> Problem:
         x, y = _drawn(_of(name), rounds, generator)
@@ -122,7 +122,7 @@ def _of(name: str) -> tuple[Floats, Numbers]:
 def _drawn(
     data: tuple[Floats, Numbers], rounds: int, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """So many rows in random order."""
+    """The first `rounds` rows of a random order."""
     x, y = data
     rows = torch.randperm(len(y), generator=generator)[:rounds].numpy()
     return torch.from_numpy(np.ascontiguousarray(x[rows])), torch.from_numpy(y[rows])

@@ -23,10 +23,10 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 JUDGEMENTS, OF_EACH = 20, 20
 BARS = {"CartPole-v1": 475.0, "LunarLander-v3": 200.0, "DeepSea-v0": 0.5}
-"""From which mean return on a task counts as solved."""
+"""The mean return from which a task counts as solved."""
 AGENTS = ("tagi", "dqn")
 
-# What RL Baselines3 Zoo has for DQN on the first two; on Deep Sea half of the steps explore.
+# DQN's settings from RL Baselines3 Zoo for the first two; on Deep Sea half of the steps explore.
 _DQN: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         **{"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000},
@@ -51,7 +51,7 @@ _DQN: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a file have in common; steps are those of the settings without them."""
+    """What all games share; without `steps`, those of the settings apply."""
 
     steps: int | None = None
     size: int = 20
@@ -79,7 +79,7 @@ def run(
     keep: Callable[[Row], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
-    """All runs that are not `known` yet; `keep` gets the whole result after each of them."""
+    """All runs that are not `known` yet; `keep` gets the whole result after each."""
     check(envs, agents)
     rows = {_game(row): row for row in known}
     wanted = [Game(env, agent, seed) for env in envs for agent in agents for seed in seeds]
@@ -92,7 +92,7 @@ def run(
 
 
 def check(envs: Sequence[str], agents: Sequence[str]) -> None:
-    """Refuses what there is not, and packages that are missing."""
+    """Refuses unknown names, and missing packages."""
     refuse_unknown("environment", envs, BARS)
     refuse_unknown("agent", agents, AGENTS)
     packages = {"gymnasium": "explore", "stable_baselines3": "explore-peers"}
@@ -102,14 +102,14 @@ def check(envs: Sequence[str], agents: Sequence[str]) -> None:
 
 
 def check_settings(settings: Mapping[str, float]) -> None:
-    """Refuses what is no number among the example's settings."""
+    """Refuses settings that are not numbers or that the example does not have."""
     known = asdict(example().Settings())
     numbers = [name for name, value in known.items() if isinstance(value, int | float)]
     refuse_unknown("setting", list(settings), numbers)
 
 
 def play(game: Game, plan: Plan) -> Row:
-    """One run: returns of all episodes of the way, and of judged ones now and then."""
+    """One run: the returns of all episodes, and of evaluations now and then."""
     torch.set_num_threads(1)
     log = {"tagi": _tagi, "dqn": _dqn}[game.agent](game, plan)
     returns = [value for _, value in log["episodes"]]
@@ -187,7 +187,7 @@ def _game(row: Row) -> Game:
 
 
 def summary(rows: Iterable[Row]) -> list[Row]:
-    """Of each environment and agent: mean return at the end, and how many seeds reach the bar."""
+    """By environment and agent: the mean return at the end, and how many seeds reach the bar."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["env"], row["agent"]), []).append(row)
@@ -209,7 +209,7 @@ def _summed(env: str, agent: str, rows: list[Row]) -> Row:
 
 
 def document(plan: Plan, rows: Iterable[Row]) -> Row:
-    """The result as it is kept."""
+    """The result as json."""
     rows = sorted(rows, key=lambda row: (row["env"], row["agent"], row["seed"]))
     return {
         "benchmark": "qlearning",
@@ -223,7 +223,7 @@ def document(plan: Plan, rows: Iterable[Row]) -> Row:
 
 
 def read(file: Path, plan: Plan) -> list[Row]:
-    """The runs that a file has already."""
+    """The runs in an earlier result."""
     return kept_rows(file, "qlearning", asdict(plan), rows="rows", key=_game)
 
 

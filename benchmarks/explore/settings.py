@@ -1,4 +1,4 @@
-"""Which settings of each agent are tried on the tuning seeds: six of each."""
+"""The settings of each agent that are tried on the tuning seeds: six each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """An agent: what makes it for a problem and a seed, the options that are tried, and whose."""
+    """An agent: the function that makes it, the options to try, and whether it is the library's."""
 
     make: Callable[..., Agent]
     tries: tuple[Options, ...]

@@ -1,1 +1,1 @@
-"""Predictive variances beside those of the No-U-Turn sampler."""
+"""Predictive variances compared with those of the No-U-Turn sampler."""

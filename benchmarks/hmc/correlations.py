@@ -1,4 +1,4 @@
-"""Predictive variances of methods beside those of NUTS, trial by trial."""
+"""Predictive variances of methods compared with those of NUTS, by trial."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "noisy_full": _EVERY_STEP,
     "mean_field": {"learning_rate": 0.01},
 }
-"""Options by method, the learning rate that of the first step; others have their own defaults."""
+"""Options by method, with the first learning rate; other methods have their own defaults."""
 NAME = "hmc-correlations"
 _FAILURES = (TrainingError, FloatingPointError, torch.linalg.LinAlgError)
 Trial = dict[str, Any]
@@ -48,7 +48,7 @@ def trials(
 ) -> list[Trial]:
     """The correlations of a method's variances with those of references on one set.
 
-    They depend on nothing but the arguments, so that sets can be spread over processes.
+    They depend only on the arguments, so sets can be spread over processes.
     """
     begun, (name, *others) = time.perf_counter(), dict.fromkeys(one["set"] for one in truths)
     assert not others
@@ -71,7 +71,7 @@ def trials(
 
 
 def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] = OPTIONS) -> None:
-    """Refuses methods and options that there are not, and methods without a variance."""
+    """Refuses unknown methods and options, and methods without a variance."""
     for method in methods:
         make = find(method)
         own = options.get(make.__name__, {})
@@ -92,7 +92,7 @@ def run(
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """All trials that are not `known` yet; `keep` gets the whole result after each set of them."""
+    """All trials that are not `known` yet; `keep` gets the whole result after each set."""
     names = list(dict.fromkeys(find(method).__name__ for method in methods))
     check(names, options)
     found = {_key(one): one for one in known if "failed" not in one}
@@ -136,7 +136,7 @@ def _same_options(
 
 
 def _line(own: Sequence[Trial]) -> str:
-    """What a set of trials found, in words."""
+    """The result of a set of trials, in words."""
     first, failed = own[0], [one for one in own if "failed" in one]
     what = f"{first['method']} on {first['set']}, {len(own)} trial{'s'[: len(own) > 1]}"
     if failed:
@@ -146,7 +146,7 @@ def _line(own: Sequence[Trial]) -> str:
 
 
 def document(plan: Plan, epochs: int, trials: Sequence[Trial]) -> dict[str, Any]:
-    """The result as it is kept."""
+    """The result as json."""
     return {
         "benchmark": NAME,
         "plan": {**plan.facts(), "epochs": epochs},
@@ -180,10 +180,10 @@ def _result(method: str, name: str, group: Sequence[Trial]) -> dict[str, Any]:
 
 
 def read(file: Path, plan: Plan, epochs: int) -> list[Trial]:
-    """The trials that a file has already, none where there is no file."""
+    """The trials in an earlier result; none if there is no file."""
     facts = {**plan.facts(), "epochs": epochs}
     known = kept_rows(file, NAME, facts, rows="trials", key=_key)
-    # A correlation with what does not vary is no number, which json calls null.
+    # The correlation with a constant is not a number, which json calls null.
     return [
         {**one, "correlation": math.nan} if one.get("correlation", 0.0) is None else one
         for one in known

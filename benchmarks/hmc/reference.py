@@ -51,12 +51,12 @@ class Plan:
     warmup: int = 500
 
     def facts(self) -> dict[str, Any]:
-        """The plan as json has it."""
+        """The plan as json."""
         return {**asdict(self), "hidden": list(HIDDEN), "train": TRAIN, "pool": POOL}
 
 
 def trial_data(name: str, trial: int, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
-    """Twenty rows to learn from and the inputs of a hundred others, standardised by the twenty.
+    """Twenty training rows and the inputs of a hundred others, standardised by the twenty.
 
     A column that does not vary among the twenty is only shifted.
     """
@@ -131,7 +131,7 @@ def variances(
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
-    """Pearson's; NaN where one of them does not vary."""
+    """Pearson's correlation; NaN if one of them is constant."""
     centred = torch.stack([a - a.mean(), b - b.mean()])
     return float(torch.nn.functional.cosine_similarity(centred[0], centred[1], dim=0))
 
@@ -145,7 +145,7 @@ def references(
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The variances of NUTS for every set and trial; those that are `known` are not sampled."""
+    """The variances of NUTS for every set and trial; `known` ones are not sampled again."""
     found = {(one["set"], one["trial"]): one for one in known}
     wanted = [(uci_set(name).name, trial) for trial in range(num) for name in sets]
     for done, (name, trial) in enumerate(wanted, 1):
@@ -172,7 +172,7 @@ def document(plan: Plan, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read(file: Path, plan: Plan) -> list[dict[str, Any]]:
-    """The references that a file has already, none where there is no file."""
+    """The references in an earlier result; none if there is no file."""
     if not file.exists():
         return []
     try:

@@ -3,8 +3,9 @@
 A network is trained as `python -m benchmarks images` trains it, or read from a file that `--save`
 wrote (`--state`). Then test images, standardised as in training, are changed in that standardised
 space, where `variance` is 0.03² for digits and 0.1² for CIFAR-10, in at most 10 and 50 iterations,
-until the network takes them for another class, drawn at random. Success is that `predict` gives
-that class. The first variant is `attack` as it is; the others say what its choices are worth.
+until the network takes them for another class, drawn at random. An attack succeeds if `predict`
+gives that class. The first variant is `attack` at its defaults; the others show what its choices
+are worth.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def trained(
     state: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[br.Learner, br.types.State]:
-    """A network and what it has learned, now or before."""
+    """A network and its trained state, from training or from a file."""
     if state is None:
         _, learner, found = tagi.run(
             task, device=device, epochs=epochs, num=num, show=lambda each: progress(str(each))
@@ -81,7 +82,7 @@ def other_classes(y: Tensor, num_classes: int = 10, seed: int = 0) -> Tensor:
 def figures(
     learner: br.Learner, state: br.types.State, x: Tensor, target: Tensor, **options: Any
 ) -> dict[str, float | None]:
-    """What became of an attack; means are over the images that deceive."""
+    """The outcome of an attack; means are over the images that deceive the network."""
     begun = time.perf_counter()
     found = br.explore.attack(learner, state, x, target, **options)
 

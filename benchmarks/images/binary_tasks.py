@@ -1,4 +1,4 @@
-"""Nets of binary weights on MNIST: the one of the BayesBiNN paper, and how its methods are made."""
+"""Binary weights on MNIST: the net of the BayesBiNN paper, and its methods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def binary_mlp(hidden: tuple[int, ...] = (2048, 2048, 2048), *, seed: int = 0) -
 
 
 def without_precision(make: Callable[..., Learner]) -> Callable[..., Learner]:
-    """The method for tasks that have a prior precision, which binary weights have not."""
+    """Adapts a method of binary weights, which has no prior precision, to tasks that pass one."""
 
     def made(*given: Any, prior_precision: float, **options: Any) -> Learner:
         return make(*given, **options)

@@ -33,8 +33,8 @@ def sgd(
     momentum: float = 0.9,
     **settings: Any,
 ) -> Learner:
-    """The most probable weights, found by torch's SGD with momentum."""
-    # In one kernel, which asks the device for no number: steps on a GPU can be replayed.
+    """The most probable weights, by torch's SGD with momentum."""
+    # In one kernel that needs no number from the device, so that steps on a GPU can be replayed.
     optimiser = partial(SGD, momentum=momentum, fused=True)
     return Learner(
         model,
@@ -50,9 +50,9 @@ def sgd(
 def tempered(make: Callable[..., Learner]) -> Callable[..., Learner]:
     """The method with the whole posterior at a temperature, the prior too.
 
-    Temperature T then spreads the weights by √T around the same most probable ones, which weight
-    decay of `prior_precision / num_data` has as well; a likelihood alone that is made colder would
-    take the prior's pull away.
+    Temperature T then scales the standard deviations by √T around the same most probable weights,
+    those of weight decay `prior_precision / num_data`. If only the likelihood were colder, the
+    prior would lose its pull.
     """
 
     def made(*given: Any, temperature: float, prior_precision: float, **options: Any) -> Learner:
@@ -88,7 +88,7 @@ def _resnet18() -> nn.Sequential:
         return resnet18()
 
 
-# Found on held-out images of Fashion-MNIST; first steps are small while the curvature is a guess.
+# Chosen on held-out images of Fashion-MNIST; first steps are small while the curvature is a guess.
 _KFAC = {
     "learning_rate": 0.01,
     "rate": 0.1,

@@ -30,9 +30,9 @@ from benchmarks.precision import fast_math
 
 @dataclass(frozen=True)
 class Task:
-    """A net on a set of images, with the settings that it is trained with.
+    """A net on a set of images, with its training settings.
 
-    `published` is the error in percent that the task is measured against, if there is one.
+    `published` is the published error in percent, if there is one.
     """
 
     title: str
@@ -84,9 +84,8 @@ def run(
 ) -> tuple[dict[str, Any], Learner, State]:
     """Trains a task: its figures by epoch, the learner and the state.
 
-    With `held_out` the last so many training images take the place of the test images, for choosing
-    settings. `num` is how many images are learned from. `fused` compiles the step; without it, on
-    a GPU only.
+    With `held_out`, that many of the last training images replace the test images, for choosing
+    settings. `num` is the number of training images. `fused` compiles the step on a CPU, too.
     """
     with fast_math(device) as precision:
         result, learner, state = _run(name, device, epochs, seed, fused, every, held_out, num, show)
@@ -168,7 +167,7 @@ def shifted_and_mirrored(x: Tensor, generator: Generator, reach: int = 4) -> Ten
 
 
 def _batches(x: Tensor, y: Tensor, size: int, generator: Generator) -> Iterator[Any]:
-    """Full batches in random order; what is left over waits for another epoch."""
+    """Full batches in random order; the rest waits for another epoch."""
     order = torch.randperm(len(y), generator=generator, device=y.device)
     for rows in order.split(size):
         if len(rows) == size:

@@ -94,10 +94,10 @@ def train(
 
 
 def ratios(measure: SignalToNoise) -> Figures:
-    """The middle and the mean of the signal-to-noise ratios.
+    """The median and the mean of the signal-to-noise ratios.
 
-    The mean is what the paper reports; units that are inactive for whole batches have gradients
-    without noise, and some of them suffice to drown it. The median does not see them.
+    The paper reports the mean. Units that are inactive for whole batches have gradients without
+    noise, and a few of them dominate it; the median ignores them.
     """
     each = torch.cat([ratio.reshape(-1) for ratio in measure.ratios().values()])
     return {"median": float(each.nanmedian()), "mean": float(each.nanmean())}
@@ -113,7 +113,7 @@ def _negative_elbo(made: Learner, state: State, x: Tensor, y: Tensor) -> float:
 def scores(
     made: Learner, state: State, x: Tensor, y: Tensor, draws: int = DRAWS, seed: int = 0
 ) -> Figures:
-    """NLL and accuracy of the averaged prediction over so many weight draws.
+    """NLL and accuracy of the prediction averaged over weight draws.
 
     Also the mean NLL of single draws (the ELBO's data term) and its standard error over the test
     data, as the paper's ± are.
@@ -152,7 +152,7 @@ def facts(
     num: int | None = None,
     marks: Sequence[int] = MARKS,
 ) -> dict[str, Any]:
-    """What all trials of a run have in common."""
+    """What all trials of a run share."""
     task = TASKS[name]
     return {
         "task": name,
@@ -187,8 +187,8 @@ def run(
 ) -> dict[str, Any]:
     """Every rank (0 is mean-field) for every seed: scores, ratios, curves and truncations.
 
-    Trials that `previous`, an earlier result, has already are not run again; without any that is
-    missing it is given back as it is. `jobs` of them run at a time, each in a process of its own.
+    Trials in `previous`, an earlier result, are not repeated; if none is missing, it is returned
+    unchanged. `jobs` of them run at a time, each in its own process.
     """
     results = list(previous["results"]) if previous else []
     wanted = [(seed, rank) for seed in seeds for rank in ranks]
@@ -218,14 +218,14 @@ def run(
 
 
 def _trial_of(one: dict[str, Any]) -> tuple[int, int]:
-    """The seed and the rank that a result is of."""
+    """The seed and the rank of a result."""
     return one["seed"], one["rank"]
 
 
 def document(
     common: dict[str, Any], num_data: int, results: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The result as it is kept; `common` are its `facts`."""
+    """The result as json; `common` are its `facts`."""
     task = TASKS[common["task"]]
     return {
         **common,

@@ -78,7 +78,7 @@ TASKS = {
             "3-tied": (0.497, 0.120, 96.9, 486),
         },
         learning_rate=5e-4,
-        # Slow at first, so that gradients have a direction in the steps that are looked at.
+        # Slow at first, so that gradients have a direction in the steps where they are measured.
         warmup=0.3,
         annealing=0.2667,
         scale_multiplier=3.0,

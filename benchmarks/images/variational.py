@@ -1,4 +1,4 @@
-"""Methods at temperatures on images: the ELBO's gradient, noisy natural gradients, points."""
+"""Methods at several temperatures on images: ELBO gradients, noisy natural gradients, points."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def every_trial(
     rates: Sequence[float] = (1.0,),
     known: Sequence[str] = tuple(METHODS),
 ) -> list[Trial]:
-    """Each method at all values of those settings that it has.
+    """Each method at all values of its settings.
 
     >>> len(every_trial(["map", "mean_field"], [1.0, 0.1], [3.0, 10.0]))
     6
@@ -123,7 +123,7 @@ def train(
 
 
 def _learner(task: Task, trial: Trial, device: torch.device, num_data: int, steps: int) -> Learner:
-    """The method of a trial on a new net."""
+    """The learner of a trial, with a new net."""
     model = task.model().to(device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     method = METHODS[trial.method]
@@ -141,7 +141,7 @@ def _learner(task: Task, trial: Trial, device: torch.device, num_data: int, step
 
 
 def _price(learner: Learner, state: State, x: Tensor, y: Tensor, num: int = 5) -> Figures:
-    """`½ Σ σ² F` per datum over some batches: `info.loss`, taken at the mean, leaves it out."""
+    """`½ Σ σ² F` per datum over some batches, which `info.loss`, taken at the mean, leaves out."""
     if not isinstance(learner.curvature, SecondOrder):
         return {}
     targets, draws = (Generator(x.device).manual_seed(state.step + k) for k in range(2))
@@ -183,7 +183,7 @@ def facts(
     held_out: int = HELD_OUT,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """What all trials of a run have in common."""
+    """What all trials of a run share."""
     task = TASKS[name]
     return {
         "task": name,
@@ -216,9 +216,9 @@ def run(
 ) -> dict[str, Any]:
     """Trains every trial on all but the last `held_out` training images; scores those and the test.
 
-    The temperature of a method is chosen by what it does on the held-out images: `chosen`. Trials
-    that `previous`, an earlier result, has already are not run again; without any that is missing
-    it is given back as it is. `jobs` of them run at a time, each in a process of its own.
+    The held-out images choose the temperature of a method: `chosen`. Trials in `previous`, an
+    earlier result, are not repeated; if none is missing, it is returned unchanged. `jobs` of them
+    run at a time, each in its own process.
     """
     results = list(previous["results"]) if previous else []
     done = {_trial_of(one) for one in results}
@@ -259,12 +259,12 @@ def run(
 
 
 def _trial_of(one: dict[str, Any]) -> Trial:
-    """The trial that a result is of."""
+    """The trial of a result."""
     return Trial(**{key: one[key] for key in Trial.__dataclass_fields__ if key in one})
 
 
 def _place(trial: Trial, trials: Sequence[Trial]) -> int:
-    """Where a result stands: before all others if no one asked for it this time."""
+    """The sort key of a result: earlier trials that were not requested now come first."""
     return trials.index(trial) if trial in trials else -1
 
 
@@ -313,7 +313,7 @@ def _scored(
     parts: dict[str, Sequence[Tensor]],
     show: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Scores of what a trial has learned on both parts of the images."""
+    """Scores of a trial on the held-out and the test images."""
     found = []
     for way, how in METHODS[trial.method].ways.items():
         scored = {name: scores(learner, state, x, y, how) for name, (x, y) in parts.items()}
@@ -324,7 +324,7 @@ def _scored(
 
 
 def chosen(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each method and way of predicting, the trial of least NLL on the held-out images."""
+    """By method and way of predicting, the trial of least NLL on the held-out images."""
 
     def nll(one: dict[str, Any]) -> float:
         value = float(one["held_out"]["nll"])

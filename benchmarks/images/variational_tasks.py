@@ -22,7 +22,7 @@ MEAN_AND_DRAWS: dict[str, How] = {**AT_MEAN, "10 draws": Draws(10)}
 
 @dataclass(frozen=True)
 class Method:
-    """How a method is made, the ways in which it predicts, and which settings of trials it has.
+    """How a method is built, how it predicts, and which settings of trials it has.
 
     `settings` names fields of `variational.Trial`: a point estimate has no scales, and not every
     one has a temperature.
@@ -49,7 +49,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Task:
-    """A net on a set of images, and how every method is trained on it.
+    """A net on a set of images, and how each method trains on it.
 
     `published` has the paper's figures by method and way of predicting: NLL, accuracy in percent
     and calibration error; `source` says where they are from. `own` has options of single methods,

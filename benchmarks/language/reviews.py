@@ -1,4 +1,4 @@
-"""Film reviews as Hugging Face's models take them, and a small classifier of its classes."""
+"""Film reviews in the form of Hugging Face's models, and a small classifier made of its classes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TARGETS = ["q_lin", "v_lin"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a file have in common.
+    """What all rows of a result share.
 
-    `pretrain` reviews are for the body of the adapters alone, the first `train` of the others are
-    learned from, by the adapters the first `few`; `test` are tested on.
+    `pretrain` reviews train only the body of the adapters. The first `train` of the others train
+    the classifier, the first `few` the adapters; `test` are for testing.
     """
 
     pretrain: int = 12_000
@@ -41,7 +41,7 @@ class Plan:
 
 
 class Texts(torch.utils.data.Dataset[Tokens]):
-    """Reviews as the trainer asks for them: one dict each, with its target under `labels`."""
+    """Reviews as the trainer expects them: one dict each, with its target under `labels`."""
 
     def __init__(self, x: Tokens, y: Tensor) -> None:
         self.x, self.y = x, y
@@ -59,7 +59,7 @@ class Texts(torch.utils.data.Dataset[Tokens]):
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Reviews for the body, for the classifier, and for the test; no review is in two."""
+    """Reviews for the body, the classifier and the test; no review is in two."""
 
     body: Texts
     train: Texts
@@ -122,7 +122,7 @@ def classifier(plan: Plan, seed: int) -> nn.Module:
 
 
 def adapted(plan: Plan, body: dict[str, Tensor], seed: int) -> nn.Module:
-    """A classifier with a learned body that stays as it is, adapters of low rank and a new head."""
+    """A classifier with a frozen body, low-rank adapters and a new head."""
     from peft import LoraConfig, get_peft_model
 
     model = classifier(plan, seed)

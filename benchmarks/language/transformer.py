@@ -1,9 +1,9 @@
-"""Methods on a small transformer: from scratch, and as adapters on a body that has learned.
+"""Methods on a small transformer: from scratch, and as adapters on a pretrained body.
 
 AdamW and `ivon` learn in Hugging Face's `Trainer`, the other methods by `fit`. Laplace
-approximations are made of the classifier that AdamW has learned. The methods in `GOING_ON` have the
-last epochs, after AdamW, and `adamw-early` is what they go on from. All have the same first
-weights, batches of the same size, as many epochs in all, and dropout.
+approximations start from the classifier that AdamW has learned. The methods in `GOING_ON` train for
+the last epochs, after AdamW; `adamw-early` is their starting point. All have the same first
+weights, batch size, total number of epochs, and dropout.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ METHODS = {
     SCRATCH: ("adamw", *LAPLACE, "map", EARLY, *GOING_ON),
     ADAPTERS: ("adamw", *LAPLACE, EARLY, "ivon", "noisy_kfac"),
 }
-"""What learns in each stage."""
+"""The methods of each stage."""
 RATE = 1e-3
 """AdamW's learning rate, and that of the methods whose steps are Adam's."""
 LAST_EPOCHS = 2
-"""Those of the methods that go on from what AdamW has learned in the epochs before."""
+"""The learning rates of the methods that continue after AdamW."""
 IVON_OPTIONS: dict[str, Any] = {"lr": 0.1, "initial_curvature": 1.0}
 FIT_OPTIONS = {name: {"learning_rate": falling(RATE)} for name in ("map", "mean_field")}
-"""What is not as by default."""
+"""Options that are not the defaults."""
 SCORES = ("nll", "ece", "accuracy", "auroc")
 _AT_A_TIME = 500
 Predict = Callable[[Texts], Prediction]
@@ -61,7 +61,7 @@ def comparison(
     seeds: int = 1,
     folder: str | None = None,
 ) -> Rows:
-    """A row for each stage, method and seed; tokens may lie in a folder."""
+    """A row for each stage, method and seed; tokens may come from a folder."""
     items = [
         {"stage": stage, "method": method, "seed": seed}
         for seed in range(seeds)
@@ -100,7 +100,7 @@ def _few(stage: str, texts: Parts, plan: Plan) -> Texts:
 
 
 def _made(stage: str, seed: int, plan: Plan, texts: Parts) -> nn.Module:
-    """The classifier of a stage before it learns."""
+    """The untrained classifier of a stage."""
     if stage == SCRATCH:
         return classifier(plan, seed)
     return adapted(plan, body(seed, plan, texts), seed)
@@ -108,7 +108,7 @@ def _made(stage: str, seed: int, plan: Plan, texts: Parts) -> nn.Module:
 
 @lru_cache(maxsize=1)
 def body(seed: int, plan: Plan, texts: Parts) -> dict[str, Tensor]:
-    """The body of a classifier that has learned the reviews which are for it, by AdamW."""
+    """The body of a classifier that AdamW has pretrained on its reviews."""
     model: Any = classifier(plan, seed)
     trainer(model, texts.body, plan, seed).train()
     state: dict[str, Tensor] = model.distilbert.state_dict()
@@ -117,7 +117,7 @@ def body(seed: int, plan: Plan, texts: Parts) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=2)
 def adamw(stage: str, seed: int, plan: Plan, texts: Parts, epochs: int) -> tuple[nn.Module, float]:
-    """A classifier that AdamW has learned for some epochs, and its seconds."""
+    """A classifier after some epochs of AdamW, and the seconds."""
     model, begun = _made(stage, seed, plan, texts), time.perf_counter()
     if epochs:
         trainer(model, _few(stage, texts, plan), replace(plan, epochs=epochs), seed).train()
@@ -147,7 +147,7 @@ def trainer(model: nn.Module, texts: Texts, plan: Plan, seed: int, **more: Any) 
 
 
 def _certain(_: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Predict:
-    """What AdamW has learned: one set of weights."""
+    """The result of AdamW: a single set of weights."""
 
     def predict(test: Texts) -> Prediction:
         logits = torch.as_tensor(trainer(model, texts, plan, seed).predict(test).predictions)
@@ -168,7 +168,7 @@ def _drawn(_: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Pre
 
 
 def _fitted(method: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Predict:
-    """A method by `fit`; the model has learned already, so nothing else has to be warmed up."""
+    """A method by `fit`, without a warm start, because the model has learned already."""
     learner = _learner(method, model, texts)
     train = partial(br.fit, epochs=plan.epochs, batch_size=plan.batch_size, progress=False)
     run = train(learner, (texts.x, texts.y), seed=seed, warm_start=False)
@@ -176,7 +176,7 @@ def _fitted(method: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) 
 
 
 def _approximated(method: str, model: nn.Module, texts: Texts, plan: Plan, seed: int) -> Predict:
-    """A Laplace approximation of what AdamW has learned."""
+    """A Laplace approximation of the result of AdamW."""
     learner = _learner(method, model, texts)
     state = learner.finish(learner.init(), DataLoader(texts, plan.batch_size))
     return partial(_by_parts, learner, state)
@@ -195,4 +195,4 @@ def _by_parts(learner: Learner, state: State, test: Texts) -> Prediction:
 
 
 _HOW = {"adamw": _certain, EARLY: _certain, "ivon": _drawn, **dict.fromkeys(LAPLACE, _approximated)}
-"""How methods learn that do not by `fit`."""
+"""How the methods that do not use `fit` learn."""

@@ -1,4 +1,4 @@
-"""Pictures of figures by data set: one mark for each method and set."""
+"""Dot plots by data set: one mark for each method and set."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from benchmarks.regression.tasks import PUBLISHED as FIGURES
 WIDTH, HEIGHT, SIDE, TOP = 680.0, 330.0, 180.0, 30.0
 SIZE = {"width": WIDTH, "height": HEIGHT}
 THEIRS = " (published)"
-# The paper's own method, which others are drawn relative to.
+# The paper's own method, the zero of the picture.
 ORIGIN = "NNG-MVG"
 Series = Mapping[str, Mapping[str, tuple[float, float]]]
-"""A value and its standard error by name and set; NaN where there is no error."""
+"""A value and its standard error by name and set; NaN if there is no error."""
 
 
 def dots(title: str, series: Series, label: str, *, line: float | None = None) -> str:
     """A mark with its standard error for each name and set, with a legend beside the frame.
 
-    Values far off are strokes at the edge of the frame; with `line` there is a line at that value.
+    Outliers are strokes at the edge of the frame; `line` draws a line at that value.
     """
     sets = list(dict.fromkeys(name for each in series.values() for name in each))
     values = [value for each in series.values() for value, _ in each.values()]
@@ -45,7 +45,7 @@ def dots(title: str, series: Series, label: str, *, line: float | None = None) -
 
 
 def _look(name: str, place: int) -> Look:
-    """A colour for each name, and a shape for what is published."""
+    """A colour for each name, and a shape for published figures."""
     one = look(place)
     return replace(one, shape="diamond") if name.endswith(THEIRS) else one
 

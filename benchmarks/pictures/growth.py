@@ -28,6 +28,6 @@ def _panel(results: list[dict[str, Any]], model: str) -> Panel:
 
 
 def _line(name: str, rows: list[dict[str, Any]], seconds: str) -> Line:
-    # Lines begin where nothing takes no time.
+    # Lines start at the origin: no data take no time.
     sizes = [0.0, *(one["size"] / 1000.0 for one in rows)]
     return Line(name, sizes, [0.0, *(one[seconds] for one in rows)])

@@ -10,7 +10,7 @@ from bayesrule.app.report.axes import Axis
 from bayesrule.app.report.contents import Floats
 from bayesrule.app.report.svg import escape, number
 
-# Dark to light at an even pace, told apart without colour vision as well.
+# Perceptually uniform from dark to light, and readable without colour vision.
 _ANCHORS = np.array(
     [(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)], dtype=np.float64
 )
@@ -32,13 +32,13 @@ def colour(level: int, levels: int = LEVELS) -> str:
 
 
 def steps(matrix: Floats, low: float, high: float) -> np.ndarray:
-    """The level of each entry; what is outside the scale has its first or last one."""
+    """The colour level of each entry, clamped to the scale."""
     share = (matrix - low) / (high - low)
     return np.clip((share * LEVELS).astype(int), 0, LEVELS - 1)
 
 
 def cells(matrix: Floats, low: float, high: float, box: Box) -> str:
-    """A matrix (m, n) that fills a box; neighbours in a row that have one colour are one cell."""
+    """A matrix (m, n) that fills a box; neighbours of one colour in a row become one cell."""
     levels, (rows, columns) = steps(matrix, low, high), matrix.shape
     paths: dict[int, list[str]] = {}
     for row, line in enumerate(levels):

@@ -28,13 +28,13 @@ WIDTH, HEIGHT, SIDE, TOP = 430.0, 290.0, 140.0, 30.0
 # About the width of a letter.
 LETTER = 7.2
 FEW = 12
-# Lines that lie upon each other are still seen.
+# So that overlapping lines remain visible.
 DASHES = ("", "9 4", "3 3", "9 3 2 3")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve; lines of one name look alike and stand in the legend once."""
+    """A curve; lines of one name look alike and appear in the legend once."""
 
     name: str
     xs: ArrayLike
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """What is drawn of a pair of axes, and how much room their legend takes beside them."""
+    """A pair of axes with its curves, and the width of its legend."""
 
     drawn: str
     side: float
@@ -59,11 +59,11 @@ def panel(
     doublings: Sequence[float] = (),
     among: Sequence[str] = (),
 ) -> Panel:
-    """Curves over one pair of axes, with a legend beside them; marks where there are few points.
+    """Curves over one pair of axes, with a legend; few points get marks.
 
     With `log` the vertical axis is logarithmic if the numbers differ enough for that. Given
     `doublings`, the horizontal axis is logarithmic and has ticks there. `among` names all lines of
-    a sheet of which some are not drawn here, so that each looks the same in all panels.
+    a sheet, including those not drawn here, so that each looks the same in all panels.
     """
     names = list(dict.fromkeys(line.name for line in lines))
     places = {name: k for k, name in enumerate(dict.fromkeys([*among, *names]))}
@@ -105,7 +105,7 @@ def _horizontal(lines: Sequence[Line]) -> tuple[float, float]:
 
 def _vertical(lines: Sequence[Line], log: bool) -> tuple[float, float]:
     if not log:
-        # The first epochs of a bound are far off; the rest is what is to be seen.
+        # The first epochs of a bound are far off; show the rest.
         long = max(np.size(line.ys) for line in lines) > FEW
         return limits(*(line.ys for line in lines), tail=0.12 if long else 0.0)
     low, high = _ends(lines)
@@ -124,7 +124,7 @@ def _ends(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def sheet(panels: Sequence[Panel], *, columns: int = 2) -> str:
-    """Panels side by side as one picture on its own."""
+    """Panels side by side in one svg document."""
     wide = WIDTH + max(one.side for one in panels)
     tall, rows = HEIGHT + TOP, -(-len(panels) // columns)
     placed = [
@@ -159,7 +159,7 @@ def heat_maps(matrices: Mapping[str, ArrayLike], title: str, *, side: float = 22
 
 
 def _scale(matrix: Floats) -> tuple[float, float]:
-    """The colours' ends: all but the outermost hundredths."""
+    """The ends of the colour scale: the first and the last percentile."""
     low, high = (float(q) for q in np.quantile(matrix, (0.01, 0.99)))
     return (low, high) if high > low else (low, low + max(abs(low), 1.0))
 

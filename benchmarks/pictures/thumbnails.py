@@ -1,4 +1,4 @@
-"""Large matrices made small for pictures, with the terms that they are made of."""
+"""Thumbnails of large matrices, with their singular terms."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def _pooled(rows: Tensor, size: int) -> Tensor:
 
 
 def _digits(values: Tensor) -> list[list[float]]:
-    """Four digits are more than a picture shows."""
+    """Rounds to four digits, more than a picture shows."""
     return [[float(f"{value:.4g}") for value in row] for row in values.tolist()]

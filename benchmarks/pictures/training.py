@@ -41,13 +41,13 @@ def of_tied(result: dict[str, Any]) -> dict[str, str]:
 def of_variational(result: dict[str, Any]) -> dict[str, str]:
     """Pictures by file name of a `-preact` task: the ELBO of each setting.
 
-    One panel for each method and temperature, since bounds of other temperatures are of other
-    things; the lines are the multipliers. Where there are several multipliers of one temperature,
-    what came of each of them is drawn too: the figure on early stopping of Unlu & Aitchison (2021).
+    One panel for each method and temperature, because bounds at different temperatures are not
+    comparable; the lines are the multipliers. If a temperature has several multipliers, the result
+    of each is drawn, too: the figure on early stopping of Unlu & Aitchison (2021).
     """
     groups: dict[tuple[str, float], dict[str, Line]] = {}
     for one in result["results"]:
-        # Ways of predicting share a training, and a point has no bound worth the name.
+        # Ways of predicting share a training, and a point estimate has no meaningful bound.
         if one["method"] != "map":
             key, name = (one["method"], one["temperature"]), f"scales × {one['scale_multiplier']:g}"
             groups.setdefault(key, {})[name] = Line(name, *_bound(one))

@@ -98,7 +98,7 @@ def stepper(case: Case, threads: int) -> Callable[[], None]:
 
 
 def timed(step: Callable[[], None], steps: int) -> float:
-    """Seconds for so many steps."""
+    """Seconds for a number of steps."""
     start = time.perf_counter()
     for _ in range(steps):
         step()

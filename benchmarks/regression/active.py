@@ -1,4 +1,4 @@
-"""Active learning on UCI sets, beside the table of the noisy natural gradient paper."""
+"""Active learning on UCI sets, compared with the noisy natural gradient paper."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PUBLISHED: dict[str, dict[str, Figures]] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of active learning; trials of one number share rows, whatever is learned from."""
+    """One run of active learning; trials of one number share the rows for all methods."""
 
     method: str
     set: str
@@ -94,7 +94,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all trials have in common; results of another plan are not mixed with these."""
+    """What all trials share; results of different plans are never mixed."""
 
     epochs: int | None = None
     seed: int = 0
@@ -104,18 +104,18 @@ class Plan:
     steps: int = STEPS
 
     def facts(self) -> dict[str, Any]:
-        """The plan as json has it."""
+        """The plan as json."""
         return {**asdict(self), "hidden": list(self.hidden)}
 
     def recipe(self, trial: Trial) -> Recipe:
-        """The training, with epochs and batches the same however many rows are labelled."""
+        """The training recipe, with the same epochs and batches for any number of labels."""
         seed = seeds.key(self.seed, trial.trial)
         recipe = Recipe(trial.method, hidden=self.hidden, epochs=self.epochs, seed=seed)
         return recipe.for_data(self.start + self.steps)
 
 
 def check(methods: Sequence[str], sets: Sequence[str], criteria: Sequence[str]) -> None:
-    """Refuses what there is not, before anything is trained."""
+    """Refuses unknown names before anything is trained."""
     for name in sets:
         uci_set(name)
     for name in criteria:
@@ -132,7 +132,7 @@ def check(methods: Sequence[str], sets: Sequence[str], criteria: Sequence[str]) 
 
 
 def fits(method: str, criterion: str) -> bool:
-    """Whether a criterion can be asked of a method: point estimates are sure of everything."""
+    """Whether a criterion works with a method: point estimates have no uncertainty."""
     learner = Recipe(find(method).__name__, hidden=(2,)).learner(2, 1, 10)
     return criterion == "random" or not isinstance(learner.predictive, AtMean)
 
@@ -140,7 +140,7 @@ def fits(method: str, criterion: str) -> bool:
 def trials(
     methods: Sequence[str], sets: Sequence[str], criteria: Sequence[str], num: int
 ) -> Iterator[Trial]:
-    """All that fit; the first trial of everything comes first, so that a table is soon there."""
+    """All combinations that fit; first trials come first, so that a table is soon complete."""
     names = [uci_set(one).name for one in sets]
     pairs = [(find(m).__name__, c) for m in methods for c in criteria if fits(m, c)]
     for number in range(num):
@@ -150,14 +150,14 @@ def trials(
 
 
 def rows(num: int, plan: Plan, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows that are labelled at first, those of the test, and the rest, all at random."""
+    """The first labelled rows, the test rows and the pool, all at random."""
     order = torch.randperm(num, generator=seeds.generator("cpu", plan.seed, number))
     first, test, rest = order.split([plan.start, plan.test, num - plan.start - plan.test])
     return first, test, rest
 
 
 def run_trial(trial: Trial, plan: Plan) -> dict[str, Any]:
-    """The test scores after each label; an error in their place where training fails."""
+    """The test scores after each label, or the error if training fails."""
     x, y = (torch.from_numpy(part) for part in uci_arrays(trial.set))
     first, test, rest = rows(len(y), plan, trial.trial)
     pool = torch.cat([first, rest])
@@ -216,7 +216,7 @@ def run(
 
 
 def document(plan: Plan, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The result as it is kept."""
+    """The result as json."""
     return {
         "benchmark": "active",
         "plan": plan.facts(),
@@ -228,7 +228,7 @@ def document(plan: Plan, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summary(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each method, set and criterion: scores after the last label, and RMSE over all fits."""
+    """By method, set and criterion: scores after the last label, and the RMSE of all fits."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for one in found:
         groups.setdefault((one["method"], one["set"], one["criterion"]), []).append(one)
@@ -264,7 +264,7 @@ def _mean(values: Sequence[float]) -> dict[str, float]:
 
 
 def read(file: Path, plan: Plan) -> list[dict[str, Any]]:
-    """The trials that a file has already, none where there is no file."""
+    """The trials in an earlier result; none if there is no file."""
     if not file.exists():
         return []
     try:

@@ -1,8 +1,8 @@
-"""Noise that depends on the input, found by TAGI: how close is its curve to the truth?
+"""Noise that depends on the input, learned by TAGI: how close is it to the truth?
 
 `y = −(x + ½) sin(3πx) + σ(x) ε` with `σ(x) = 0.45 (x + ½)²` for x in [−1, 1]: noise that goes from
 nothing to 1.01, the example of Deka, Nguyen & Goulet (2024). For each seed new data are drawn and a
-new network is trained; σ̂ is held against σ on a grid, `√Σ(σ̂ − σ)² / √Σσ²`.
+new network is trained; σ̂ is compared with σ on a grid, `√Σ(σ̂ − σ)² / √Σσ²`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def data(seed: int, num: int = NUM) -> br.types.Batch:
 
 
 def train(seed: int, num: int = NUM, epochs: int = EPOCHS) -> br.predicting.Prediction:
-    """What is predicted on the grid."""
+    """The predictions on the grid."""
     x, y = data(seed, num)
     network = mlp(1, 2, HIDDEN, seed=seed)
     learner = br.tagi(network, br.HeteroscedasticLikelihood(), num_data=num)

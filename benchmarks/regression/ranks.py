@@ -1,4 +1,4 @@
-"""Rows of the UCI table against each other and against the published ones."""
+"""Rows of the UCI table compared with each other and with published ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of_entry(rows: Sequence[Row], entry: str, two_layers: bool = False) -> dict[
 
 
 def wins(rows: Sequence[Row], first: str, second: str, two_layers: bool = False) -> dict[str, int]:
-    """On how many of the sets that both have the mean of the first is the better one."""
+    """On how many common sets the first has the better mean."""
     one, two = (of_entry(rows, entry, two_layers) for entry in (first, second))
     pairs = [(one[name], two[name]) for name in one if name in two]
     return tally(
@@ -34,10 +34,9 @@ def wins(rows: Sequence[Row], first: str, second: str, two_layers: bool = False)
 
 
 def ranks(rows: Sequence[Row], entry: str, two_layers: bool = False) -> dict[str, float]:
-    """Mean rank in log-likelihood (1 is best) of an entry and what is published, over its sets.
+    """Mean rank in log-likelihood (1 is best) of an entry and of published methods, over its sets.
 
-    Who is equal shares a rank: two at the top have 1.5 each. Those without a figure for each of the
-    sets are left out.
+    Ties share a rank: two at the top have 1.5 each. Published methods that lack a set are left out.
     """
     own = of_entry(rows, entry, two_layers)
     figures = [
@@ -51,7 +50,7 @@ def ranks(rows: Sequence[Row], entry: str, two_layers: bool = False) -> dict[str
 
 
 def places(values: Mapping[str, float]) -> dict[str, float]:
-    """The rank of each value, the largest first; what is no number comes last."""
+    """The rank of each value, the largest first; NaN comes last."""
     known = {who: -math.inf if v != v else v for who, v in values.items()}
     return {
         who: 0.5
@@ -62,7 +61,7 @@ def places(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Every entry over mean-field, and its mean rank beside what is published."""
+    """Every entry relative to mean-field, and its mean rank among published methods."""
     pairs = dict.fromkeys((one["entry"], one["two_layers"]) for one in rows if "options" in one)
     over = [
         {"entry": entry, "over": BASELINE, "two_layers": deep, **wins(rows, entry, BASELINE, deep)}

@@ -1,4 +1,4 @@
-"""Methods on the nine UCI regression sets, beside the noisy natural gradient paper's tables."""
+"""Methods on the nine UCI regression sets, for the noisy natural gradient paper's tables."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _FAILURES = (TrainingError, FloatingPointError, ValueError, torch.linalg.LinAlgE
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a file have in common.
+    """What all rows of a result share.
 
-    `splits` are the first so many, and all of the protocol without it; `epochs` replace those of
+    `splits` is the number of splits, by default all of the protocol; `epochs` replaces that of
     every setting.
     """
 
@@ -54,9 +54,9 @@ def run(
     bar: bool | None = None,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """All rows that are not `known` yet; `keep` gets the whole result after each of them.
+    """All rows that are not `known` yet; `keep` gets the whole result after each.
 
-    `methods` are names of `regression_settings.SETTINGS`, "tagi", or settings of one's own.
+    `methods` are names of `regression_settings.SETTINGS`, "tagi", or settings of your own.
     """
     plan = plan or Plan()
     chosen = [e for one in methods for e in ([one] if isinstance(one, Entry) else entries([one]))]
@@ -100,7 +100,7 @@ def check(
     plan: Plan,
     known: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Refuses what cannot be trained, or what is known of another setting, before all training."""
+    """Refuses what cannot be trained, and known rows of other settings, before training."""
     rows = {key(one): one for one in known}
     for name in names:
         task = uci_set(name)
@@ -130,7 +130,7 @@ def _check_tagi(entry: Tagi, two_layers: bool, plan: Plan) -> None:
 
 
 def splits(data: uci.Splits) -> list[tuple[Tensor, Tensor]]:
-    """The training parts (n, d) and (n, 1), without what fills up the shorter ones."""
+    """The training parts (n, d) and (n, 1), without padding."""
     seen = ~data.y.squeeze(2).isnan()
     return [(x[own], y[own]) for x, y, own in zip(data.x, data.y, seen, strict=True)]
 
@@ -145,7 +145,7 @@ def train(
     bar: bool | None = False,
     device: str = "cpu",
 ) -> list[Run]:
-    """One net for each split, all at once where the method can."""
+    """One net for each split, all at once if the method can."""
     plan, parts = plan or Plan(), splits(data)
     seeds = range(plan.seed * 1000, plan.seed * 1000 + len(parts))
     given: dict[str, Any] = {"two_layers": two_layers, "epochs": plan.epochs, "device": device}
@@ -162,7 +162,7 @@ def train(
 def _row(
     entry: Entry, data: uci.Splits, name: str, *, two_layers: bool, plan: Plan, **how: Any
 ) -> dict[str, Any]:
-    """One row of the table, trained as by `train`; where that fails, what went wrong."""
+    """One row of the table, trained by `train`; if that fails, the error."""
     place = {"entry": entry.name, "set": name, "two_layers": two_layers}
     try:
         if isinstance(entry, Tagi):
@@ -206,7 +206,7 @@ def key(row: dict[str, Any]) -> tuple[str, str, bool]:
 
 
 def document(plan: Plan, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The result as it is kept."""
+    """The result as json."""
     found = {"benchmark": "uci", "plan": asdict(plan), "results": list(rows)}
     tagis = {one["setting"] for one in rows if "setting" in one}
     if tagis:
@@ -220,13 +220,13 @@ def document(plan: Plan, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read(file: Path, plan: Plan) -> list[dict[str, Any]]:
-    """The rows that a file has already, none where there is no file."""
+    """The rows in an earlier result; none if there is no file."""
     known = kept_rows(file, "uci", asdict(plan), rows="results", key=key)
     return [_numbers(one) for one in known]
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with NaN again where json has null."""
+    """The row with NaN in place of json's null."""
     scores: dict[str, Any] = {
         name: {k: math.nan if v is None else v for k, v in row[name].items()}
         for name in ("rmse", "log_likelihood")

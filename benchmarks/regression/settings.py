@@ -1,4 +1,4 @@
-"""The rows of the UCI table: a method each, and all that is chosen for it."""
+"""The rows of the UCI table: a method each, with all its settings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Setting:
         return {**self.options, **(self.deep if two_layers else {})}
 
     def size(self, name: str, num_data: int, epochs: int | None = None) -> tuple[int, int]:
-        """Epochs and batch size on so many data of a set; `epochs` where they are asked for."""
+        """Epochs and batch size for a set of `num_data` rows; `epochs` if requested."""
         if self.course is None:
             return epochs or TASKS[name].epochs, TASKS[name].batch
         batch = self.course.batch
@@ -98,7 +98,7 @@ class Setting:
         )
 
     def facts(self, two_layers: bool = False) -> dict[str, Any]:
-        """The setting as json has it."""
+        """The setting as json."""
         found = {**asdict(self), "schedule": self.schedule.__name__}
         del found["deep"]
         own = self._own(two_layers)
@@ -107,7 +107,7 @@ class Setting:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as they are but for infinity, which json does not have; objects as they print."""
+    """Numbers unchanged, except infinity, which json does not have; objects as text."""
     return value if isinstance(value, float) and math.isfinite(value) else repr(value)
 
 
@@ -119,7 +119,7 @@ class Tagi:
 
     @property
     def name(self) -> str:
-        """As the row is called."""
+        """The name of the row."""
         return f"tagi-{self.setting}"
 
 
@@ -137,10 +137,10 @@ OWN = Setting(
     noise_rate=0.1,
     options={**_EVERY_STEP, "rate": 0.01},
 )
-"""Noisy K-FAC with nothing chosen for a set."""
+"""Noisy K-FAC with the same settings for all sets."""
 
 # Bayes by backprop as in the paper: prior, noise, batches, draws and Adam's rate are the others'.
-# Scales that learn as fast as the means have the largest ELBO after 1000 epochs (yacht; of 1, 3).
+# Scales with the means' learning rate have the larger ELBO after 1000 epochs (yacht; of × 1, × 3).
 _MEAN_FIELD = Setting("mean_field", "mean_field", options={"scale_multiplier": 1.0})
 _PAPERS = (
     # Without a clip two layers diverge on protein and naval; that of the method's default does

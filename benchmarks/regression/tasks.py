@@ -1,4 +1,4 @@
-"""What the noisy natural gradient paper did on the UCI sets, what it and others found there."""
+"""The noisy natural gradient paper's settings on the UCI sets, and published figures."""
 
 from __future__ import annotations
 

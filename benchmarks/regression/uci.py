@@ -29,7 +29,7 @@ HIDDEN = 50
 
 @dataclass(frozen=True)
 class Published:
-    """What pytagi reports for a set, and the noise (of standardised targets) and epochs it took."""
+    """What pytagi reports for a set, with its noise (of standardised targets) and epochs."""
 
     rmse: float
     log_likelihood: float
@@ -52,7 +52,7 @@ PYTAGI = {
 
 @dataclass(frozen=True)
 class Setting:
-    """How all sets are learned alike; `given` says whether noise and epochs are the table's.
+    """The settings for all sets; `given` says whether noise and epochs are the table's.
 
     The first means of the hidden layer are N(0, width² / fan-in); `reach` is that of the rule.
     """
@@ -67,9 +67,9 @@ SETTINGS = {
     "table": Setting("noise and epochs of the table", True, width=2.0, reach=2.0),
     "learned": Setting("learned noise, nothing chosen for a set", False, width=1.0, reach=0.5),
 }
-# With learned noise there are about so many steps, in 20 to 100 epochs.
+# With learned noise, train for about this many steps, in 20 to 100 epochs.
 STEPS = 2500
-# The noise of standardised targets is believed to be about √0.1 until data say otherwise.
+# The prior noise of standardised targets is about √0.1.
 SHAPE, RATE = 1.0, 0.1
 
 
@@ -77,8 +77,8 @@ SHAPE, RATE = 1.0, 0.1
 class Splits:
     """All splits of a set; inputs and targets are standardised on each training part.
 
-    `x` (K, n, d) and `y` (K, n, 1) are filled up with NaN targets where a split is shorter; tests
-    are in original units, of which `shift` and `scale` (K,) are those of the targets.
+    `x` (K, n, d) and `y` (K, n, 1) are padded with NaN targets if a split is shorter. Tests are in
+    original units; `shift` and `scale` (K,) standardise the targets.
     """
 
     x: Tensor
@@ -90,7 +90,7 @@ class Splits:
 
 
 def check(sets: Sequence[str], settings: Sequence[str]) -> None:
-    """Refuses what there is not, before anything is trained."""
+    """Refuses unknown names before anything is trained."""
     for name in sets:
         uci_set(name)
     for name in settings:
@@ -110,7 +110,7 @@ def counts(results: Sequence[dict[str, Any]], setting: str) -> dict[str, int]:
 
 
 def tally(rmse: Sequence[bool], log_likelihood: Sequence[bool]) -> dict[str, int]:
-    """How many sets there are, and on how many each thing is true and both are."""
+    """The number of sets, and on how many each statement and both are true."""
     both = [a and b for a, b in zip(rmse, log_likelihood, strict=True)]
     return {
         "sets": len(rmse),
@@ -162,7 +162,7 @@ class _Linear(nn.Linear):
 
 
 def epochs_of(name: str, setting: str, size: int) -> int:
-    """The table's own, or about `STEPS` steps in 20 to 100 epochs."""
+    """The table's own epochs, or about `STEPS` steps in 20 to 100 epochs."""
     if SETTINGS[setting].given:
         return PYTAGI[name].epochs
     return min(100, max(20, round(STEPS / math.ceil(size / BATCH))))

@@ -1,1 +1,1 @@
-"""What a step, an epoch of many nets or a prediction costs."""
+"""The cost of a step, an epoch of many nets, or a prediction."""

@@ -1,4 +1,4 @@
-"""Steps of plain optimisers as CUDA graphs, so that they are compared with ours on equal terms."""
+"""Steps of plain optimisers as CUDA graphs, for a fair comparison with ours."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Step = Callable[[], object]
 
 
 def graphed(step: Step) -> Step:
-    """The step as a CUDA graph, as compiled and replayed steps are."""
+    """The step as a CUDA graph, like compiled and replayed steps."""
     graph, _ = captured(step, step)
 
     def replay() -> None:
-        # The step is named here so that its tensors live as long as the graph does.
+        # This reference keeps the step's tensors alive as long as the graph.
         assert step is not None
         graph.replay()
 

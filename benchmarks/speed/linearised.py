@@ -1,9 +1,9 @@
-"""What a linearised prediction of Kronecker-factored beliefs costs, and whether it is exact.
+"""The cost of linearised predictions with Kronecker factors, and their exactness.
 
 128 inputs of the MLP 784-400-400-10 (478,410 weights): the mean and the covariance (n, 10, 10) of
 the outputs, `J Λ⁻¹ Jᵀ`, from the factors, inputs and output gradients of each layer. The first
-call also finds the roots of the factors, which are kept. The covariance of two inputs is held
-against rows of the Jacobian from `torch.func.jacrev` and solves with Λ, all in float64.
+call also computes the roots of the factors, which are kept. The covariance of two inputs is
+compared with rows of the Jacobian from `torch.func.jacrev` and solves with Λ, all in float64.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def network() -> nn.Module:
 
 
 def laplace(structure: br.matrices.Structure) -> Made:
-    """The curvature over all data at the first weights."""
+    """A Laplace approximation at the first weights, over all data."""
     learner = br.laplace(network(), br.CategoricalLikelihood(), num_data=NUM, structure=structure)
     return learner, learner.finish(learner.init(), batches())
 
 
 def noisy(method: Callable[..., br.Learner]) -> Made:
-    """A step for each part of the data."""
+    """A noisy method after one step for each part of the data."""
     learner = method(
         network(), br.CategoricalLikelihood(), num_data=NUM, stats_every=1, inverse_every=2
     )
@@ -107,10 +107,10 @@ def _dot(a: br.types.Params, b: br.types.Params) -> Tensor:
 
 
 def results(rounds: int) -> list[dict[str, Any]]:
-    """All beliefs in turn, round after round; the first two rounds only warm up."""
+    """All posteriors in turn, round after round; the first two rounds only warm up."""
     x = data()[0][:BATCH]
     made = {name: make() for name, make in BELIEFS.items()}
-    # Without the roots that training may have left behind.
+    # Drop the roots that training may have cached.
     fresh = {k: tree.map_tensors(state, torch.clone) for k, (_, state) in made.items()}
     first = {k: milliseconds(learner, fresh[k], x) for k, (learner, _) in made.items()}
     times: dict[str, list[float]] = {name: [] for name in made}
@@ -132,7 +132,7 @@ def results(rounds: int) -> list[dict[str, Any]]:
 
 
 def run(rounds: int) -> dict[str, Any]:
-    """Times the predictions of all beliefs."""
+    """Times the predictions of all posteriors."""
     return {
         "benchmark": "linearised",
         "net": "MLP 784-400-400-10",

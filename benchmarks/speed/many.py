@@ -1,7 +1,7 @@
 """Nets for the splits of a set trained together (`br.fit_many`) and one after another (`br.fit`).
 
-Each round trains all nets for an epoch in both ways, in turn, and looks whether their predictions
-are the same. Data are found as by `python -m benchmarks uci`.
+Each round trains all nets for an epoch in both ways, in turn, and compares their predictions. Data
+come from the same places as for `python -m benchmarks uci`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def difference(one: list[br.training.Run], two: list[br.training.Run], parts: Pa
 
 
 def result(method: str, name: str, parts: Parts, batch: int, rounds: int) -> dict[str, Any]:
-    """Medians over rounds, both ways in turn; a round before them only warms up."""
+    """Medians over rounds, both ways in turn, after a warm-up round."""
     times: dict[str, list[float]] = {"together": [], "apart": []}
     worst = 0.0
     for number in range(rounds + 1):

@@ -1,7 +1,7 @@
-"""What predictions by weight draws cost: several draws in one pass beside one draw after another.
+"""The cost of predictions by weight draws: several in one pass, or one after another.
 
-One draw after another is how torch itself would do it: `torch.func.functional_call` of the module
-with each draw, so many rows at a time. The outputs of both are compared.
+One draw after another is plain PyTorch: `torch.func.functional_call` of the module with each draw,
+on chunks of rows. The outputs of both are compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS_AT_A_TIME = 4096
 
 
 class Case(NamedTuple):
-    """A net, the shape of its inputs, and the draws to predict by; a `large` one wants a GPU."""
+    """A net, the shape of its inputs, and the number of draws; a `large` one needs a GPU."""
 
     title: str
     model: Callable[[], nn.Module]
@@ -53,12 +53,12 @@ METHODS = ("vogn", "mean_field", "noisy_kfac")
 
 
 def default_cases(device: str) -> list[str]:
-    """What is timed where nobody says: all on a GPU, what is not large on a CPU."""
+    """The default cases: all on a GPU, those that are not large on a CPU."""
     return [name for name, case in CASES.items() if device.startswith("cuda") or not case.large]
 
 
 def check(cases: Sequence[str]) -> None:
-    """Refuses cases that there are not."""
+    """Refuses unknown cases."""
     for name in cases:
         if name not in CASES:
             raise ValueError(

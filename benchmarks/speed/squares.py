@@ -1,9 +1,9 @@
-"""Squares of single examples of convolutions on a GPU: whether the kernel is right, and its cost.
+"""Per-example squares of convolutions on a GPU: the kernel's correctness and cost.
 
-Each shape is held against single gradients formed in float64. The layers of ResNet-18 at batch 128
+Each shape is compared with single gradients in float64. The layers of ResNet-18 at batch 128
 are timed by the kernel with several tiles, by products of a batch (`bmm`) and beside the weight's
-own gradient; steps of `vogn` and `ogn` with the kernel and without, beside a step of Adam. All that
-is timed is replayed as a CUDA graph.
+own gradient; steps of `vogn` and `ogn` with the kernel and without, beside a step of Adam.
+Everything timed is replayed as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ OTHERS = (
     Shape(32, 64, (14, 14), (5, 5), (1, 1), TWICE),
     Shape(17, 100, (1, 1), (1, 1), (1, 1), NONE),
 )
-# Others than those that are taken; each takes seconds to compile for each layer.
+# Alternatives to the tiles in use; each takes seconds to compile for each layer.
 TILES = ((64, 64, 32), (64, 128, 32), (128, 128, 32), (128, 128, 64))
 METHODS = ("vogn", "ogn")
 
@@ -110,7 +110,7 @@ def by_kernel(layer: ConvLayer, g: Tensor, tiles: Any = None) -> Tensor:
 
 
 def by_rows(layer: ConvLayer, g: Tensor) -> Tensor:
-    """The squares from products of a batch, as without the kernel."""
+    """The squares from batched products, which are used without the kernel."""
     return layer.weight_sums(g, gradient=False)[0]
 
 
@@ -137,7 +137,7 @@ def milliseconds(work: Callable[[], object], calls: int = 20) -> float:
 
 
 def layer_times(shape: Shape, device: torch.device) -> dict[str, Any]:
-    """What a layer's squares cost in each way, beside the weight's own gradient."""
+    """The cost of a layer's squares in each way, and of the weight's gradient."""
     layer, g = made(shape, BATCH, device)
     options: Any = layer.stride, layer.padding, layer.dilation, False, NONE, 1
     only_weight = False, True, False
@@ -160,7 +160,7 @@ def layer_times(shape: Shape, device: torch.device) -> dict[str, Any]:
 
 @contextmanager
 def without_kernel() -> Iterator[None]:
-    """Steps as where there is no Triton."""
+    """Disables the kernel, as if there were no Triton."""
     before = CHOICE.square_kernel_suits
     CHOICE.square_kernel_suits = lambda a: False  # type: ignore[attr-defined]
     try:

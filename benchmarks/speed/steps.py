@@ -1,4 +1,4 @@
-"""What a step costs, as a multiple of torch.optim.Adam's on the same net in the same run."""
+"""The cost of a step, relative to torch.optim.Adam's on the same net in the same run."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ METHODS = ("map", "ogn", "ivon", "vogn", "mean_field", "k_tied", "noisy_adam", "
 class Case:
     """A net and a batch to time steps on.
 
-    `methods` are timed there where nobody says which, with `options` by method; a `large` net is
-    left out on a CPU.
+    `methods` are timed by default, with `options` by method; a `large` net is left out on a CPU.
     """
 
     name: str
@@ -62,7 +61,7 @@ CASES = {
     "cnn": Case(
         "cnn", "ResNet-18 layout, width 16, batch 32", lambda: resnet18(16), (32, 3, 32, 32), 2
     ),
-    # Variational Laplace differentiates twice, which piecewise-linear activations do not survive.
+    # Variational Laplace differentiates twice, so it needs smooth activations.
     "softplus": Case(
         *("softplus", "MLP 784-400-400-10, softplus, batch 128", _softplus_mlp, (128, 784), 20),
         methods=("map", "mean_field", "variational_laplace"),
@@ -82,9 +81,9 @@ CASES = {
 
 
 class Timed(NamedTuple):
-    """Seconds for a step of each contender in each round, and how they were found.
+    """Seconds for a step of each contender in each round, and how they were measured.
 
-    `missing` says why some did not run; `replayed` names those whose steps are CUDA graphs.
+    `missing` says why a contender did not run; `replayed` names those with CUDA graphs.
     """
 
     seconds: dict[str, list[float]]
@@ -94,12 +93,12 @@ class Timed(NamedTuple):
 
 
 def default_cases(device: str) -> list[str]:
-    """What is timed where nobody says: all nets on a GPU, those that are not large on a CPU."""
+    """The default cases: all nets on a GPU, those that are not large on a CPU."""
     return [name for name, case in CASES.items() if device.startswith("cuda") or not case.large]
 
 
 def check(cases: Sequence[str], methods: Sequence[str] | None, device: str) -> None:
-    """Refuses what there is not, before the first step is timed."""
+    """Refuses unknown names before the first step is timed."""
     for name in cases:
         if name not in CASES:
             raise ValueError(
@@ -122,8 +121,8 @@ def run(
 ) -> dict[str, Any]:
     """Times all contenders in turn, round after round; a ratio is taken within each round.
 
-    Where memory happens to lie makes some steps of a process slower than others, for as long as it
-    lives; with several `processes`, one after another, medians are over the rounds of all of them.
+    The memory layout of a process slows some steps down for its whole life. With several
+    `processes`, one after another, medians are over the rounds of all of them.
     Without `methods`, those of each case. On a GPU the images are channels last and products in
     TF32; Adam's step is a CUDA graph, and so are those of all methods that can be replayed.
     """
@@ -175,7 +174,7 @@ def _timed(name: str, methods: Sequence[str] | None, rounds: int, device: str, s
 
 
 def _apart(*given: Any) -> Timed:
-    """As `_timed`, in a process of its own."""
+    """Like `_timed`, in a separate process."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=keep_memory) as process:
         return process.submit(_timed, *given).result()
@@ -221,10 +220,10 @@ def _torch_adam(model: nn.Module, x: Tensor, y: Tensor) -> Step:
 
 
 class _learner:
-    """Steps of a learner of ours, replayed on a GPU where they can be.
+    """The steps of a learner, replayed on a GPU if possible.
 
-    `cycle` is after how many of them all has been done that is not done in each; `replayed` says
-    whether they are CUDA graphs.
+    `cycle` is the number of steps after which all kinds have occurred; `replayed` says whether they
+    are CUDA graphs.
     """
 
     def __init__(
@@ -241,12 +240,12 @@ class _learner:
 
 
 def stepper(learner: Learner, *, on_gpu: bool) -> Learner | Replayed:
-    """What takes the steps of a learner: on a GPU, CUDA graphs where its steps can be replayed."""
+    """The object that takes a learner's steps: on a GPU, CUDA graphs if they can be replayed."""
     return Replayed(learner) if on_gpu and replay_obstacle(learner) is None else learner
 
 
 def cycle(rule: Rule) -> int:
-    """After how many steps a rule has done all that it does not do in each of them."""
+    """The number of steps after which all kinds of steps of a rule have occurred."""
     return math.lcm(rule.stats_every, rule.inverse_every) if isinstance(rule, Natural) else 1
 
 
@@ -286,7 +285,7 @@ def _interleaved(
 ) -> dict[str, list[float]]:
     """Seconds for a step of each contender in each round; the first two rounds only warm up.
 
-    A round has so many steps, or a whole cycle of a contender whose steps differ.
+    A round has a fixed number of steps, or a whole cycle of a contender whose steps differ.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)

@@ -1,4 +1,4 @@
-"""What a TAGI step costs, as a multiple of a step of SGD on the same net in the same run."""
+"""The cost of a TAGI step, relative to SGD's on the same net in the same run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from benchmarks.precision import fast_math
 from benchmarks.speed.graphs import Step, graphed
 
 STACK = 20
-# The script that times pytagi, for an interpreter that has it.
+# The script that times pytagi, run by an interpreter that has it.
 PYTAGI = Path(__file__).parents[1] / "pytagi" / "speed.py"
 
 
@@ -56,7 +56,7 @@ CASES = {
 
 
 def check(cases: Sequence[str]) -> None:
-    """Refuses what there is not, before the first step is timed."""
+    """Refuses unknown names before the first step is timed."""
     for name in cases:
         if name not in CASES:
             raise ValueError(
@@ -198,7 +198,7 @@ def _wait(device: str) -> None:
 
 
 def _pytagi(interpreter: str) -> dict[str, float]:
-    """Samples per second of pytagi by case, from the script that stands beside the benchmarks."""
+    """Samples per second of pytagi by case, from `benchmarks/pytagi/speed.py`."""
     environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [interpreter, str(PYTAGI)], env=environment, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Times steps of whichever version of bayesrule stands first on the path; prints json.
+"""Times steps of the version of bayesrule that is first on the path; prints json.
 
 `python -m benchmarks versions` runs this file by itself, once with each of two source trees. It
 therefore imports nothing but torch and calls of bayesrule that stay the same between versions:
@@ -26,7 +26,7 @@ Step = Callable[[], object]
 NUM_DATA, NETS, ROWS = 60_000, 20, 200
 CNN_WIDTH = 16
 MANY, TORCH = "many", "torch"
-# Methods that look at the curvature now and then: a round is then a whole cycle of steps.
+# Methods that estimate the curvature only in some steps: a round is a whole cycle.
 CADENCE = {"stats_every": 10, "inverse_every": 100}
 IN_CYCLES = ("noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full")
 STEPS = {"mlp": 20, "cnn": 3, "small": 100}
@@ -72,9 +72,9 @@ def cnn(activation: type[nn.Module]) -> nn.Module:
 
 
 def network(case: str, method: str) -> nn.Module:
-    """The net of a case, as the method can take it."""
+    """The net of a case, adapted to the method's needs."""
     torch.manual_seed(0)
-    # Variational Laplace differentiates twice; ridge regression and Newton's steps need a bowl.
+    # Variational Laplace differentiates twice; ridge regression and Newton's steps need convexity.
     activation = nn.Softplus if method == "variational_laplace" else nn.ReLU
     if case == "cnn":
         return cnn(activation)
@@ -107,7 +107,7 @@ def _likelihood(case: str, method: str) -> Any:
 
 
 def stepper(case: str, method: str) -> tuple[Step, int]:
-    """A training step that can be called again and again, and how many make a round."""
+    """A training step to call repeatedly, and how many make a round."""
     made, pair = learner(case, method), batch(case)
     state = made.init()
 
@@ -121,7 +121,7 @@ def stepper(case: str, method: str) -> tuple[Step, int]:
 
 
 def torch_adam(case: str) -> tuple[Step, int]:
-    """A step of torch.optim.Adam, which is the same in both trees: what it says is noise."""
+    """A step of torch.optim.Adam, the same in both trees: differences are noise."""
     model, (x, y) = network(case, TORCH), batch(case)
     optimizer = torch.optim.Adam(model.parameters())
     loss = nn.MSELoss() if case == "small" else nn.CrossEntropyLoss()
@@ -153,7 +153,7 @@ def many(method: str) -> tuple[Step, int]:
 
 
 def contenders(plan: Mapping[str, Any]) -> tuple[dict[str, tuple[Step, int]], dict[str, str]]:
-    """What is timed, by 'case method', and why some of it cannot be."""
+    """What is timed, by 'case method', and why some cannot be."""
     steps: dict[str, tuple[Step, int]] = {}
     missing: dict[str, str] = {}
     for case, methods in plan["cases"].items():

@@ -1,4 +1,4 @@
-"""What a step costs now, as a multiple of what it cost in an older source tree."""
+"""The cost of a step, relative to that in an older source tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TITLES = {
     "small": "MLP 13-50-1, batch 32",
     "many": "an epoch of 20 nets 13-50-1 at once, 200 rows each, batch 10",
 }
-"""What is timed; each step is one of training but for `many`, where it is an epoch."""
+"""What is timed: training steps, except for `many`, where it is an epoch."""
 TORCH = "torch"
 """A step of torch.optim.Adam, whose ratio would be 1 on a machine without noise."""
 MANY = ("vogn", "mean_field", "noisy_kfac")
@@ -32,7 +32,7 @@ Timed = dict[str, Any]
 
 
 def check(before: Path, cases: Sequence[str], methods: Sequence[str] | None) -> None:
-    """Refuses what there is not, before the first step is timed."""
+    """Refuses unknown names before the first step is timed."""
     if not (before / "src" / "bayesrule" / "__init__.py").is_file():
         raise ValueError(
             f"'{before}' has no src/bayesrule: --before takes the folder of a whole checkout, such "
@@ -59,8 +59,8 @@ def run(
 ) -> dict[str, Any]:
     """Times both trees in processes that alternate; a ratio is of medians over processes.
 
-    Where memory happens to lie makes some steps of a process slower for as long as it lives, and
-    the machine drifts: so both trees have as many processes, in the order old new, new old, ....
+    The memory layout of a process slows some steps down for its whole life, and the machine
+    drifts: so both trees have the same number of processes, in the order old new, new old, ....
     """
     trees = {"before": before.resolve(), "after": HERE}
     plan = {"cases": _methods_of(cases, methods), "rounds": rounds, "threads": threads}
@@ -83,7 +83,7 @@ def run(
 
 
 def _methods_of(cases: Sequence[str], methods: Sequence[str] | None) -> dict[str, list[str]]:
-    """What is timed in each case: torch's own Adam, and all methods where nobody says which."""
+    """The methods timed in each case: torch's Adam, and by default all methods."""
     names = list(METHODS) if methods is None else [find(name).__name__ for name in methods]
     return {
         case: [name for name in MANY if name in names] if case == "many" else [TORCH, *names]
@@ -92,14 +92,14 @@ def _methods_of(cases: Sequence[str], methods: Sequence[str] | None) -> dict[str
 
 
 def _timed(tree: Path, plan: Mapping[str, Any]) -> Timed:
-    """What one process that imports the tree's own source found."""
+    """The timings of one process that imports the tree's own source."""
     environment = {
         **os.environ,
         **ENVIRONMENT,
         "OMP_NUM_THREADS": str(plan["threads"]),
         "PYTHONPATH": str(tree / "src"),
     }
-    # -P: modules beside the script must not stand in for those of the same name elsewhere.
+    # -P: modules beside the script must not shadow others of the same name.
     done = subprocess.run(
         [sys.executable, "-P", str(SCRIPT), json.dumps(plan)],
         env=environment,
@@ -139,7 +139,7 @@ def compared(before: Sequence[Timed], after: Sequence[Timed]) -> list[dict[str, 
 
 
 def _commit(tree: Path) -> str:
-    """The commit that a tree stands at; unknown where it is none of git's."""
+    """The commit of a tree; unknown if it is not a git checkout."""
     words = ["git", "-C", str(tree), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -1,9 +1,9 @@
-"""What a step costs and what its state holds, against the width of the layers.
+"""The time of a step and the memory of its state, by the width of the layers.
 
 Nets of two square layers, width-width-width with ReLU, batch 128, Gaussian targets. A method that
-looks at the curvature in each 10th step and finds inverses in each 100th has three kinds of steps;
-each kind is timed for itself (medians) and the mean is that of a whole cycle, 90, 9 and 1 of them.
-The bytes of the state are those of all its tensors after a step, without what a step works with.
+estimates the curvature in every 10th step and inverts it in every 100th has three kinds of steps;
+each kind is timed separately (medians) and the mean is that of a whole cycle, 90, 9 and 1 of them.
+The bytes of the state are those of all its tensors after a step, without temporaries.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from benchmarks.pictures.panels import Line, panel, sheet
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 METHODS = ("map", "mean_field", "noisy_adam", "noisy_kfac", "noisy_ekfac", "noisy_full")
 BATCH = 128
-MOST, SECONDS = 50, 3.0  # so many steps of a kind at the most, and no new one after this time
+MOST, SECONDS = 50, 3.0  # the most steps of a kind, and the time after which none starts
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of step: a number at which it comes, and its share of all steps."""
+    """A kind of step: the number of one such step, and its share of all steps."""
 
     name: str
     number: int
@@ -63,7 +63,7 @@ def network(width: int) -> nn.Module:
 
 
 def state_bytes(state: br.types.State) -> int:
-    """The memory of a state's tensors; what two of them share counts once."""
+    """The memory of a state's tensors; shared memory counts once."""
     tensors = [value for _, value in tree.leaves(state) if isinstance(value, Tensor)]
     stores = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(stores.values())
@@ -83,7 +83,7 @@ def timed(
 
 
 def trial(method: str, width: int) -> dict[str, Any]:
-    """What one method costs at one width, or why it is refused there."""
+    """The cost of one method at one width, or why it is refused there."""
     generator = torch.Generator().manual_seed(0)
     batch = tuple(torch.randn(BATCH, width, generator=generator) for _ in range(2))
     model = network(width)
@@ -96,7 +96,7 @@ def trial(method: str, width: int) -> dict[str, Any]:
         learner = find(method)(model, br.GaussianLikelihood(noise=1.0), num_data=60_000)
     except ValueError as refusal:
         return {**head, "refused": str(refusal)}
-    # The first step sees the curvature and finds inverses, so that nothing is the identity after.
+    # The first step estimates and inverts the curvature, so nothing is the identity afterwards.
     state, _ = learner.step(learner.init(), (batch[0], batch[1]))
     found, mean = {}, 0.0
     for kind in kinds(learner):
@@ -141,7 +141,7 @@ def run(
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Times all methods at all widths; `keep` gets what there is after each of them."""
+    """Times all methods at all widths; `keep` gets the result so far after each."""
     result: dict[str, Any] = {
         "benchmark": "widths",
         "net": "width-width-width, ReLU",
@@ -160,7 +160,7 @@ def run(
 
 
 def line(one: dict[str, Any]) -> str:
-    """What came of a trial, in words.
+    """The result of a trial, in words.
 
     >>> line({"mean_milliseconds": 1.5})
     '1.50 ms'

@@ -1,4 +1,4 @@
-"""How results were made, in words that can be called again today."""
+"""The commands that made results, in a form that works today."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = dict[str, Any]
 
 
 def call(result: Result) -> str:
-    """The command of a result, under the name that it has now.
+    """The command of a result, under its present name.
 
     >>> call({"command": "bayesrule bench uci --sets boston"})
     'python -m benchmarks uci --sets boston'
@@ -23,7 +23,7 @@ def call(result: Result) -> str:
 
 
 def calls(results: list[Result]) -> str:
-    """How results were made, and where; of many calls for one of them the first stands for all."""
+    """The commands and machines of results; of several commands for one result only the first."""
     return "; ".join(f"{_shortened(call(one))}, {one['machine']}" for one in results) + "."
 
 

@@ -36,7 +36,7 @@ def _times(ratios: dict[str, float], name: str) -> str:
 
 
 def _holds(row: dict[str, Any] | None) -> str:
-    """How often intervals of 90 % hold a new target, where data are and outside."""
+    """The share of new targets in 90 % intervals, near the data and outside."""
     if row is None:
         return "–"
     return " / ".join(f"{100 * row[part]['90']:.0f}" for part in ("inside", "outside"))
@@ -47,7 +47,7 @@ def _asks(one: Record) -> str:
 
 
 def _kept(one: Record) -> str:
-    """The numbers of a state after a step and of the finished belief, for each weight of a net."""
+    """The numbers per weight in a state after a step and in the finished posterior."""
     if Need.LINEAR_MODEL in one.needs or one.name == "newton":
         return "all pairs"
     with torch.random.fork_rng(devices=[]):
@@ -66,4 +66,4 @@ def _kept(one: Record) -> str:
 PAGE: dict[str, tuple[list[str], Callable[..., str]]] = {
     "choosing": (["speed.json", "coverage.json"], table),
 }
-"""What stands between the markers of the page, and from which files."""
+"""The tables between the page's markers, and the files they are made from."""

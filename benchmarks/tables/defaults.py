@@ -78,7 +78,7 @@ def resnet(result: Result) -> str:
 
 
 def written(head: Sequence[str], rows: Sequence[Sequence[str]], result: Result) -> str:
-    """A table, and the command that its result was made by."""
+    """A table, and the command that made its result."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join([*(f"| {' | '.join(cells)} |" for cells in lines), "", calls([result])])
 
@@ -89,4 +89,4 @@ PAGE: dict[str, tuple[list[str], Callable[..., str]]] = {
     "uci-defaults": (["uci_defaults.json"], tables),
     "resnet": (["resnet.json"], resnet),
 }
-"""What stands between the markers of the page, and from which files."""
+"""The tables between the page's markers, and the files they are made from."""

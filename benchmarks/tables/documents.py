@@ -1,4 +1,4 @@
-"""Writes kept figures and the records of methods into the docs, between their markers."""
+"""Writes figures and the records of methods into the docs, between markers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_image_tables(text: str) -> str:
         ("variational", figures.VARIATIONAL, figures.variational),
         ("tied", figures.TIED, figures.tied),
     ):
-        # These run for hours on a GPU; their tables are there once their results are.
+        # These take hours on a GPU; their tables exist once their results do.
         if found := figures.kept(marker, names):
             text = replace_between(text, marker, rows(found))
     return text
@@ -82,7 +82,7 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
     "docs/defaults.md": partial(with_page_tables, page=defaults.PAGE),
     "docs/transformers.md": partial(with_page_tables, page=language.PAGE),
 }
-"""Which documents have tables, and what writes those."""
+"""The documents that have tables, and the functions that write them."""
 
 
 def write(root: Path = ROOT) -> list[str]:

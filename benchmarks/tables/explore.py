@@ -41,7 +41,7 @@ def _regret(one: dict[str, Any] | None, least: float) -> str:
 
 
 def _beside(found: dict[tuple[str, str], dict[str, Any]], sets: list[str]) -> list[str]:
-    """Of the library's methods the best on each problem, beside linear Thompson and greedy."""
+    """The library's best method on each problem, compared with linear Thompson and greedy."""
     lines = [
         "Seed by seed, the best of the library's methods that were played, less the others:",
         "",
@@ -59,7 +59,7 @@ def _beside(found: dict[tuple[str, str], dict[str, Any]], sets: list[str]) -> li
 
 
 def q_learning(*results: dict[str, Any]) -> str:
-    """On how many seeds each agent is at the bar after as many steps."""
+    """On how many seeds each agent reaches the bar after the same number of steps."""
     lines = [
         "| environment | bar | agent | steps | seeds at the bar | median return | least |",
         "|---|---|---|---|---|---|---|",

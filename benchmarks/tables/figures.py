@@ -13,7 +13,7 @@ from benchmarks.speed.steps import in_words
 from benchmarks.tables.calls import call, calls
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-# What a step may cost at most, as a multiple of an Adam step, by device and net.
+# Targets: the largest cost of a step relative to Adam's, by device and net.
 BARS = {
     "cpu": {
         "mlp": {
@@ -29,10 +29,10 @@ BARS = {
     },
     "cuda": {"resnet18": {"mean_field": 1.4}},
 }
-# The same as a multiple of a step of map, and methods that may cost what another one does.
+# The same relative to map's, and methods whose target is another method's cost.
 BARS_OF_MAP = {name: {"variational_laplace": 2.75} for name in ("softplus", "preact18")}
 BARS_OF_OTHERS = {"k_tied": "mean_field"}
-# What was replayed before results said so.
+# The methods that were replayed in results that do not say so.
 REPLAYED = ("map", "mean_field", "k_tied", "variational_laplace", "noisy_adam", "noisy_kfac")
 TIED = ("mnist", "cifar10", "imdb")
 VARIATIONAL = ("fashion_short", "fashion", "cifar10")
@@ -69,7 +69,7 @@ def _replayed(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _cost(case: dict[str, Any], name: str, device: str) -> str:
-    """What a step costs in a case, and what it may cost at most."""
+    """The cost of a step in a case, and its target."""
     ratio = case["multiple_of_adam"].get(name)
     if ratio is None:
         return "–"
@@ -252,13 +252,13 @@ def _in_brackets(own: str, paper: float | None) -> str:
 
 
 def kept(kind: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The results of a kind that there are, such as `tied_mnist.json`."""
+    """The existing results of a kind, such as `tied_mnist.json`."""
     files = [RESULTS / f"{kind}_{name}.json" for name in names]
     return [json.loads(file.read_text()) for file in files if file.is_file()]
 
 
 def image_results() -> list[dict[str, Any]]:
-    """The results of `python -m benchmarks images`, as they are kept."""
+    """The kept results of `python -m benchmarks images`."""
     order = ("mnist_fnn", "mnist_cnn", "fashion_cnn", "cifar10")
     return kept("images", order)
 

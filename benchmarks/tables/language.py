@@ -38,4 +38,4 @@ def _row(result: Result, stage: str, method: str) -> list[str]:
 PAGE: dict[str, tuple[list[str], Callable[..., str]]] = {
     "transformer": (["transformer.json"], transformer),
 }
-"""What stands between the markers of the page, and from which file."""
+"""The table between the page's markers, and the file it is made from."""

@@ -1,4 +1,4 @@
-"""The tables of methods, from the records that stand beside them."""
+"""The tables of methods, from their records."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def summaries() -> str:
 
 
 def sources() -> str:
-    """Where each method comes from, what it asks for, and what it does not do."""
+    """The source, needs and limits of each method."""
     rows = ([f"`{one.name}`", one.source, ", ".join(one.needs), _limits(one)] for one in _records())
     return _table(["method", "source", "needs", "limits"], rows)
 
 
 def training() -> str:
-    """How each method trains where nobody says."""
+    """How each method trains by default."""
     kinds: dict[str, list[str]] = {}
     for one in _records():
         kinds.setdefault(_in_words(one.course), []).append(f"`{one.name}`")
@@ -40,7 +40,7 @@ def training() -> str:
 
 
 def options() -> str:
-    """What each option does, by the methods that have it."""
+    """The options, their meanings, and the methods that have them."""
     meanings: dict[tuple[str, str], list[Record]] = {}
     for one in _records():
         for option, words in one.options.items():
@@ -53,7 +53,7 @@ def options() -> str:
 
 
 def paper() -> str:
-    """Every row of the table of the learning rule's paper, and what it is called here."""
+    """Every row of Table 1 of the learning rule's paper, with its name here."""
     rows = (
         [
             one.algorithm,
@@ -84,13 +84,13 @@ def _records() -> list[Record]:
 
 
 def _limits(one: Record) -> str:
-    """What a method does not do, and the options that it has no use for."""
+    """The limits of a method, and the options that it does not use."""
     unused = ", ".join(f"`{name}`" for name in one.without_effect)
     return "; ".join(words for words in (one.limits, unused and f"no use for {unused}") if words)
 
 
 def _in_words(course: Course) -> str:
-    """A course as a sentence has it."""
+    """A default course of training, in words."""
     if course.whole:
         return f"{course.most} epochs, each one step on all the data"
     return (
@@ -100,7 +100,7 @@ def _in_words(course: Course) -> str:
 
 
 def _defaults(option: str, having: list[Record]) -> str:
-    """The default of an option, by method where they differ; nothing where it has to be given."""
+    """The default of an option, by method if they differ; empty if it is required."""
     values: dict[str, list[str]] = {}
     for one in having:
         default = inspect.signature(one.build).parameters[option].default

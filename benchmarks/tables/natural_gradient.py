@@ -142,7 +142,7 @@ def hmc(result: dict[str, Any]) -> str:
 
 
 def active(result: dict[str, Any]) -> str:
-    """The table of errors after labels were asked for."""
+    """The table of errors after active learning."""
     rows = result["results"]
     places = {(one["set"], one["method"], one["criterion"]): one for one in rows}
     columns = sorted({(one["method"], one["criterion"]) for one in rows}, key=_random_first)
@@ -198,7 +198,7 @@ def many(result: Result) -> str:
 
 
 def widths(result: Result) -> str:
-    """What a step and a state cost against the width of a layer."""
+    """The time of a step and the memory of a state, by the width of a layer."""
     known = {(one["method"], one["width"]): one for one in result["results"]}
     known = {place: one for place, one in known.items() if "mean_milliseconds" in one}
     wide = [width for width in (64, 256, 1024, 4096) if any(place[1] == width for place in known)]
@@ -229,4 +229,4 @@ PAGE: dict[str, tuple[list[str], Callable[..., str]]] = {
         noisy_images,
     ),
 }
-"""What stands between the markers of the page, and from which files."""
+"""The tables between the page's markers, and the files they are made from."""

@@ -1,1 +1,1 @@
-"""Whether defaults hold: generated data that nobody tuned on, and coverage by simulation."""
+"""Tests of promises: generated data, devices, damaged folders, and a hostile user."""

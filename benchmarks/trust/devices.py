@@ -22,7 +22,7 @@ STEPS = 3
 
 
 def run(devices: Sequence[str]) -> dict[str, Any]:
-    """For each method and each ordered pair of devices: how far a loaded belief is off.
+    """By method and ordered pair of devices: how far a loaded posterior is off.
 
     `largest_difference` is of means and of standard deviations, relative to the largest of each;
     after loading, `STEPS` more steps are taken.

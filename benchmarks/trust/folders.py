@@ -1,9 +1,8 @@
-"""Run folders under damage and death: flipped bits are noticed, killed runs end as if they had not.
+"""Damaged and killed runs: flipped bits are noticed, killed runs end as if nothing had happened.
 
-A flip is *detected* where what reads the file refuses it, *harmless* where the run that comes back
-is the same bit for bit, and *missed* where it is another. A run is killed with SIGKILL at a random
-moment of its life, again and again until it ends, and its end is compared bit for bit with that of
-a run that nobody killed.
+A flip is *detected* if the reader of the file refuses it, *harmless* if the loaded run is the same
+bit for bit, and *missed* if it differs. A run is killed with SIGKILL at random moments until it
+ends, and its end is compared bit for bit with that of a run that was never killed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from bayesrule.training.checkpoint import CheckpointError
 _X = torch.linspace(-2.0, 2.0, 40).unsqueeze(1)
 _DATA = _X, _X.sin()
 _EPOCHS = 12
-# What a child would load: the command, the first gradient and the first checkpoint.
+# Load what a child would load: the command, the first gradient, the first checkpoint.
 _PRELOAD = "benchmarks.__main__", "torch.fx.experimental.symbolic_shapes", "safetensors.torch"
 
 
@@ -52,7 +51,7 @@ def train(out: Path, callback: Callable[..., None] | None = None) -> Run:
 
 
 def flips(num: int, seed: int = 0) -> dict[str, dict[str, int]]:
-    """What becomes of single flipped bits, by file: each place equally likely in all files."""
+    """The outcomes of single flipped bits, by file; all places in all files are equally likely."""
     chance, found = random.Random(seed), {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
@@ -68,7 +67,7 @@ def flips(num: int, seed: int = 0) -> dict[str, dict[str, int]]:
 def _flipped(
     folder: Path, name: str, contents: dict[str, bytes], chance: random.Random, whole: Run
 ) -> str:
-    """What becomes of one flipped bit of a file; the folder is as before afterwards."""
+    """The outcome of one flipped bit of a file; the folder is restored afterwards."""
     damaged = bytearray(contents[name])
     damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
     (folder / name).write_bytes(damaged)
@@ -86,9 +85,9 @@ def _flipped(
 
 
 def kills(num: int, seed: int = 0, progress: Callable[[str], None] = print) -> dict[str, int]:
-    """How many runs that were killed at random moments ended bit for bit like one that was not.
+    """How many runs killed at random moments end bit for bit like one that was not killed.
 
-    The moments are spread evenly over the life of a run, from the start of its process on.
+    The moments are uniform over the life of a run, from the start of its process.
     """
     chance = random.Random(seed)
     found = Counter(kills=0, runs=0, bit_equal=0, unequal=0, refused=0)
@@ -109,7 +108,7 @@ def kills(num: int, seed: int = 0, progress: Callable[[str], None] = print) -> d
 
 
 def _slow_training(folder: Path) -> None:
-    """In a child: training that takes long enough to be killed at any moment of it."""
+    """Runs in a child process: training slow enough to be killed at any moment."""
     torch.set_num_threads(1)
     train(folder, lambda *_: time.sleep(0.01))
 
@@ -117,7 +116,7 @@ def _slow_training(folder: Path) -> None:
 def _life(server: Any, folder: Path) -> float:
     """The seconds from the start of a process to the end of its training."""
     seconds = []
-    # The first one waits for the server of processes.
+    # The first child waits for the process server to start.
     for number in range(3):
         begun = time.perf_counter()
         child = server.Process(target=_slow_training, args=(folder / str(number),))
@@ -128,7 +127,7 @@ def _life(server: Any, folder: Path) -> float:
 
 
 def _killed(server: Any, folder: Path, chance: random.Random, life: float, most: int) -> int:
-    """How often a training was killed before it ended by itself; at most five times."""
+    """How often a training was killed before it ended; at most five times."""
     for count in range(min(most, 5)):
         child = server.Process(target=_slow_training, args=(folder,))
         child.start()
@@ -141,7 +140,7 @@ def _killed(server: Any, folder: Path, chance: random.Random, life: float, most:
 
 
 def _end(folder: Path, whole: Run) -> str:
-    """How a run that is gone on with ends."""
+    """The end of a resumed run."""
     try:
         found = train(folder)
     except CheckpointError:
@@ -154,7 +153,7 @@ def _end(folder: Path, whole: Run) -> str:
 def run(
     num_flips: int, num_kills: int, seed: int = 0, progress: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Both, with the machine that they ran on."""
+    """Both tests, with the machine."""
     begun = time.perf_counter()
     by_file = flips(num_flips, seed)
     progress(f"{num_flips} flips")

@@ -1,4 +1,4 @@
-"""Calls of the command line in this process, and what every call owes its user."""
+"""Calls of the command line in this process, checked for what every call owes its user."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Said(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """In a word."""
+        """The outcome in one word."""
         return {0: "done", 1: "failed", 2: "refused"}[self.code]
 
 
 def call(words: Sequence[str]) -> Said:
-    """Calls the command line; a fault is one line and a code, and nothing is said beside it."""
+    """Calls the command line; an error must be one line and an exit code, and nothing else."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -35,7 +35,7 @@ def call(words: Sequence[str]) -> Said:
     said = Said(code, out.getvalue(), err.getvalue())
     lines = said.err.splitlines()
     require(code in (0, 1, 2), f"the code is {code}")
-    # A reader of lines may take more signs for line ends than a terminal does.
+    # Line readers may accept more characters as line ends than a terminal does.
     odd = [line for line in said.err.split("\n")[:-1] if not line.startswith("bayesrule: ")]
     require(not odd, f"stderr says {odd[:1]}")
     require(code == 0 or len(lines) == 1, f"code {code} with {len(lines)} lines: {lines[:2]}")

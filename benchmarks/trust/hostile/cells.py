@@ -1,6 +1,6 @@
-"""Columns of odd cells as text, and what a cell of text says, by rules written down a second time.
+"""Columns of odd cells as text, and an independent definition of what a cell means.
 
-`meaning` shares no code with the reader of the library, which it judges.
+`meaning` shares no code with the library's reader, which it tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_DIGITS = 18
 
 
 def meaning(text: str, decimal: str = ".") -> Meaning:
-    """What a cell says where it stands alone.
+    """The meaning of a cell by itself.
 
     >>> meaning(" 1.50"), meaning("007"), meaning("NA"), meaning("True"), meaning("2,5", ",")
     (1.5, '007', None, True, 2.5)
@@ -77,7 +77,7 @@ def _word(chance: random.Random) -> str:
 
 
 def _measured(chance: random.Random) -> Draw:
-    """Numbers around a centre, each scale and spread likely, written in several ways."""
+    """Numbers around a centre, of any scale and spread, written in several ways."""
     scale, spread = chance.choice(_SCALES), chance.choice((1e-12, 1e-6, 1.0, 1.0, 1.0, 1e4))
     centre = chance.choice((0.0, 0.0, 1.0)) * scale
     form = chance.choice(("{!r}", "{!r}", "{:.3f}", "{:.2e}", "{:g}", "{:+}"))
@@ -115,7 +115,7 @@ def _date(chance: random.Random) -> Draw:
 
 
 def _comma(chance: random.Random) -> Draw:
-    """Decimal commas, or commas between thousands; nobody can always tell."""
+    """Decimal commas or thousands separators, which are sometimes ambiguous."""
     form = chance.choice(("{},{:03d}", "{},{:d}"))
     return lambda chance: form.format(chance.randint(0, 99), chance.randint(0, 999))
 

@@ -1,7 +1,6 @@
-"""Whether a table was read as what it says; exact fractions and plain Python are the measure.
+"""Tests whether a table was read correctly, by exact fractions and plain Python.
 
-A table is *refused* by a `DataError`, or *read*. What was read wrongly without a word raises
-`Wrong`.
+A table is *refused* by a `DataError`, or *read*. Anything read wrongly and silently raises `Wrong`.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ _STEP = 5e-324  # from one number to the next where they are smallest
 
 
 class Wrong(AssertionError):
-    """Something was read or written as what it is not, without a word."""
+    """Something was read or written wrongly without an error."""
 
 
 def require(holds: bool, what: str) -> None:
-    """Raises `Wrong` where something does not hold."""
+    """Raises `Wrong` if a condition does not hold."""
     if not holds:
         raise Wrong(what)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoder, the features that it was offered, and those that are said to be categories."""
+    """An encoder, the features it was offered, and those declared as categories."""
 
     encoder: Encoder
     features: Sequence[str]
@@ -45,7 +44,7 @@ class Encoded:
 
 
 def reading(sheet: Sheet, table: Table, offered: Encoded) -> None:
-    """Judges a table that was read and encoded: its names, its cells, its features, its targets."""
+    """Checks the names, cells, features and targets of an encoded table."""
     encoder = offered.encoder
     sheet = _with_mark(sheet, table.decimal)
     names = sheet.known_as
@@ -69,9 +68,9 @@ def reading(sheet: Sheet, table: Table, offered: Encoded) -> None:
 
 
 def _with_mark(sheet: Sheet, mark: str | None) -> Sheet:
-    """The sheet with the decimal mark that the reader found, which has to be there for all to see.
+    """The sheet with the reader's decimal mark, if that is justified.
 
-    At least one comma can be nothing else than a decimal one, and no number has a point.
+    At least one comma must be unambiguously decimal, and no number may have a point.
     """
     if not sheet.text or mark != ",":
         return replace(sheet, decimal=".")
@@ -83,7 +82,7 @@ def _with_mark(sheet: Sheet, mark: str | None) -> Sheet:
 
 
 def _only_decimal(cell: str) -> bool:
-    """Whether a comma stands where none between thousands can."""
+    """Whether a comma is where no thousands separator can be."""
     whole, _, digits = cell.partition(",")
     number = isinstance(meaning(cell, ","), float)
     unsigned = whole.lstrip("+-")
@@ -92,7 +91,7 @@ def _only_decimal(cell: str) -> bool:
 
 
 def _absent(name: str, meanings: Sequence[Meaning], encoder: Encoder) -> None:
-    # As floats, because that is what a network learns from.
+    # As floats, which networks learn from.
     different = {_finite(m) if isinstance(m, int | float) else m for m in meanings}
     require(len(different) == 1, f"'{name}' is left out though it varies")
     said = any(name in note and "left out" in note for note in encoder.notes)
@@ -144,7 +143,7 @@ def _numbers(name: str, values: Sequence[float | None], encoded: Any) -> None:
 
 
 def drawn_in(values: Sequence[float | None]) -> Sequence[float | None]:
-    """`asinh((x − median) / spread)` where some lie more than ten spreads out, by fractions.
+    """`asinh((x − median) / spread)` if some values are more than ten spreads out, by fractions.
 
     >>> drawn_in([0.0, 1.0, 2.0, 3.0, 4.0])
     [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -170,9 +169,9 @@ def _quantile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
 
 
 def standardised(values: Sequence[float | None]) -> tuple[list[float], float]:
-    """`(x − mean) / std` by fractions, the median in place of what is missing, and the slack.
+    """`(x − mean) / std` by fractions, with the median for missing values, and the tolerance.
 
-    The slack is what rounding to 53 bits may add up to.
+    The tolerance bounds the accumulated rounding to 53 bits.
 
     >>> [round(z, 3) for z in standardised([1.0, 3.0, None])[0]]
     [-1.225, 1.225, 0.0]
@@ -220,14 +219,14 @@ def _finite(said: Any) -> float | None:
 
 
 def _key(said: Any) -> Hashable:
-    """By which two cells are the same: numbers by value, 1 as 1.0, but True is not 1."""
+    """The key of a cell: numbers by value, so 1 equals 1.0, but True is not 1."""
     if isinstance(said, float) and not math.isfinite(said):
         return None
     return (type(said) is bool, said) if isinstance(said, int | float) else str(said)
 
 
 def alone(encoder: Encoder, whole: Table, some: Table, rows: Sequence[int]) -> None:
-    """Judges whether rows in a file of their own mean what they mean among others."""
+    """Checks that rows in a file of their own mean what they mean among others."""
     chosen = whole.rows(rows)
     same = torch.equal(encoder.transform(some), encoder.transform(chosen))
     require(same, "features mean something else in a file of their own")
@@ -236,7 +235,7 @@ def alone(encoder: Encoder, whole: Table, some: Table, rows: Sequence[int]) -> N
 
 
 def kept(encoder: Encoder, table: Table) -> None:
-    """Judges whether an encoder that was written down is the same."""
+    """Checks that a saved encoder is the same."""
     again = Encoder.from_json(encoder.to_json())
     require(again == encoder, "the encoder comes back as another one")
     require(torch.equal(again.transform(table), encoder.transform(table)), "it encodes otherwise")

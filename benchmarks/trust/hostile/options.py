@@ -1,4 +1,4 @@
-"""Random options of the command line: each call is done, fails or is refused, in one line."""
+"""Random options of the command line: each call succeeds, fails or is refused in one line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _options(
 
 
 def grammar(num: int, seed: int, findings: Findings) -> None:
-    """Tries options without the work: a command that takes its options is done."""
+    """Tries options without running the command."""
     flags = {command: actions(command) for command in COMMANDS}
     for number in range(num):
         chance = random.Random(f"{seed} grammar {number}")
@@ -110,11 +110,11 @@ def _done(words: list[str]) -> str:
 
 
 def work(num: int, seed: int, findings: Findings, place: Path) -> None:
-    """Tries options with the work, on a small table and with what keeps the work small."""
+    """Runs commands with random options, on a small table and with settings for short runs."""
     data, run = _table(place / "data.csv"), place / "trained"
     ready = call(["fit", str(data), "--target", "price", "--epochs", "2", "--out", str(run)])
     require(ready.code == 0, f"a plain call is not done: {ready.err}")
-    # A thing that could be written anywhere, or run for long, is not for the dice to choose.
+    # Output paths and long runs are not drawn at random.
     bounded = {"--out": str(place / "out"), "--epochs": "1", "--batch-size": "16", "--hidden": "3"}
     last = {
         "fit": bounded,

@@ -1,4 +1,4 @@
-"""Odd tables, read and encoded, each judged; some of them are trained on and predicted."""
+"""Odd tables, read, encoded and checked; some are trained on and predicted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_TOLD = 200
 
 @dataclass
 class Findings:
-    """What became of all cases: how many by kind and outcome, and each fault in words."""
+    """The outcomes of all cases: counts by kind and outcome, and each fault in words."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     faults: list[dict[str, Any]] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Findings:
         self.counts.setdefault(kind, Counter())[outcome] += number
 
     def case(self, kind: str, number: int, work: Callable[[], str]) -> None:
-        """Does one case; whatever it raises beside a `DataError` is a fault."""
+        """Runs one case; any exception other than a `DataError` is a fault."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
@@ -60,7 +60,7 @@ def _is_text(message: str) -> bool:
 
 
 def tried(number: int, seed: int, findings: Findings, place: Path) -> None:
-    """Draws table `number`, judges how it is read, and now and then trains on it."""
+    """Draws table `number`, checks how it is read, and now and then trains on it."""
     chance = random.Random(f"{seed} {number}")
     sheet = tables.draw(chance)
     path = sheet.write(place / f"whole.{sheet.ending}")
@@ -75,7 +75,7 @@ def tried(number: int, seed: int, findings: Findings, place: Path) -> None:
 
 
 def _trained(case: Case, number: int, findings: Findings) -> None:
-    """Trains on a table: where it could be read, on the columns that can be learned from."""
+    """Trains on a table that could be read, on the columns that can be learned from."""
     sheet, folder = case.sheet, case.path.parent / "run"
     target = case.chance.choice(sheet.known_as)
     if (encoded := case.encoded) is not None:
@@ -91,7 +91,7 @@ def _trained(case: Case, number: int, findings: Findings) -> None:
 
 
 def _any_table(path: Path, chance: random.Random) -> str:
-    """A damaged file may still be a table, but nobody knows which."""
+    """A damaged file may still be a table, of unknown content."""
     table = read_table(path)
     encoded = _encoded(table, list(table.columns), chance)
     encoded.encoder.tensors(table)
@@ -101,7 +101,7 @@ def _any_table(path: Path, chance: random.Random) -> str:
 
 @dataclass
 class Case:
-    """One table in a file; `encoded` says what could be learned from."""
+    """One table in a file; `encoded` holds what can be learned from."""
 
     sheet: Sheet
     path: Path
@@ -109,7 +109,7 @@ class Case:
     encoded: Encoded | None = None
 
     def run(self) -> str:
-        """Reads, encodes and judges the table; says how it ended."""
+        """Reads, encodes and checks the table; returns the outcome."""
         try:
             return self._judged()
         except DataError as refusal:
@@ -117,7 +117,7 @@ class Case:
             raise
 
     def _judged(self) -> str:
-        """Judges the whole table, and some of its rows in a file of their own."""
+        """Checks the whole table, and some of its rows in a file of their own."""
         table = read_table(self.path)
         encoded = _encoded(table, self.sheet.known_as, self.chance)
         judge.reading(self.sheet, table, encoded)
@@ -142,7 +142,7 @@ class Case:
 
 
 def _encoded(table: Table, names: list[str], chance: random.Random) -> Encoded:
-    """An encoder for a target that can be learned, with the features that are not refused alone."""
+    """An encoder for a target that can be learned, with the features that are accepted."""
     missing = chance.choice(("error", "impute", "impute"))
     task = chance.choice((None, None, "regression", "classification"))
     named = [name for name in names if chance.random() < 0.1]

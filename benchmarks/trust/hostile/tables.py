@@ -31,7 +31,7 @@ _ODD_NAMES = ("", " ", "a", "bell\x07", " a", "a ")
 class Sheet:
     """Named columns, their cells as texts or as values, and how the file is written.
 
-    Nothing is odd about a `plain` one, and nobody may refuse it.
+    A `plain` one has nothing odd, and must not be refused.
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class Sheet:
 
     @property
     def known_as(self) -> list[str]:
-        """The names by which readers know the columns: in text, spaces around them are nothing."""
+        """The names that readers give the columns: in text, surrounding spaces do not count."""
         return [name.strip() if self.text else name for name in self.names]
 
     @property
@@ -63,7 +63,7 @@ class Sheet:
         return plain + ".gz" * self.zipped
 
     def some(self, rows: Sequence[int], order: Sequence[int]) -> Sheet:
-        """The same table with these rows alone, and its columns in another order."""
+        """The same table with only these rows, and its columns in another order."""
         chosen = [[self.columns[i][row] for row in rows] for i in order]
         types = tuple(self.types[i] for i in order) if self.types else ()
         names = tuple(self.names[i] for i in order)
@@ -71,7 +71,7 @@ class Sheet:
         return replace(self, names=names, columns=tuple(chosen), types=types, matrix=matrix)
 
     def written(self, place: int) -> list[Any]:
-        """A column's cells as the file has them, None where a file of values has nothing."""
+        """A column's cells as the file has them; None for missing values in a binary file."""
         if self.text:
             return [self._spelled(cell) for cell in self.columns[place]]
         if self.format == "npz":
@@ -81,14 +81,14 @@ class Sheet:
                 values = list(map(float, values))
         else:
             array = _arrow(self.columns[place], self.types[place])
-            # Python knows no zone on Mars.
+            # Python has no such time zone.
             values = (
                 array.cast("int64") if self.types[place] == "timestamp" else array
             ).to_pylist()
         return [None if value != value else value for value in values]
 
     def meanings(self, place: int) -> list[Meaning]:
-        """What the cells of a column say."""
+        """The meanings of a column's cells."""
         if self.text:
             return [cells.meaning(cell, self.decimal) for cell in self.written(place)]
         return [float(v) if isinstance(v, Decimal) else v for v in self.written(place)]
@@ -185,7 +185,7 @@ def _plain(chance: random.Random, format: str) -> Sheet:
 
 
 def _with_commas(sheet: Sheet) -> Sheet:
-    """Fractions written with decimal commas, as much of the world does."""
+    """Fractions written with decimal commas."""
     columns = [
         [c.replace(".", ",") if isinstance(cells.meaning(c), float) else c for c in column]
         for column in sheet.columns

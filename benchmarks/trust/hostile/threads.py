@@ -1,4 +1,4 @@
-"""Eight threads with one learner, and with one estimator: each answer is that of one thread."""
+"""Eight threads with one learner, or one estimator: answers must equal those of one thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def module(seed: int = 0) -> nn.Sequential:
 
 
 def _condition(model: nn.Module) -> list[Any]:
-    """The tensors of a module, which ones they are and what they hold, and its modes."""
+    """The identity and content of a module's tensors, and its modes."""
     tensors = [*model.parameters(), *model.buffers()]
     return [
         *((id(tensor), tensor.detach().numpy().tobytes()) for tensor in tensors),
@@ -52,7 +52,7 @@ def _often_switched() -> Iterator[None]:
 
 
 def together(asked: Sequence[Callable[[], bytes]], rounds: int) -> Counter[str]:
-    """Asks one thread, then all threads at once, `rounds` times each, and compares the answers."""
+    """Calls from one thread, then from all, `rounds` times each, and compares the answers."""
     alone = [ask() for ask in asked]
     numbers = [i % len(asked) for i in range(rounds * len(asked))]
     with _often_switched(), ThreadPoolExecutor(THREADS) as pool:
@@ -92,7 +92,7 @@ def learner(name: str, rounds: int) -> dict[str, int]:
 
 
 def estimator(kind: str, rounds: int) -> dict[str, int]:
-    """Predictions of one scikit-learn estimator, whose module is the caller's own."""
+    """Predictions of one scikit-learn estimator with the caller's own module."""
     x, models = np.linspace(-1.0, 1.0, 120).reshape(40, 3), list[nn.Module]()
 
     def network(inputs: int, outputs: int) -> nn.Module:

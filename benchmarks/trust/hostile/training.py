@@ -1,4 +1,4 @@
-"""Odd tables from file to predictions by the command line, which are read back exactly."""
+"""Odd tables from file to predictions by the command line, which are then read back."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from benchmarks.trust.hostile.judge import require
 from benchmarks.trust.hostile.tables import Sheet
 
 _DRAWS = 3
-# What new rows may be refused for although the model was trained on some of them.
+# Reasons for which new rows may be refused although the model was trained on some of them.
 _FAIR = ("The predicted", "too large to scale", "nothing to draw from", "cannot be carried along")
 
 
 @dataclass
 class Case:
-    """One table to train on; `cells` counts what was read back."""
+    """One table to train on; `cells` counts the cells that were read back."""
 
     sheet: Sheet
     path: Path
@@ -34,7 +34,7 @@ class Case:
     cells: int = 0
 
     def run(self) -> str:
-        """Trains and predicts; says how the training ended."""
+        """Trains and predicts; returns the outcome of the training."""
         said = call(self._fit_words())
         if said.code == 2:
             require(not self.folder.exists(), f"refused after the work: {said.err}")
@@ -111,7 +111,7 @@ def _figures(prediction: Prediction, model: SavedModel) -> dict[str, list[Any]]:
 
 
 def _says(text: str, value: Any) -> bool:
-    """Whether a cell of the predictions says what it was written for."""
+    """Whether a cell of the predictions has the value that was written."""
     if isinstance(value, float):
         return float(text) == value
     return undone(text) == ("" if value is None else str(value))

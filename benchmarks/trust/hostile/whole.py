@@ -1,4 +1,4 @@
-"""All that a hostile user tries, with the machine that it was tried on."""
+"""All tests of a hostile user, with the machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(
 ) -> dict[str, Any]:
     """Tables from number `first` on, options of the command line, and threads.
 
-    Of the options a fifth are tried with the work, the others alone.
+    A fifth of the option tests run the command; the others only parse.
     """
     begun, tables, tried = time.perf_counter(), reading.Findings(), reading.Findings()
     with tempfile.TemporaryDirectory() as folder:

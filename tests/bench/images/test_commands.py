@@ -145,7 +145,7 @@ def test_what_was_done_is_kept_when_it_is_interrupted(
     file = tmp_path / "elbo.json"
     said = bench(*ELBO, "--methods", "map", "--out", file)
     assert said.code == 130
-    assert "Trials that were done are in --out" in said.err
+    assert "Finished trials are in --out" in said.err
     assert len(json.loads(file.read_text())["results"]) == 1
 
 
