@@ -82,8 +82,8 @@ def test_only_what_nobody_says_is_chosen(
     asked: list[tuple[int, int]] = []
 
     def noted(members: Any, data: Any, options: Any, epochs: Any, **_: Any) -> Choice:
-        asked.append((len(options), len(epochs)))
-        return Choice(options[-1], epochs[-1], 0.0, runs=[[]] * len(members))
+        asked.append((sum(map(len, options)), len(epochs)))
+        return Choice(options[-1][-1], epochs[-1], 0.0, runs=[[]] * len(members))
 
     monkeypatch.setattr("bayesrule.app.open_choices.choose", noted)
     recipe = Recipe(**given)

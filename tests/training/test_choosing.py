@@ -13,7 +13,7 @@ import bayesrule as br
 from bayesrule.training import held_out
 from bayesrule.training.calibrating import Held, score
 from bayesrule.training.checkpoint import same
-from bayesrule.training.choosing import Member, Options, candidates, choose
+from bayesrule.training.choosing import Choice, Member, Options, candidates, choose
 from bayesrule.training.held_out import held_out_parts
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -68,14 +68,14 @@ def test_the_best_candidate_is_found_wherever_it_stands(place: int) -> None:
     values = [1e6, 1e6, 1e6]
     values[place] = 1.0
     tried = [{"prior_precision": value} for value in values]
-    found = choose([Member(build)], (X, Y), tried, [3], batch_size=60)
+    found = choose([Member(build)], (X, Y), [tried], [3], batch_size=60)
     assert found.options == {"prior_precision": 1.0}
     assert found.score > 0.0
 
 
 def test_the_choice_is_the_same_each_time() -> None:
     tried = candidates({"prior_precision": (1.0, 10.0), "temperature": (1.0, 0.3)})
-    one, two = (choose([Member(build, 4)], (X, Y), tried, [3], batch_size=60) for _ in range(2))
+    one, two = (choose([Member(build, 4)], (X, Y), [tried], [3], batch_size=60) for _ in range(2))
     assert one[:4] == two[:4]
     steps = [[run.state.step for runs in each.runs for run in runs] for each in (one, two)]
     assert steps[0] == steps[1]
@@ -107,7 +107,7 @@ def test_longer_trainings_are_tried_for_as_long_as_they_are_worth_it(
     # A line says nothing of squares. What is known no better than by a line may be on a plateau,
     # and every length is tried, with all options.
     y, options = 3.0 * X.square() if squared else Y, candidates({"prior_precision": (1.0, 1e3)})
-    found = choose([Member(noted)], (X, y), options, EVERY, batch_size=60)
+    found = choose([Member(noted)], (X, y), [options], EVERY, batch_size=60)
     assert (found.epochs, found.options) == (300, {"prior_precision": 1.0})
     assert list(lengths) == tried
     assert {len(lengths[epochs]) for epochs in tried if epochs and epochs > 300} == {2 - squared}
@@ -117,7 +117,7 @@ def test_a_choice_counts_what_is_believed_against_its_calibration() -> None:
     def noisy(num_data: int, options: Options, epochs: int | None) -> br.Learner:
         return br.map(line().model, br.GaussianLikelihood(), num_data=num_data, learning_rate=0.1)
 
-    found = choose([Member(noisy)], (X, Y), [{}], [20], batch_size=60, calibrate=True)
+    found = choose([Member(noisy)], (X, Y), [[{}]], [20], batch_size=60, calibrate=True)
     assert found.calibration is not None
     assert found.calibration.noise != 1.0
     held = [
@@ -142,11 +142,11 @@ def fragile(real: Any) -> Any:
 def test_a_candidate_that_fails_does_not_stand_for_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_out, "fit_many", fragile(held_out.fit_many))
     tried = [{"prior_precision": value} for value in (1.0, 1e6, 10.0)]
-    assert choose([Member(build)], (X, Y), tried, [3], batch_size=60).options == {
+    assert choose([Member(build)], (X, Y), [tried], [3], batch_size=60).options == {
         "prior_precision": 10.0
     }
     with pytest.raises(br.training.TrainingError, match="None of the options"):
-        choose([Member(build)], (X, Y), tried[:1], [3], batch_size=60)
+        choose([Member(build)], (X, Y), [tried[:1]], [3], batch_size=60)
 
 
 # `fit(choose=...)`
@@ -208,8 +208,8 @@ def test_a_learner_with_other_values_has_the_same_parts() -> None:
 
 def test_an_ensemble_is_chosen_and_calibrated_as_one() -> None:
     members = [Member(build, seed) for seed in (1, 2, 3)]
-    found = choose(members, (X, Y), [{}], [3], batch_size=60, calibrate=True)
-    alone = choose(members[:1], (X, Y), [{}], [3], batch_size=60, calibrate=True)
+    found = choose(members, (X, Y), [[{}]], [3], batch_size=60, calibrate=True)
+    alone = choose(members[:1], (X, Y), [[{}]], [3], batch_size=60, calibrate=True)
     assert [len(runs) for runs in found.runs] == [len(held_out_parts(60, seed=1))] * 3
     parts = held_out_parts(60, seed=1)
     held = [
@@ -235,7 +235,7 @@ def test_among_several_options_the_first_member_chooses() -> None:
         return Member(noted, number)
 
     tried = candidates({"temperature": (1.0, 0.3)})
-    found = choose([of(1), of(2)], (X, Y), tried, [3], batch_size=60)
+    found = choose([of(1), of(2)], (X, Y), [tried], [3], batch_size=60)
     assert {options["temperature"] for number, options in built if number == 1} == {1.0, 0.3}
     assert all(options == found.options for number, options in built if number == 2)
     assert len(found.runs) == 2
@@ -249,7 +249,30 @@ def test_a_member_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
     members = [Member(build, 1), Member(failing, 2), Member(build, 3)]
     tried = [{"prior_precision": 10.0}]
-    found = choose(members, (X, Y), tried, [3], batch_size=60)
+    found = choose(members, (X, Y), [tried], [3], batch_size=60)
     assert len(found.runs) == 2
     with pytest.raises(br.training.TrainingError, match="None of the options"):
-        choose([members[1], members[0]], (X, Y), tried, [3], batch_size=60)
+        choose([members[1], members[0]], (X, Y), [tried], [3], batch_size=60)
+
+
+def test_a_complex_candidate_must_be_better_by_a_standard_error() -> None:
+    generator = torch.Generator().manual_seed(0)
+    simple = torch.randn(100, generator=generator)
+    noise = torch.randn(100, generator=generator)
+    noise = (noise - noise.mean()) / noise.std()
+
+    def choice(log_probs: torch.Tensor) -> Choice:
+        return Choice({}, 1, float(log_probs.mean()), log_probs=log_probs)
+
+    # Paired differences of deviation one: their standard error is a tenth.
+    assert not choice(simple + noise + 0.09).is_clearly_better(choice(simple))
+    assert choice(simple + noise + 0.11).is_clearly_better(choice(simple))
+    assert choice(simple).is_clearly_better(Choice({}, 1))
+    assert not Choice({}, 1).is_clearly_better(choice(simple))
+
+
+def test_of_two_groups_that_are_equal_the_first_is_taken() -> None:
+    groups = [[{"prior_precision": 10.0}], [{"prior_precision": 10.0 - 1e-6}]]
+    for tried in (groups, groups[::-1]):
+        found = choose([Member(build)], (X, Y), tried, [3], batch_size=60)
+        assert found.options == tried[0][0]

@@ -69,11 +69,11 @@ class OpenChoices:
         start, course = None, recipe.course.start
         if course is not None and recipe.is_open(num_data):
             lengths_of_start = course.lengths(-(-num_data // (size or num_data)))
-            nets = [{**options[0], "hidden": hidden} for hidden in layers]
+            nets = [[{**options[0], "hidden": hidden}] for hidden in layers]
             start = run._choice(nets, lengths_of_start, start=True)
             recipe = replace(recipe, warm_start=start.epochs, members=len(start.runs))
             layers = [start.options["hidden"]]
-        tried = [{**one, "hidden": hidden} for hidden in layers for one in options]
+        tried = [[{**one, "hidden": hidden} for one in options] for hidden in layers]
         starts = () if start is None else start.runs
         choice = replace(run, recipe=recipe)._choice(tried, lengths, starts)
         chosen = replace(
@@ -86,7 +86,7 @@ class OpenChoices:
 
     def _choice(
         self,
-        options: Sequence[Options],
+        options: Sequence[Sequence[Options]],
         lengths: Sequence[int],
         starts: Sequence[Sequence[Run]] = (),
         *,

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesrule.learner import Learner
 from bayesrule.tensors.network import Inputs
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair
-from bayesrule.training.calibrating import Calibration, can_calibrate, learned, score
+from bayesrule.training.calibrating import Calibration, can_calibrate, learned
 from bayesrule.training.held_out import Candidate, HeldOut, Part
 from bayesrule.training.net import TrainingError
 from bayesrule.training.train import Run
@@ -54,7 +54,7 @@ class Choice(NamedTuple):
 
     `score` is its mean, less the cost of calibration. `calibration` makes the held-out rows most
     probable, where it was asked for. `runs` are the trainings without the held-out rows, one for
-    each part of the data, of each member.
+    each part of the data, of each member. `log_probs` are those of the held-out rows.
     """
 
     options: Options
@@ -62,6 +62,15 @@ class Choice(NamedTuple):
     score: float = -math.inf
     calibration: Calibration | None = None
     runs: Sequence[Sequence[Run]] = ()
+    log_probs: Tensor | None = None
+
+    def is_clearly_better(self, other: Choice) -> bool:
+        """Whether it predicts better by more than one standard error of the paired differences."""
+        if self.log_probs is None or other.log_probs is None:
+            return self.score > other.score
+        differences = self.log_probs - other.log_probs
+        error = float(differences.std()) / math.sqrt(len(differences))
+        return self.score > other.score + error
 
 
 def candidates(choices: Mapping[str, Sequence[Any]]) -> list[Options]:
@@ -76,7 +85,7 @@ def candidates(choices: Mapping[str, Sequence[Any]]) -> list[Options]:
 def choose(
     members: Sequence[Member],
     data: tuple[Inputs, Tensor],
-    options: Sequence[Options],
+    options: Sequence[Sequence[Options]],
     epochs: Sequence[int | None] = (None,),
     *,
     batch_size: int = 32,
@@ -85,7 +94,8 @@ def choose(
 ) -> Choice:
     """Trains every candidate without the held-out rows, and takes the one that predicts them best.
 
-    All `options` are tried with the first, smallest number of `epochs`, by the first of the
+    `options` are groups, from simple to complex: a later group must predict clearly better, by a
+    standard error. All are tried with the first, smallest number of `epochs`, by the first of the
     members. With the best of them the whole ensemble trains for that long, then for the larger
     numbers of epochs, as long as more epochs are worth it. Where an ensemble predicts no better
     than a line, it goes on, and all options are tried again. Candidates and parts of the data train
@@ -97,7 +107,7 @@ def choose(
     """
     seed = members[0].seed
     rows = HeldOut.of(data, batch_size=batch_size, seed=seed, progress=progress)
-    best, tried, before = Choice(options[0], epochs[0]), list(options), -math.inf
+    best, tried, before = Choice(options[0][0], epochs[0]), options, -math.inf
     line = _score_of_a_line(data, rows.parts)
     for length in epochs:
         found = _best_of(tried, length, members, rows, calibrate)
@@ -106,29 +116,32 @@ def choose(
         learned_more = found.score >= line + _LEARNED
         if learned_more and found.score < before + _WORTH:
             break
-        tried, before = [found.options] if learned_more else tried, found.score
+        tried, before = [[found.options]] if learned_more else tried, found.score
     if best.score == -math.inf:
         raise TrainingError("None of the options to choose from could be trained with.")
     return best
 
 
 def _best_of(
-    tried: Sequence[Options],
+    groups: Sequence[Sequence[Options]],
     epochs: int | None,
     members: Sequence[Member],
     rows: HeldOut,
     calibrate: bool,
 ) -> Choice:
-    """The options with the best score of the first member, with that of the whole ensemble."""
+    """The best options by the first member, with the score that the whole ensemble has."""
+    tried = [options for group in groups for options in group]
     # Where there is nothing to choose, all members train in one call, which takes less time.
     team = members if len(tried) == 1 else members[:1]
     runs = rows.runs([one.candidate(given, epochs) for given in tried for one in team], epochs)
-    teams = [runs[k : k + len(team)] for k in range(0, len(runs), len(team))]
-    choices = [
-        _judged(Choice(given, epochs), own, rows, calibrate)
-        for given, own in zip(tried, teams, strict=True)
-    ]
-    best = max(choices, key=lambda choice: choice.score)
+    teams = (runs[k : k + len(team)] for k in range(0, len(runs), len(team)))
+    best: Choice | None = None
+    for group in groups:
+        choices = [_judged(Choice(one, epochs), next(teams), rows, calibrate) for one in group]
+        found = max(choices, key=lambda choice: choice.score)
+        if best is None or found.is_clearly_better(best):
+            best = found
+    assert best is not None
     if len(team) == len(members) or best.score == -math.inf:
         return best
     others = rows.runs([one.candidate(best.options, epochs) for one in members[1:]], epochs)
@@ -196,7 +209,7 @@ def chosen_learner(
         return learner.replaced(num_data=num_data, **options)
 
     pair, tried = (rows.x, rows.y), candidates(choices)
-    found = choose([Member(build, seed)], pair, tried, [epochs], batch_size=batch_size)
+    found = choose([Member(build, seed)], pair, [tried], [epochs], batch_size=batch_size)
     return learner.replaced(**found.options)
 
 
@@ -211,10 +224,16 @@ def _judged(
     calibration = None
     if calibrate:
         calibration = learned(likelihood, held) if can_calibrate(likelihood) else Calibration()
-    found = score(likelihood, held, calibration or Calibration())
+    with torch.no_grad():
+        rows_of_parts = [one.log_prob(likelihood, calibration or Calibration()) for one in held]
+    log_probs = torch.cat(rows_of_parts)
+    found = float(log_probs.mean())
     if calibration is not None:
         # Of equals that which needs the least of it: other rows may ask for another one.
-        found -= calibration.cost() / sum(len(one.targets) for one in held)
+        found -= calibration.cost() / len(log_probs)
     return choice._replace(
-        score=found if math.isfinite(found) else -math.inf, calibration=calibration, runs=good
+        score=found if math.isfinite(found) else -math.inf,
+        calibration=calibration,
+        runs=good,
+        log_probs=log_probs,
     )
