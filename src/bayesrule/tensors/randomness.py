@@ -85,14 +85,14 @@ def normal_like(x: Tensor, generator: Generator | Generators) -> Tensor:
 class Generators:
     """A generator for each net of a stack: every net gets the numbers it would get alone.
 
-    `keys` returns their seeds; it is called when numbers are first needed. `own` (num, n) marks
+    `keys` returns their seeds; it is called when numbers are first needed. `present` (num, n) marks
     each net's own examples; the others are padding, for which no numbers are drawn.
     """
 
     def __init__(
-        self, device: torch.device, keys: Callable[[], Sequence[int]], own: Tensor | None = None
+        self, device: torch.device, keys: Callable[[], Sequence[int]], present: Tensor | None = None
     ) -> None:
-        self._device, self._keys, self._own = device, keys, own
+        self._device, self._keys, self._present = device, keys, present
 
     @cached_property
     def _each(self) -> list[Generator]:
@@ -111,12 +111,12 @@ class Generators:
     def like(self, x: Tensor) -> Tensor:
         """Numbers in the shape of x, (num · n, *), net after net."""
         num, width = len(self._each), x[0].numel()
-        if self._own is None:
+        if self._present is None:
             return self.rows(x.numel() // num, x.dtype).view(x.shape)
         numbers = x.new_zeros(num, len(x) // num, width)
-        for row, own, generator in zip(numbers, self._own, self._each, strict=True):
-            count = int(own.sum())
-            row[own] = row.new_empty(count, width).normal_(generator=generator)
+        for row, present, generator in zip(numbers, self._present, self._each, strict=True):
+            count = int(present.sum())
+            row[present] = row.new_empty(count, width).normal_(generator=generator)
         return numbers.view(x.shape)
 
     def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
