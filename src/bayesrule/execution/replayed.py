@@ -82,7 +82,7 @@ class Replayed:
         obstacle = replay_obstacle(self.learner)
         if obstacle is not None:
             raise TypeError(
-                f"The steps of this learner cannot be replayed: there is {obstacle}. Use its own "
+                f"The steps of this learner cannot be replayed because of {obstacle}. Use its own "
                 "step."
             )
         self._stepper: Any = stepper

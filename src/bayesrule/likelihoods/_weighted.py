@@ -63,7 +63,7 @@ def weighted(targets: Any, weight: Any = None) -> WeightedTensor:
     if isinstance(values, WeightedTensor):
         raise TypeError("The targets have weights already; multiply them, targets.weight.")
     if values.ndim == 0:
-        raise ValueError("Weights are for targets (n, *) with a row for each example, got one.")
+        raise ValueError("Weights are for targets (n, *), a row for each example; got one number.")
     w = torch.ones(len(values)) if weight is None else torch.as_tensor(weight)
     w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
     w = w.to(values.device)

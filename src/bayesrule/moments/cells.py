@@ -218,8 +218,8 @@ def _gru(
     d, sd = h0 - n, s0 + sn - 2.0 * n_self
     ud = ju * loop_u * s0 - with_n
     mean = n + u * d + ud
-    rest = u * (n_self - sn) + d * with_n
-    variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * rest
+    covariances = u * (n_self - sn) + d * with_n
+    variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * covariances
     # The slopes of h in the gates; the drives of n have one each.
     keep = 1.0 - u
     slope_r, slope_u, slope_p, slope_q = keep * to_r, d * ju, keep * jn, keep * jn * r

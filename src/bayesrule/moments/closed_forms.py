@@ -98,11 +98,11 @@ def matched_elu(m: Tensor, s: Tensor, alpha: float = 1.0, scale: float = 1.0) ->
     """
     centre, spread = m.double(), positive(s).double()
     top, wide, cdf = matched_relu(centre, spread)
-    one, two = _tail_exp(centre, spread, 1.0), _tail_exp(centre, spread, 2.0)
-    none = _cdf(-centre / spread.sqrt())
-    low = alpha * (one - none)
-    below = alpha * alpha * (two - 2.0 * one + none)
-    slope = cdf + alpha * one
+    tail1, tail2 = _tail_exp(centre, spread, 1.0), _tail_exp(centre, spread, 2.0)
+    tail0 = _cdf(-centre / spread.sqrt())
+    low = alpha * (tail1 - tail0)
+    below = alpha * alpha * (tail2 - 2.0 * tail1 + tail0)
+    slope = cdf + alpha * tail1
     # One of the two parts is always zero, so their covariance is minus the product of their means.
     variance = at_least_linear(wide + below - low.square() - 2.0 * top * low, slope, spread)
     mean, variance, slope = scale * (top + low), scale * scale * variance, scale * slope

@@ -42,8 +42,8 @@ def added(a: Moments, b: Moments) -> Moments:
     std = positive(s + t).sqrt().unsqueeze(-1)
     y = torch.addcmul((low - m).unsqueeze(-1), std, points)
     rise, slope = F.softplus(y), averaged(torch.sigmoid(y), weights)
-    rest = rise - slope.unsqueeze(-1) * y
-    away = rest - averaged(rest, weights).unsqueeze(-1)
+    remainder = rise - slope.unsqueeze(-1) * y
+    away = remainder - averaged(remainder, weights).unsqueeze(-1)
     variance = (1.0 - slope).square() * s + slope.square() * t
     return m + averaged(rise, weights), variance + averaged(away.square(), weights)
 
@@ -63,6 +63,7 @@ def log_sums_of_others(m: Tensor, s: Tensor) -> Moments:
         return m.flip(-1), s.flip(-1)
     m, s = F.pad(m, (0, num % 2), value=nothing), F.pad(s, (0, num % 2))
     m, s = m.unflatten(-1, (-1, 2)), s.unflatten(-1, (-1, 2))
-    rest = log_sums_of_others(*added((m[..., 0], s[..., 0]), (m[..., 1], s[..., 1])))
-    mean, variance = added((rest[0].unsqueeze(-1), rest[1].unsqueeze(-1)), (m.flip(-1), s.flip(-1)))
+    pairs = log_sums_of_others(*added((m[..., 0], s[..., 0]), (m[..., 1], s[..., 1])))
+    others, partner = [t.unsqueeze(-1) for t in pairs], (m.flip(-1), s.flip(-1))
+    mean, variance = added((others[0], others[1]), partner)
     return mean.flatten(-2)[..., :num], variance.flatten(-2)[..., :num]

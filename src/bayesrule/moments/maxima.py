@@ -26,10 +26,10 @@ def larger(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Triple:
     wide = s + t
     rise, spread, share = matched_relu(n - m, wide)
     fall = matched_relu(m - n, wide)[0]
-    rest = (spread - share.square() * wide).clamp_min(0.0)
+    remainder = (spread - share.square() * wide).clamp_min(0.0)
     # Start from the larger mean: the other may be so far away that adding to it loses all digits.
     mean = torch.where(n > m, n + fall, m + rise)
-    return mean, (1.0 - share).square() * s + share.square() * t + rest, share
+    return mean, (1.0 - share).square() * s + share.square() * t + remainder, share
 
 
 _EDGES = -4.0, 5.0, 19

@@ -56,7 +56,7 @@ class Activations:
 
     def __post_init__(self) -> None:
         if not 0 < self.width <= 1:
-            raise ValueError(f"width is a share of deviations, over 0 to 1, got {self.width}.")
+            raise ValueError(f"width must be above 0 and at most 1, got {self.width}.")
 
     @property
     def share(self) -> float:
@@ -328,7 +328,7 @@ def uncertain(mean: Any, variance: Any) -> GaussianTensor:
     if not (spread > 0).all() or not spread.isfinite().all():
         raise ValueError(
             "Every variance must be positive and finite, got "
-            f"{float(spread.min())} to {float(spread.max())}. An input that is known for sure is "
-            "given as a plain tensor."
+            f"{float(spread.min())} to {float(spread.max())}. Give inputs without uncertainty as "
+            "plain tensors."
         )
     return GaussianTensor(centre, spread.expand(centre.shape).contiguous())

@@ -66,8 +66,8 @@ def _parameter_obstacle(parameter: Tensor) -> str | None:
         )
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         return (
-            "has a hook on its gradient, which would not be called: the loss is looked at with "
-            "other tensors in its place. Remove the hook."
+            "has a hook on its gradient, which would not be called, because the loss is computed "
+            "with other tensors in its place. Remove the hook."
         )
     if not parameter.isfinite().all():
         return f"holds {_shown(parameter)}; a belief has to start from finite numbers."
@@ -155,8 +155,8 @@ def check_belief(result: Tensor, mean: Callable[[], Params]) -> None:
         if not value.isfinite().all():
             raise FloatingPointError(
                 f"The belief is not finite: the mean of {name!r} holds {_shown(value)}. It was "
-                "given so, or an earlier step has left it so: a smaller learning_rate, "
-                "standardised inputs or a larger prior_precision usually help."
+                "given so, or an earlier step made it so; a smaller learning_rate, standardised "
+                "inputs or a larger prior_precision usually help."
             )
 
 

@@ -183,7 +183,7 @@ class TestRefusals:
             Stacked(nn.Linear(3, 1), 2)  # type: ignore[arg-type]
 
     def test_numbers_of_data_that_do_not_fit(self) -> None:
-        with pytest.raises(ValueError, match=r"2 nets have as many positive num_data, got \[30\]"):
+        with pytest.raises(ValueError, match=r"2 nets need 2 positive num_data, got \[30\]"):
             Stacked(learner_of(), 2, num_data=[30])
         with pytest.raises(ValueError, match="same num_data, since one example alone"):
             Stacked(learner_of(), 2, num_data=[30, 31])

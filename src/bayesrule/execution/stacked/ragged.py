@@ -16,7 +16,7 @@ def first_examples(sizes: Sequence[int], num: int, most: int) -> Tensor | None:
     """A mask (num, most) of each net's first `sizes` examples; None if they are all of them."""
     counts = [int(size) for size in sizes]
     if len(counts) != num or min(counts) < 1 or max(counts) > most:
-        raise ValueError(f"{num} nets have as many sizes from 1 to {most}, got {counts}.")
+        raise ValueError(f"{num} nets need {num} sizes from 1 to {most}, got {counts}.")
     if min(counts) == most:
         return None
     return torch.arange(most) < torch.tensor(counts).unsqueeze(1)

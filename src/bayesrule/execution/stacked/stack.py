@@ -67,8 +67,8 @@ class Stacked:
         problem = obstacle(learner)
         if problem is not None:
             raise TypeError(
-                f"Nets are stepped together where no net looks at another; here there is {problem}."
-                " fit_many trains such nets one by one; joblib does on many cores "
+                f"The nets of this learner cannot be stepped together because of {problem}. "
+                "fit_many trains such nets one by one; joblib does on many cores "
                 "(docs/clusters.md)."
             )
         if num < 1:
@@ -85,7 +85,7 @@ class Stacked:
         """One number for each net; `default` is the learner's."""
         each = [default] * self.num if values is None else list(values)
         if len(each) != self.num or not min(each) > 0:
-            raise ValueError(f"{self.num} nets have as many positive {name}, got {each}.")
+            raise ValueError(f"{self.num} nets need {self.num} positive {name}, got {each}.")
         problem = ragged_obstacle(self.learner)
         if len(set(each)) > 1 and problem is not None:
             raise ValueError(f"All nets need the same {name}, since {problem}; got {each}.")
@@ -118,8 +118,8 @@ class Stacked:
         if len(states) != self.num or len({state.step for state in states}) != 1:
             steps = sorted({state.step for state in states})
             raise ValueError(
-                f"A stack of {self.num} takes as many states of one step, got {len(states)} of the "
-                f"steps {steps}."
+                f"A stack of {self.num} takes {self.num} states of one step, got {len(states)} of "
+                f"the steps {steps}."
             )
         return together(states)
 
