@@ -111,7 +111,7 @@ class GaussianLikelihood(Noisy, Likelihood):
             return super().update(state, statistics, weight)
         if "again" in statistics:
             return self._counted(state, statistics)
-        # Examples with weights say themselves how many data there are.
+        # With weighted examples, the statistics hold the number of data.
         weight = statistics.get("count", weight)
         b = self.rate + 0.5 * statistics["squares"]
         old = state["a"]

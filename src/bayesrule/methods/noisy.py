@@ -175,8 +175,8 @@ def _kronecker(
 ) -> GaussianFamily:
     """A family that works in the factors' eigenbases if these are reused over several steps.
 
-    Not on a GPU: it multiplies by whole roots quickly, but the eigenvectors of wide factors take
-    seconds.
+    On a GPU only EK-FAC does so: products with whole roots are fast there, but the eigenvectors of
+    wide factors take seconds.
     """
     curvature = options.curvature or Fisher()
     on_gpu = any(value.is_cuda for value in model.parameters()) and not structure.corrected

@@ -128,7 +128,7 @@ class Network:
         return network
 
     def __call__(self, params: Params, buffers: Params, x: Inputs, *, training: bool) -> Tensor:
-        """The outputs; in training the module may change tensors and entries of `buffers`."""
+        """The outputs; in training, buffers may change in place or be replaced in `buffers`."""
         args, named = arguments(x)
         parts = self._blueprint.copied({**buffers, **params}, training=training)
         if self._watched or not training:
