@@ -177,7 +177,7 @@ class TestRefusals:
 
     def test_learners_whose_nets_cannot_step_together(self) -> None:
         learner = br.noisy_kfac(mlp(3, 3), br.CategoricalLikelihood(), num_data=30)
-        with pytest.raises(TypeError, match="there is targets drawn by CategoricalLikelihood"):
+        with pytest.raises(TypeError, match="because of targets drawn by CategoricalLikelihood"):
             Stacked(learner, 2)
         with pytest.raises(TypeError, match="made of a Learner, got Linear"):
             Stacked(nn.Linear(3, 1), 2)  # type: ignore[arg-type]
