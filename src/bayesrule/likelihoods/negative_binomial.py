@@ -101,7 +101,8 @@ class NegativeBinomialLikelihood(CountLikelihood):
 def _log_prob(y: Tensor, logits: Tensor, softplus: Tensor, dispersion: float) -> Tensor:
     """`log p(y) = log Γ(y + r) − log Γ(r) − log y! + y z − (y + r) softplus(z)`, `z = log(μ / r)`.
 
-    For large r the terms without z are large and cancel, so they are computed in double precision.
+    For large r the terms without z are large and cancel, so they are computed in double
+    precision, whatever the type of the outputs.
     """
     r, count = 1.0 / dispersion, y.double()
     log_ways = torch.lgamma(count + r) - math.lgamma(r) - torch.lgamma(count + 1.0)
