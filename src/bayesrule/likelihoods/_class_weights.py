@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bayesrule.likelihoods._classes import class_out_of_range
 from bayesrule.likelihoods._weighted import WeightedTensor, split, times
 
 
@@ -36,19 +37,12 @@ def by_class(targets: Tensor, weights: Sequence[float] | None, ignored: int | No
             f"{tuple(labels.shape)}; leave it out, or use br.weighted(targets, weight)."
         )
     if weights is not None:
-        _refuse_other_classes(labels, len(weights))
+        wrong = class_out_of_range(labels, len(weights))
+        if wrong is not None:
+            raise ValueError(
+                f"The targets hold class {wrong}, but class_weight has {len(weights)} numbers: "
+                f"classes 0 to {len(weights) - 1}. Targets to leave out have ignore_index."
+            )
         table = torch.tensor(weights, dtype=weight.dtype, device=labels.device)
         weight = weight * table[labels.long()]
     return WeightedTensor(labels, times(weight, example_weight))
-
-
-def _refuse_other_classes(labels: Tensor, num: int) -> None:
-    # Reading the labels would make a GPU wait; there torch itself refuses bad ones.
-    if labels.device.type != "cpu" or not labels.numel():
-        return
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= num:
-        raise ValueError(
-            f"The targets hold class {low if low < 0 else high}, but class_weight has {num} "
-            f"numbers: classes 0 to {num - 1}. Targets to leave out have ignore_index."
-        )

@@ -77,14 +77,12 @@ class ClassLikelihood(Likelihood):
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         labels = self._labels(outputs, targets)
         num_classes, in_words = self._classes(outputs)
-        # On a GPU, torch itself refuses bad labels without making the device wait.
-        if labels.device.type == "cpu" and labels.numel():
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= num_classes:
-                raise ValueError(
-                    f"The targets hold class {low if low < 0 else high}, but {in_words}: classes "
-                    f"0 to {num_classes - 1}.{_way_out(labels)}"
-                )
+        wrong = class_out_of_range(labels, num_classes)
+        if wrong is not None:
+            raise ValueError(
+                f"The targets hold class {wrong}, but {in_words}: classes 0 to {num_classes - 1}."
+                f"{_way_out(labels)}"
+            )
         return labels
 
     def distribution(self, outputs: Tensor, state: Params) -> ClassTargets:
@@ -107,6 +105,17 @@ class ClassLikelihood(Likelihood):
         labels = self._labels(outputs, targets)
         seen = labels != MISSING
         return labels.masked_fill(~seen, 0), seen
+
+
+def class_out_of_range(labels: Tensor, num_classes: int) -> int | None:
+    """A label outside 0 to num_classes − 1; None if there is none.
+
+    Always None on a GPU, which would have to wait: there torch itself refuses such labels.
+    """
+    if labels.device.type != "cpu" or not labels.numel():
+        return None
+    low, high = int(labels.min()), int(labels.max())
+    return low if low < 0 else high if high >= num_classes else None
 
 
 def _per_label(mean: Tensor, covariance: Tensor) -> Tensor:
