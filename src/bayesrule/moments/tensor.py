@@ -97,7 +97,7 @@ class Node:
 
 
 class Tape:
-    """The operations on Gaussian tensors in one forward pass, in order; empty unless recorded.
+    """The operations on Gaussian tensors in one forward pass, in order, if `record` is set.
 
     `activations` says how Gaussians pass nonlinear functions. The functions in `afterwards` run
     once all innovations have come back.
