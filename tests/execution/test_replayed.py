@@ -295,7 +295,7 @@ def test_what_is_replayed(name: str, options: dict[str, Any], reason: str | None
     if reason is None:
         assert replay_obstacle(learner) is None
     else:
-        with pytest.raises(TypeError, match=rf"cannot be replayed: there is {reason}. Use its own"):
+        with pytest.raises(TypeError, match=rf"replayed because of {reason}. Use its own"):
             Replayed(learner)
 
 

@@ -133,5 +133,5 @@ def test_moments_of_predictions_have_the_width_that_was_learned_with() -> None:
 
 @pytest.mark.parametrize("width", [0.0, -0.1, 1.5])
 def test_a_width_is_a_share(width: float) -> None:
-    with pytest.raises(ValueError, match=r"a share of deviations"):
+    with pytest.raises(ValueError, match=r"width must be above 0"):
         MomentMatched(width=width)

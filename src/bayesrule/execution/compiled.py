@@ -1,4 +1,4 @@
-"""A step compiled into few kernels, for learners whose step is arithmetic without randomness."""
+"""Steps compiled into few kernels, for learners whose step is arithmetic without randomness."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from bayesrule.types import Batch, Info, Params, State
 
 Tensors = list[Tensor]
 
-# On a CPU a value that took several operations is better stored than computed once more by each
-# of its users, as the compiler would have it: pooling looks at each value of a ReLU nine times.
+# On a CPU, storing a value that took several operations is faster than recomputing it for each
+# user, as the compiler would by default: pooling reads each value of a ReLU nine times.
 _CPU_OPTIONS: dict[str, Any] = {"realize_opcount_threshold": 4, "realize_reads_threshold": 2}
 
 
 class _Plan(NamedTuple):
-    """A compiled step for batches of one shape; `learned` names what the likelihood learns from.
+    """A compiled step for batches of one shape.
 
-    From the batch and the state's tensors `run` makes the loss with what the likelihood learns
-    from, and the state's tensors after the step.
+    `run` takes the tensors of batch and state. It returns the loss followed by the likelihood's
+    statistics, whose names are in `learned`, and the state's tensors after the step.
     """
 
     run: Callable[[Tensors], tuple[Tensors, Tensors]]
@@ -41,14 +41,14 @@ class _Plan(NamedTuple):
 
 
 class Compiled:
-    """The steps of a `tagi` learner, traced once for a shape of batch and compiled.
+    """Steps of a `tagi` learner, traced once for one shape of batch and compiled.
 
-    The same numbers as those of `learner.step` up to rounding, in fewer passes over memory; on a
-    GPU each step is replayed as one CUDA graph. Compiling takes from seconds (a small net) to a
-    minute (ResNet-18), so it pays for long trainings. The first step of a training, and batches of
-    another shape than the first that was compiled, go through `learner.step`. `Stacked` nets can be
-    compiled too. The old state's memory is used again unless `donate=False`. `backend` is one of
-    torch.compile's; its default needs a C++ compiler.
+    Results agree with `learner.step` up to rounding, with fewer passes over memory; on a GPU each
+    step is replayed as one CUDA graph. Compiling takes from seconds (a small net) to a minute
+    (ResNet-18), so it pays off in long trainings. The first step of a training, and batches of
+    another shape than the compiled one, go through `learner.step`. `Stacked` nets can be compiled
+    too. The old state's memory is reused unless `donate=False`. `backend` is one of
+    torch.compile's; the default needs a C++ compiler.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -71,13 +71,13 @@ class Compiled:
 
     @torch.no_grad()
     def step(self, state: State, batch: Batch, *, donate: bool = True) -> tuple[State, Info]:
-        """The next state, and what a person wants to see of the step."""
-        x, (y, own) = batch[0], observed(batch[1], {})
-        given, names = [x, y, *own.values()], list(own)
+        """The next state, and the step's `Info`."""
+        x, (y, extras) = batch[0], observed(batch[1], {})
+        tensors, names = [x, y, *extras.values()], list(extras)
         if type(x) is not Tensor:
             raise TypeError("Compiled steps take one plain tensor as inputs; use learner.step.")
-        key = names, [(part.shape, part.dtype, part.device) for part in given]
-        # The first step may find that each output has a noise of its own.
+        key = names, [(part.shape, part.dtype, part.device) for part in tensors]
+        # The first step may give each output a noise of its own, which changes shapes.
         if state.step == 0 or (self._plan is not None and self._plan.key != key):
             return self._stepper.step(state, batch, donate=donate)
         state.check()
@@ -88,26 +88,26 @@ class Compiled:
         flat = self._tensors(state)
         state.given_up()
         if self._plan is None:
-            self._plan = self._planned(state, given, flat, key, names)
-        found, moved = self._plan.run([*given, *flat])
-        # New objects: what the old ones worked out from these tensors is no longer so.
+            self._plan = self._planned(state, tensors, flat, key, names)
+        results, moved = self._plan.run([*tensors, *flat])
+        # New objects, because what the old ones cached from these tensors is out of date.
         parts = _rebuilt(_parts(state), moved)
-        statistics = dict(zip(self._plan.learned, found[1:], strict=True))
+        statistics = dict(zip(self._plan.learned, results[1:], strict=True))
         if statistics or self.learner.likelihood.scheduled:
             parts["likelihood"] = self._problem(state, batch).learned(statistics)
         new = replace(state, **parts, step=state.step + 1)
         self._last = new, self._tensors(new)
         again = partial(self._stepper.problem, batch=batch)
-        return new, self._stepper.info(found[0], new, again)
+        return new, self._stepper.info(results[0], new, again)
 
     def _tensors(self, state: State) -> Tensors:
-        """What a compiled step reads and changes; those of the last step's state are known."""
+        """The tensors that a compiled step reads and changes, cached for the last step's state."""
         if self._last is not None and self._last[0] is state:
             return self._last[1]
         return list(tree.tensors(_parts(state)).values())
 
     def _problem(self, state: State, batch: Batch) -> Problem:
-        """A problem in which nothing is drawn."""
+        """A problem without random streams."""
         return self._stepper.problem(state, batch, streams=(None, None, nullcontext))
 
     def _planned(
@@ -117,60 +117,59 @@ class Compiled:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         learned: list[str] = []
-        anew: list[int] = []
+        replaced: list[int] = []
         tensors, first = [*batch, *flat], len(batch)
-        function = self._function(state, learned, anew, names)
+        function = self._function(state, learned, replaced, names)
         traced = make_fx(function)(*(t.clone() for t in tensors))
         _refuse_randomness(traced)
-        own = self.backend == "inductor" and not tensors[0].is_cuda
-        work = torch.compile(
+        on_cpu = self.backend == "inductor" and not tensors[0].is_cuda
+        compiled = torch.compile(
             traced,
             fullgraph=True,
             dynamic=False,
             backend=self.backend,
-            options=_CPU_OPTIONS if own else None,
+            options=_CPU_OPTIONS if on_cpu else None,
         )
 
-        def taken(*given: Tensor) -> Tensors:
-            found, num = work(*given), 1 + len(learned)
-            for place, value in zip(anew, found[num:], strict=True):
-                given[first + place].copy_(value)
-            return found[:num]
+        def in_place(*tensors: Tensor) -> Tensors:
+            results, num = compiled(*tensors), 1 + len(learned)
+            for place, value in zip(replaced, results[num:], strict=True):
+                tensors[first + place].copy_(value)
+            return results[:num]
 
         if tensors[0].is_cuda:
-            return _Plan(_as_graph(taken, tensors, first), key, learned)
-        return _Plan(lambda given: (taken(*given), given[first:]), key, learned)
+            return _Plan(_as_graph(in_place, tensors, first), key, learned)
+        return _Plan(lambda tensors: (in_place(*tensors), tensors[first:]), key, learned)
 
     def _function(
-        self, state: State, learned: list[str], anew: list[int], names: list[str]
+        self, state: State, learned: list[str], replaced: list[int], names: list[str]
     ) -> Callable[..., Tensors]:
-        """One step as a function of tensors, those of the batch first; most others it changes.
+        """One step as a function of tensors: those of the batch first, then the state's.
 
-        `names` say what targets have of their own.
-
-        Those at the places `anew` it makes anew and returns last: the compiler loses copies of some
-        of them into their old memory.
+        It changes most state tensors in place. Those at the positions `replaced` are new tensors,
+        returned last; the caller copies them, because the compiler drops some of the copies into
+        old memory. `names` are those of the targets' variances and weights.
         """
         first = 2 + len(names)
 
         def function(*tensors: Tensor) -> Tensors:
-            x, values, *own = tensors[:first]
-            y = as_observed(values, dict(zip(names, own, strict=True)))
+            x, values, *extras = tensors[:first]
+            y = as_observed(values, dict(zip(names, extras, strict=True)))
             parts = _rebuilt(_parts(state), list(tensors[first:]))
             begin = replace(state, **parts)
             problem, statistics = _deferred(self._problem(begin, (x, y)))
             new, info = self.learner.advance(begin, problem, donate=True)
             after = tree.tensors(_parts(new))
             before = enumerate(tree.tensors(parts).items())
-            made = {place: after[name] for place, (name, old) in before if after[name] is not old}
-            learned[:], anew[:] = statistics, made
-            return [info.loss, *statistics.values(), *made.values()]
+            fresh = {place: after[name] for place, (name, old) in before if after[name] is not old}
+            learned[:], replaced[:] = statistics, fresh
+            return [info.loss, *statistics.values(), *fresh.values()]
 
         return function
 
 
 def _parts(state: State) -> dict[str, Any]:
-    """The parts of a state that hold tensors which a step reads or changes."""
+    """The parts of a state whose tensors a step reads or changes."""
     names = "posterior", "rule", "buffers", "likelihood"
     return {name: getattr(state, name) for name in names}
 
@@ -181,19 +180,19 @@ def _rebuilt(parts: dict[str, Any], flat: Tensors) -> dict[str, Any]:
 
 
 def _deferred(problem: Any) -> tuple[Any, Params]:
-    """The same problem, whose likelihood learns later, and the statistics that it notes for that.
+    """A problem that records the likelihood's statistics instead of updating its state.
 
-    The likelihood's own step is no part of what is compiled.
+    The likelihood's update is not part of the compiled step.
     """
-    seen: Params = {}
+    recorded: Params = {}
 
-    def note(statistics: Params) -> Params:
-        seen.update(statistics)
+    def record(statistics: Params) -> Params:
+        recorded.update(statistics)
         return problem.likelihood_state
 
-    made = replace(problem, checked=False)
-    vars(made)["learned"] = note
-    return made, seen
+    deferred = replace(problem, checked=False)
+    vars(deferred)["learned"] = record
+    return deferred, recorded
 
 
 def _refuse_randomness(traced: GraphModule) -> None:
@@ -209,14 +208,14 @@ def _refuse_randomness(traced: GraphModule) -> None:
 def _as_graph(
     work: Callable[..., Tensors], tensors: Tensors, first: int
 ) -> Callable[[Tensors], tuple[Tensors, Tensors]]:
-    """The step as a CUDA graph, replayed on tensors of its own that stay where they are."""
+    """The step as a CUDA graph, replayed on tensors that keep their place in memory."""
     static = [t.clone() for t in tensors]
     graph, results = captured(lambda: work(*static), lambda: work(*(t.clone() for t in static)))
 
-    def run(given: Tensors) -> tuple[Tensors, Tensors]:
-        for own, value in zip(static, given, strict=True):
-            if own.data_ptr() != value.data_ptr():
-                own.copy_(value)
+    def run(tensors: Tensors) -> tuple[Tensors, Tensors]:
+        for target, value in zip(static, tensors, strict=True):
+            if target.data_ptr() != value.data_ptr():
+                target.copy_(value)
         graph.replay()
         return [result.clone() for result in results], static[first:]
 

@@ -1,4 +1,4 @@
-"""CUDA graphs: work on tensors that stay where they are, captured once and replayed."""
+"""CUDA graphs: work on tensors that keep their place in memory, captured once and replayed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _REHEARSALS = 3
 def captured(
     work: Callable[[], T], rehearse: Callable[[], object], generators: Sequence[Generator] = ()
 ) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A graph that does the work anew at each `replay`, and what the work returned.
+    """A graph that repeats the work at each `replay`, and the results of the work.
 
-    `rehearse` does the same work on tensors that nobody needs, so that what torch sets up at the
-    first call is not captured. Random numbers of the given generators, and of torch's own, go on
-    from replay to replay.
+    `rehearse` does the same work on spare tensors, so that what torch sets up in its first calls is
+    not captured. Random numbers of the `generators`, and of torch's own, continue from replay to
+    replay.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -38,10 +38,10 @@ def captured(
 
 
 def copy_into(target: object, source: object) -> None:
-    """Copies every tensor of one tree into the same place of another."""
+    """Copies every tensor of one tree into the tensor of the same name in another."""
     places, values = _tensors(target), _tensors(source)
     if not places.keys() <= values.keys():
-        # One of them is in a row and the other is not.
+        # Only one of them is in rows.
         places, values = tree.tensors(target), tree.tensors(source)
     moved = {k: v for k, v in values.items() if k in places and v is not places[k]}
     if moved:
@@ -50,22 +50,22 @@ def copy_into(target: object, source: object) -> None:
 
 
 def _tensors(nested: object) -> dict[str, Tensor]:
-    """All tensors of a nested object by path; what is in one row counts as one."""
-    found = {}
+    """All tensors of a nested object by path; parameters in one row count as one tensor."""
+    tensors = {}
     for path, part in tree.parts(nested, vectors.Flat | Tensor):
         in_row = isinstance(part, vectors.Flat)
-        found[f"{path}/row" if in_row else path] = part.row if in_row else part
-    return found
+        tensors[f"{path}/row" if in_row else path] = part.row if in_row else part
+    return tensors
 
 
 def _apart(tensors: list[Tensor], places: list[Tensor]) -> list[Tensor]:
-    """The tensors, with copies of those that are in the memory of a place to be written to."""
+    """Clones the tensors that share memory with a place that will be overwritten."""
     written = {place.untyped_storage().data_ptr() for place in places}
     return [t.clone() if t.untyped_storage().data_ptr() in written else t for t in tensors]
 
 
 def in_rows(nested: T) -> T:
-    """A copy of a nested object in which groups of tensors by name are each in one row."""
+    """A copy of a nested object in which each dictionary of tensors is one row."""
     if isinstance(nested, dict):
         floats = [v for v in nested.values() if isinstance(v, Tensor) and v.is_floating_point()]
         if len(floats) == len(nested) and len({(v.dtype, v.device) for v in floats}) == 1:

@@ -1,4 +1,4 @@
-"""Freed memory kept for the next step, instead of going back to the operating system."""
+"""Keeps freed memory for the next step instead of returning it to the operating system."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import sys
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _LARGE = 1 << 30
-_MOST_MAPPED = 32 << 20  # the most that older versions of glibc take
+_MOST_MAPPED = 32 << 20  # the largest value that older versions of glibc accept
 
 ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(_LARGE),
     "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(_LARGE),
 }
-"""The same for another process, as glibc reads it when the process starts."""
+"""The same settings for another process; glibc reads them when it starts."""
 
 
 def keep_memory() -> bool:
-    """Tells the C library to keep what tensors on the CPU free; whether it understood.
+    """Tells the C library to keep memory that CPU tensors free; returns whether it accepted.
 
-    Training frees and asks for the same large tensors in each step. By default glibc hands them
-    back to the system in between and every page is prepared anew, which can take a quarter of the
-    time of a step. The setting holds for the whole process, which then stays as large as it has
-    ever been, so the library leaves it to whoever owns the process: `bayesrule` on the command line
-    does it. Elsewhere than on Linux with glibc nothing happens.
+    Each training step frees and allocates the same large tensors. By default glibc returns their
+    memory to the system in between, and every page is prepared again, which can take a quarter of a
+    step's time. The setting holds for the whole process, which then never shrinks. So the library
+    leaves the choice to the application; the command line `bayesrule` makes this call. On other
+    systems than Linux with glibc nothing happens.
 
     >>> keep_memory() in (True, False)
     True

@@ -23,12 +23,12 @@ from bayesrule.tensors.inputs import Inputs, mapped, named
 from bayesrule.tensors.randomness import OneForAll
 from bayesrule.types import Info, Params, State
 
-# Streams beside those that single steps draw from.
+# Random streams for replays, apart from those of single steps.
 _STREAMS = 3, 4
 
 
 def replay_obstacle(learner: Learner) -> str | None:
-    """Why the steps of a learner cannot be replayed, in words; None where they can.
+    """Why a learner's steps cannot be replayed, in words; None if they can.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, noisy_ekfac, vogn
@@ -45,13 +45,13 @@ def replay_obstacle(learner: Learner) -> str | None:
 
 
 def on_gpu(y: Tensor) -> bool:
-    """Whether there is something to be gained from replaying."""
+    """Whether the batch is on a GPU, where replaying saves time."""
     return y.is_cuda
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A captured step: where its batch lies, its rates, and its loss."""
+    """A captured step, and the tensors of its batch, its rates and its loss."""
 
     graph: torch.cuda.CUDAGraph
     batch: Params
@@ -60,15 +60,15 @@ class _Plan:
 
 
 class Replayed:
-    """The steps of a learner, or of a stack of nets, on a GPU.
+    """Steps of a learner, or of a stack of nets, replayed on a GPU as CUDA graphs.
 
     A step is some hundred to thousand small kernels, and starting them one by one takes longer than
     running them. Here a step is captured as a CUDA graph for each shape of batch and kind of step
-    (`noisy_kfac` looks at the curvature in some steps only), and replayed from then on. Random
-    numbers come from streams of their own that go on from replay to replay, so draws differ from
-    those of `learner.step`; the method is the same. The first step, and everything on a CPU, goes
-    through `learner.step`. The state's tensors stay where they are: each step changes the same
-    ones.
+    (`noisy_kfac` estimates the curvature in some steps only), and replayed from then on. Random
+    numbers come from separate streams that continue from replay to replay, so draws differ from
+    those of `learner.step`; the method is the same. The first step, and every step on a CPU, goes
+    through `learner.step`. The state's tensors keep their place in memory: each step overwrites
+    them.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, mean_field
@@ -82,7 +82,7 @@ class Replayed:
         obstacle = replay_obstacle(self.learner)
         if obstacle is not None:
             raise TypeError(
-                f"The steps of this learner cannot be replayed: there is {obstacle}. Use its own "
+                f"The steps of this learner cannot be replayed because of {obstacle}. Use its own "
                 "step."
             )
         self._stepper: Any = stepper
@@ -101,9 +101,9 @@ class Replayed:
         donate: bool = True,
         sizes: Sequence[int] | None = None,
     ) -> tuple[State, Info]:
-        """The next state, and what a person wants to see of the step."""
+        """The next state, and the step's `Info`."""
         options: dict[str, Any] = {} if sizes is None else {"sizes": tuple(sizes)}
-        # The first step may find that each output has a noise of its own.
+        # The first step may give each output a noise of its own, which changes shapes.
         if not on_gpu(batch[1]) or state.step == 0:
             return self._stepper.step(state, batch, donate=donate, **options)
         if not donate:
@@ -121,9 +121,9 @@ class Replayed:
         return self._replay(self._plans[key], state, tensors, again)
 
     def _load(self, state: State) -> None:
-        """Takes a state's numbers over into the tensors that all graphs work on."""
+        """Copies a state into the tensors that all graphs work on."""
         if self._state is None:
-            self._state = self._own(state)
+            self._state = self._copied(state)
             self._derived = tree.map_tensors(derived(state), torch.clone)
             seed = seeds_of(state)[0] if isinstance(state.seed, Tensor) else state.seed
             self._generators = [
@@ -139,13 +139,13 @@ class Replayed:
         self.learner.rule.refill(plan.rates, state.step)
         plan.graph.replay()
         self._count += 1
-        new = replace(self._seen(), step=state.step + 1, seed=state.seed)
+        new = replace(self._current(), step=state.step + 1, seed=state.seed)
         self._last, count = new, self._count
         current = {"is_current": lambda: count == self._count}
         return new, self._stepper.info(plan.loss.clone(), new, again, **current)
 
-    def _seen(self) -> State:
-        """The state in new objects: what old ones worked out from their tensors is no longer so."""
+    def _current(self) -> State:
+        """The current state in new objects, because what the old ones cached is out of date."""
         assert self._state is not None
         return anew(self._state, self._derived)
 
@@ -155,31 +155,31 @@ class Replayed:
         (x, y), kept, step = batch, self._state, state.step
         assert kept is not None
         rates = self.learner.rule.rate_tensors(step, y.device)
-        own = mapped(x, torch.clone), y.clone()
+        static = mapped(x, torch.clone), y.clone()
 
         def advance(begin: State) -> tuple[State, Tensor]:
-            """One step on tensors that nobody has to ask for."""
+            """One step that reads no number from the GPU."""
             streams = (*self._streams(), nullcontext)
-            problem = self._stepper.problem(begin, own, streams=streams, **options)
+            problem = self._stepper.problem(begin, static, streams=streams, **options)
             new, info = self.learner.advance(begin, replace(problem, rates=rates), donate=True)
             return new, info.loss
 
         def rehearse() -> None:
-            begin = anew(self._own(kept), self._derived)
+            begin = anew(self._copied(kept), self._derived)
             advance(replace(begin, step=step))
 
         def work() -> Tensor:
-            new, loss = advance(replace(self._seen(), step=step))
+            new, loss = advance(replace(self._current(), step=step))
             copy_into(kept, new)
-            # Weights are drawn by the roots that the step before has found.
+            # The next step draws weights with the matrix roots that this one computed.
             copy_into(self._derived, derived(new))
             return loss
 
         graph, loss = captured(work, rehearse, self._generators)
-        return _Plan(graph, _tensors(own), rates, loss)
+        return _Plan(graph, _tensors(static), rates, loss)
 
-    def _own(self, state: State) -> State:
-        """A copy of a state, whose belief and memory are in rows where the rule likes that."""
+    def _copied(self, state: State) -> State:
+        """A copy of a state; its posterior and the rule's memory are in rows if the rule can."""
         copied = tree.map_tensors(state, torch.clone)
         stacked = isinstance(self._stepper, Stacked)
         if stacked or not self.learner.rule.works_in_rows(self.learner.family):
@@ -192,32 +192,31 @@ class Replayed:
         return list(self._generators)
 
 
-def _drawn_by(state: State) -> Iterator[tuple[str, Matrix]]:
-    """The matrices by which weights are drawn and the mean's steps are divided."""
+def _matrices(state: State) -> Iterator[tuple[str, Matrix]]:
+    """The matrices that draw weights and precondition the mean's steps."""
     preconditioner = state.rule.get("preconditioner")
-    drawn_by = {"posterior": state.posterior, "preconditioner": preconditioner}
-    return tree.parts(drawn_by, Matrix)
+    return tree.parts({"posterior": state.posterior, "preconditioner": preconditioner}, Matrix)
 
 
 def derived(state: State) -> dict[str, Params]:
-    """What the matrices of a state have worked out and steps go on with, such as roots."""
-    each = {path: matrix.derived() for path, matrix in _drawn_by(state)}
-    return {path: tensors for path, tensors in each.items() if tensors}
+    """What a state's matrices have computed for later steps, such as their roots."""
+    by_path = {path: matrix.derived() for path, matrix in _matrices(state)}
+    return {path: tensors for path, tensors in by_path.items() if tensors}
 
 
 def anew(state: State, known: dict[str, Params]) -> State:
-    """The same tensors in new objects that know what is `derived` from them and nothing else."""
+    """The same tensors in new objects, whose caches hold only the `derived` tensors `known`."""
     rule = {k: v.anew() if hasattr(v, "anew") else v for k, v in state.rule.items()}
-    found = replace(state, posterior=state.posterior.anew(), rule=rule)
-    for path, matrix in _drawn_by(found):
+    fresh = replace(state, posterior=state.posterior.anew(), rule=rule)
+    for path, matrix in _matrices(fresh):
         if path in known:
             matrix.restore(known[path])
-    return found
+    return fresh
 
 
 def _tensors(batch: tuple[Inputs, Tensor]) -> Params:
-    """The targets, their variances if they have any, and the inputs, by number."""
+    """The targets with their variances and weights, and the inputs, by name."""
     x, y = batch
-    targets, own = observed(y, {})
+    targets, extras = observed(y, {})
     inputs = {f"inputs/{name}": part for name, part in named(x)}
-    return {"targets": targets, **own, **inputs}
+    return {"targets": targets, **extras, **inputs}

@@ -1,4 +1,4 @@
-"""How targets come from the outputs of a network."""
+"""Likelihoods p(y | f): how targets y depend on the outputs f of a network."""
 
 from bayesrule.likelihoods._base import Conditioned, Likelihood, Marginal
 from bayesrule.likelihoods._classes import MISSING

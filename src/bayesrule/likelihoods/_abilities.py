@@ -1,4 +1,4 @@
-"""What a likelihood may be unable to do, and the sentence that says so."""
+"""What a likelihood may be unable to do, and the error messages that say so."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "Leave other targets in their own units.",
     ),
 }
-"""By the name of the method: what is missing and who needs it, and the way out."""
+"""By method name: what is missing and who needs it, then the way out."""
 
 
 def sentence(name: str, ability: str, others: Iterable[str] = ()) -> str:
-    """Says that `name` lacks an ability, which of the `others` have it, and the way out."""
+    """Says that `name` lacks an ability, which `others` have it, and the way out."""
     missing, way_out = SENTENCES[ability]
     have = ", ".join(others)
     return " ".join([f"{name} {missing}.", *([f"These have it: {have}."] if have else []), way_out])
 
 
 def gives(part: type, contract: type, ability: str) -> bool:
-    """Whether a class has a method of its own in place of the contract's, which only refuses."""
+    """Whether a class overrides the contract's method, which only refuses."""
     if ability not in SENTENCES:
         raise ValueError(
             f"{ability!r} is not an ability that may be lacking; these are: {', '.join(SENTENCES)}."

@@ -19,11 +19,11 @@ from bayesrule.types import Number, Params
 
 @dataclass(frozen=True)
 class Conditioned:
-    """What targets say of Gaussian outputs.
+    """What the targets say about Gaussian outputs.
 
-    The first and second derivatives δ and η of `log p(y)` in the outputs' means: given y, an output
-    has the mean `m + s δ` and the variance `s + s² η`. `log_prob` is `log p(y)` of each example,
-    (n,), and `statistics` what the likelihood itself learns from.
+    `delta` and `eta` are the first and second derivatives δ and η of `log p(y)` in the outputs'
+    means: given y, an output has mean `m + s δ` and variance `s + s² η`. `log_prob` is `log p(y)`
+    of each example, (n,); the likelihood updates its own state from `statistics`.
     """
 
     delta: Tensor
@@ -36,8 +36,7 @@ class Conditioned:
 class Marginal:
     """p(y) with Gaussian outputs integrated out, and the two parts of its variance.
 
-    `information` is what the outputs say of a class or an answer in nats, (n, *): the mutual
-    information of f and y.
+    `information` is the mutual information of f and a class or binary answer y in nats, (n, *).
     """
 
     distribution: TargetDistribution
@@ -48,50 +47,49 @@ class Marginal:
 
 
 class Likelihood(ABC):
-    """How targets y come from the outputs f of a network, examples along the first axis.
+    """How targets y depend on the outputs f of a network; examples are along the first axis.
 
-    A likelihood must write `check`, `distribution` and `log_prob`, and name the
+    A likelihood must implement `check`, `distribution` and `log_prob`, and set
     `distribution_class`. `fisher_vectors`, `condition`, `expected_log_prob` and `marginal` are
-    abilities: what is not written is lacking, and both `lacks` and a call of it say so.
-    Log-probabilities are one number for each example; sums and scaling happen elsewhere, once.
+    optional abilities: if one is not implemented, `lacks` says so, and calling it raises.
+    Log-probabilities are one number per example; one place elsewhere sums and scales them.
 
-    `state` is what the likelihood itself learns or counts (`init`, `update`), such as a belief
-    about the noise; it is empty for most.
+    `state` is what the likelihood itself learns or counts (`init`, `update`), such as a posterior
+    of the noise. Most likelihoods have an empty state.
     """
 
     distribution_class: ClassVar[type[TargetDistribution]]
-    """The class of what `distribution` returns; its abilities are the likelihood's."""
+    """The class that `distribution` returns; its abilities are the likelihood's too."""
     normal_sampling: ClassVar[bool] = False
     """Whether `sample` takes all its randomness from `randomness.normal_like`."""
     probit_marginal: ClassVar[bool] = False
-    """Whether `marginal` is MacKay's probit approximation, for which draws may be preferred."""
+    """Whether `marginal` is MacKay's probit approximation, to which draws may be preferred."""
     calibrates: ClassVar[bool] = False
-    """Whether outputs that are multiplied by a number are surer, or less sure, of the same."""
-
+    """Whether scaling the outputs changes only the confidence of a prediction."""
     uncertain_targets: ClassVar[bool] = False
     """Whether targets may have a variance of their own, `br.uncertain(y, variance)`."""
 
     @property
     def classification(self) -> bool:
-        """Whether targets are classes or yes-or-no answers."""
+        """Whether targets are classes or binary answers."""
         return self.distribution_class.classification
 
     @property
     def spread_share(self) -> float:
-        """How uncertain functions may be at the data if nobody says, in variances of their noise.
+        """By default, how large the outputs' variance at the data may be, over the noise variance.
 
-        Draws of the weights then cost a datum half as many nats. Numbers lose as much by their
-        noise alone. Classes that are nearly certain lose far less, and would not be learned well
+        Weight draws then cost half this number of nats per datum. Real-valued targets lose as much
+        by their noise alone. Nearly certain classes lose far less, and would not be learned well
         where training sees the spread of the weights.
         """
         return 0.05 if self.classification else 1.0
 
     @property
     def least_loss(self) -> float:
-        """The nats of a datum that are at stake in a step, however small its loss is.
+        """The nats per datum that count as at stake in a step, however small the loss is.
 
-        The loss of a class is near zero where it is known well, and steps that cost more than that
-        would unlearn it. That of a number may be anything, since it is a density.
+        The loss of a well-known class is near zero, and a step that costs more would unlearn it.
+        The loss of a real-valued target may have any value, since it is a density's.
         """
         return 0.02 if self.classification else 1.0
 
@@ -102,23 +100,23 @@ class Likelihood(ABC):
 
     @property
     def widens(self) -> bool:
-        """Whether there is a noise that was learned, and that calibration may widen or narrow."""
+        """Whether the noise was learned, so that calibration may widen or narrow it."""
         return False
 
     def widened(self, state: Params, factor: Tensor | float) -> Params:
-        """The state with a noise variance so many times as large."""
+        """The state with the noise variance multiplied by `factor`."""
         return state
 
     @property
     def scheduled(self) -> bool:
-        """Whether the state follows a schedule, for which the step's number has to be looked at."""
+        """Whether the state follows a schedule, which needs the number of the step."""
         return callable(getattr(self, "noise", None))
 
     def lacks(self, ability: str) -> str | None:
-        """None where the likelihood has an ability, else a sentence that names what is missing.
+        """None if the likelihood has the ability, else a sentence that says what is missing.
 
-        `ability` is the name of a method: one of those above, or `sample`, `cdf` or `rescaled` of
-        the targets' distribution. The sentence says who needs it and the way out.
+        `ability` is the name of a method: one of the optional ones, or `sample`, `cdf` or
+        `rescaled` of the targets' distribution. The sentence says who needs it and the way out.
         """
         if _has(type(self), ability):
             return None
@@ -127,35 +125,35 @@ class Likelihood(ABC):
         return _abilities.sentence(type(self).__name__, ability, able)
 
     def weighed(self, targets: Tensor) -> Tensor:
-        """The targets, with weights where the likelihood has an opinion on how much each counts."""
+        """The targets, with example weights if the likelihood assigns any."""
         return targets
 
     def num_outputs(self, targets: int) -> int:
-        """How many outputs a network needs for so many target columns, or so many classes."""
+        """How many outputs a network needs for this number of target columns, or of classes."""
         return targets
 
     def init(self, like: Tensor) -> Params:
-        """The likelihood's own state before the first step, typed and placed as `like`."""
+        """The likelihood's own state before the first step, in the type and device of `like`."""
         return {}
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> Params:
-        """What the likelihood learns from, summed over the batch."""
+        """The sums over the batch that the likelihood learns from."""
         return {}
 
     def expected_statistics(self, outputs: Tensor, targets: Tensor, state: Params) -> Params:
-        """The same where targets may be uncertain: expected, given what the state believes."""
+        """As `statistics`; for uncertain targets their expectation under the state."""
         return self.statistics(outputs, targets)
 
     def update(self, state: Params, statistics: Params, weight: Number) -> Params:
         """The likelihood's own state after a batch.
 
-        `statistics` are scaled to the whole data, of which there are `weight`, whatever the
-        temperature is.
+        `statistics` are scaled to the whole data set of `weight` examples, whatever the
+        temperature.
         """
         return state
 
     def kl(self, state: Params) -> Tensor | float:
-        """The divergence of what the likelihood itself believes from its prior, in nats."""
+        """The divergence of the state's posterior from its prior, in nats."""
         return 0.0
 
     @abstractmethod
@@ -168,7 +166,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, targets: Tensor, state: Params) -> Tensor:
-        """`log p(y | f)` of each example, (n,), averaged over a state that is uncertain."""
+        """`log p(y | f)` of each example, (n,), averaged over an uncertain state."""
 
     def sample(self, outputs: Tensor, state: Params, generator: Generator) -> Tensor:
         """Targets drawn from p(y | f)."""
@@ -186,7 +184,7 @@ class Likelihood(ABC):
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        """What the targets say of outputs N(mean, variance), in closed form.
+        """What the targets say about outputs N(mean, variance), in closed form.
 
         A missing target (NaN, or the class -1) says nothing.
         """
@@ -197,31 +195,31 @@ class Likelihood(ABC):
     ) -> Tensor:
         """`E[log p(y | f)]` of each example, (n,), over independent outputs f ~ N(mean, variance).
 
-        It can be differentiated once, in mean and variance.
+        Differentiable once in mean and variance.
         """
         raise TypeError(self.lacks("expected_log_prob"))
 
     def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
-        """What is believed of y where the outputs are independent, f ~ N(mean, variance)."""
+        """The predictive of y for independent outputs f ~ N(mean, variance)."""
         raise TypeError(self.lacks("marginal"))
 
     def joint_marginal(self, mean: Tensor, covariance: Tensor, state: Params) -> Marginal:
-        """What is believed of y where the outputs of an example vary together, (n, C, C).
+        """The predictive of y for outputs with a covariance (n, C, C) for each example.
 
-        How they vary together matters only to likelihoods that mix the outputs, as softmax does.
+        Covariances matter only to likelihoods that mix the outputs, as softmax does.
         """
         variance = covariance.diagonal(dim1=-2, dim2=-1).reshape(mean.shape)
         return self.marginal(mean, variance, state)
 
 
 def _has(kind: type[Likelihood], ability: str) -> bool:
-    """Whether a likelihood or the distribution of its targets writes this method."""
+    """Whether a likelihood or its targets' distribution implements this method."""
     parts = (kind, Likelihood), (kind.distribution_class, TargetDistribution)
     return any(_abilities.gives(part, contract, ability) for part, contract in parts)
 
 
 def _library(kinds: Iterable[type[Likelihood]]) -> Iterator[type[Likelihood]]:
-    """Those of some likelihoods and their subclasses that this library has and can build."""
+    """The concrete likelihoods of this library among `kinds` and their subclasses."""
     for kind in kinds:
         if not isabstract(kind) and kind.__module__.startswith("bayesrule."):
             yield kind
@@ -244,12 +242,12 @@ class ElementwiseLikelihood(Likelihood):
     """One output for each target: (n,), (n, 1) or (n, D)."""
 
     allowed: ClassVar[str]
-    """In words, which targets there can be."""
+    """The allowed targets in words."""
 
     @staticmethod
     @abstractmethod
     def is_allowed(targets: Tensor) -> Tensor:
-        """Which targets can be, elementwise."""
+        """Which targets are allowed, elementwise."""
 
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         matched = match(outputs, targets, type(self).__name__)
@@ -260,7 +258,7 @@ class ElementwiseLikelihood(Likelihood):
         return matched
 
     def _checked(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As `check` on the CPU; on a GPU, which would have to wait, NaN for impossible targets."""
+        """As `check` on the CPU; a GPU would have to wait, so there bad targets become NaN."""
         if targets.device.type == "cpu":
             return self.check(outputs, targets)
         matched = match(outputs, targets, type(self).__name__)

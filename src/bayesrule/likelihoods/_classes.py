@@ -1,4 +1,4 @@
-"""Likelihoods whose targets are class numbers, and what they share with yes-or-no answers."""
+"""Likelihoods whose targets are class numbers, and what they share with binary ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bayesrule.likelihoods._targets import ClassTargets, TargetDistribution
 from bayesrule.types import Params
 
 MISSING = -1
-"""The class number of an example without a label, which `condition` learns nothing from."""
+"""The class number of a missing label, from which `condition` learns nothing."""
 
 
 class ClassLikelihood(Likelihood):
     """Targets (n,) are class numbers, by default with one output for each class: (n, C).
 
-    With `along_sequences` examples may have several: outputs (n, T, C) and targets (n, T).
+    With `along_sequences`, an example may have several labels: outputs (n, T, C), targets (n, T).
     """
 
     distribution_class = ClassTargets
@@ -34,23 +34,23 @@ class ClassLikelihood(Likelihood):
 
     @abstractmethod
     def averaged(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """`log E[p(f)]` of each class where the outputs are independent, f ~ N(mean, variance)."""
+        """`log E[p(f)]` of each class for independent outputs f ~ N(mean, variance)."""
 
     def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
         return self._marginal(mean, variance, draws(mean, partial(torch.mul, variance.sqrt())))
 
     def joint_marginal(self, mean: Tensor, covariance: Tensor, state: Params) -> Marginal:
-        covariance = _of_each(mean, covariance)
+        covariance = _per_label(mean, covariance)
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         return self._marginal(mean, variance, draws(mean, partial(torch.matmul, root(covariance))))
 
     def _marginal(self, mean: Tensor, variance: Tensor, outputs: Weighted) -> Marginal:
         distribution = ClassTargets(self.averaged(mean, variance))
-        found = spread(self.log_probs, mean, outputs)
-        return choice_marginal(distribution, *found.within(distribution.mean))
+        by_draws = spread(self.log_probs, mean, outputs)
+        return choice_marginal(distribution, *by_draws.within(distribution.mean))
 
     def _classes(self, outputs: Tensor) -> tuple[int, str]:
-        """How many classes there are, and that in words; outputs of a wrong shape are refused."""
+        """The number of classes, and the same in words; refuses outputs of a wrong shape."""
         flat = outputs.ndim == 2 or (self.along_sequences and outputs.ndim > 2)
         if not flat or outputs.shape[-1] < 2:
             raise ValueError(
@@ -61,9 +61,9 @@ class ClassLikelihood(Likelihood):
         return outputs.shape[-1], f"the network has {outputs.shape[-1]} outputs"
 
     def _labels(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The targets as class numbers of the right shape, whether or not there are such classes.
+        """The targets as class numbers, after a check of their shape but not of their range.
 
-        Whether there are is seen by torch itself where they are used, without a wait for a GPU.
+        Torch itself checks the range where they are used, without making a GPU wait.
         """
         self._classes(outputs)
         wanted = outputs.shape[: -1 if self.along_sequences else 1]
@@ -77,14 +77,12 @@ class ClassLikelihood(Likelihood):
     def check(self, outputs: Tensor, targets: Tensor) -> Tensor:
         labels = self._labels(outputs, targets)
         num_classes, in_words = self._classes(outputs)
-        # On a GPU torch itself refuses them, without making the device wait.
-        if labels.device.type == "cpu" and labels.numel():
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= num_classes:
-                raise ValueError(
-                    f"The targets hold class {low if low < 0 else high}, but {in_words}: classes "
-                    f"0 to {num_classes - 1}.{_way_out(labels)}"
-                )
+        wrong = class_out_of_range(labels, num_classes)
+        if wrong is not None:
+            raise ValueError(
+                f"The targets hold class {wrong}, but {in_words}: classes 0 to {num_classes - 1}."
+                f"{_way_out(labels)}"
+            )
         return labels
 
     def distribution(self, outputs: Tensor, state: Params) -> ClassTargets:
@@ -95,7 +93,7 @@ class ClassLikelihood(Likelihood):
         return self._picked(self.log_probs(outputs), labels, outputs)
 
     def _picked(self, values: Tensor, labels: Tensor, outputs: Tensor) -> Tensor:
-        """The value of each label's class, (n,), from those of all classes (n, C)."""
+        """Picks the value of each label's class, (n,), from those of all classes, (n, C)."""
         try:
             return values.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         except (IndexError, RuntimeError):
@@ -103,14 +101,25 @@ class ClassLikelihood(Likelihood):
             raise
 
     def _observed(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Class numbers with 0 for `MISSING` ones, and which are not missing."""
+        """Class numbers, 0 where `MISSING`, and a mask of those that are present."""
         labels = self._labels(outputs, targets)
         seen = labels != MISSING
         return labels.masked_fill(~seen, 0), seen
 
 
-def _of_each(mean: Tensor, covariance: Tensor) -> Tensor:
-    """The covariance of the outputs of each label, (n, C, C), or (n, T, C, C) of sequences."""
+def class_out_of_range(labels: Tensor, num_classes: int) -> int | None:
+    """A label outside 0 to num_classes − 1; None if there is none.
+
+    Always None on a GPU, which would have to wait: there torch itself refuses such labels.
+    """
+    if labels.device.type != "cpu" or not labels.numel():
+        return None
+    low, high = int(labels.min()), int(labels.max())
+    return low if low < 0 else high if high >= num_classes else None
+
+
+def _per_label(mean: Tensor, covariance: Tensor) -> Tensor:
+    """The covariance of each label's outputs, (n, C, C), or (n, T, C, C) for sequences."""
     if mean.ndim == 2:
         return covariance
     num, *places, classes = mean.shape
@@ -119,7 +128,7 @@ def _of_each(mean: Tensor, covariance: Tensor) -> Tensor:
 
 
 def _way_out(targets: Tensor) -> str:
-    """What to do with labels that are missing, where there seem to be some."""
+    """What to do about missing labels, if there seem to be some."""
     if not (targets.isnan().any() if targets.is_floating_point() else (targets < 0).any()):
         return ""
     return (
@@ -137,6 +146,6 @@ def one_hot(labels: Tensor, like: Tensor) -> Tensor:
 def choice_marginal(
     distribution: TargetDistribution, epistemic: Tensor, information: Tensor
 ) -> Marginal:
-    """p(y) of classes and yes-or-no answers, whose whole variance is `p (1 − p)`."""
-    rest = distribution.variance - epistemic
-    return Marginal(distribution, distribution.mean, epistemic, rest, information)
+    """The predictive of classes and binary answers, whose total variance is `p (1 − p)`."""
+    aleatoric = distribution.variance - epistemic
+    return Marginal(distribution, distribution.mean, epistemic, aleatoric, information)

@@ -1,4 +1,4 @@
-"""Gaussian noise on what is observed: one standard deviation, or one for each step."""
+"""Gaussian observation noise: a fixed standard deviation, or a schedule of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Noise = float | Schedule
 
 
 class Noisy:
-    """What likelihoods with such a `noise` have in common.
+    """The part that likelihoods with such a `noise` share.
 
-    A number needs no state. A schedule is asked once for each step, outside of all arithmetic; its
-    state holds the number of the step and the standard deviation that is then in force.
+    A number needs no state. A schedule is called once per step, outside of all tensor arithmetic;
+    the state holds the step and its standard deviation.
     """
 
     noise: Noise
@@ -44,13 +44,13 @@ class Noisy:
         return _at(self.noise, int(state["step"]) + 1, state["std"])
 
     def noise_variance(self, state: Params) -> Tensor | float:
-        """The noise variance now in force."""
+        """The current noise variance."""
         return state["std"].square() if callable(self.noise) else float(self.noise) ** 2
 
 
 def _at(schedule: Schedule, step: int, like: Tensor) -> Params:
     std = _positive(schedule(step), f" at step {step}")
-    # The count stays on the CPU, where reading it does not make a device wait.
+    # The step stays on the CPU, where reading it does not make a GPU wait.
     return {"step": torch.tensor(step), "std": like.new_full((), std)}
 
 

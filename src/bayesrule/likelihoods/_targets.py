@@ -1,7 +1,7 @@
-"""What is believed of targets: one distribution for each of them, independent of the others.
+"""Distributions of targets: one for each target, independent of the others.
 
-A likelihood makes these objects, for given outputs (`distribution`) and for Gaussian outputs that
-are integrated out (`marginal`). Predictions are mixtures of them and ask them for everything.
+A likelihood makes these objects, for given outputs (`distribution`) and with Gaussian outputs
+integrated out (`marginal`). Predictions are mixtures of them and compute everything from them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from bayesrule.tensors import randomness
 class TargetDistribution(ABC):
     """p(y) of targets (..., n, *); a first axis of K holds the components of a mixture.
 
-    A subclass is a frozen dataclass whose tensors all have that shape (with one more axis for the
-    classes). What it does not write of `sample`, `cdf` and `rescaled` it lacks, and says so.
+    A subclass is a frozen dataclass whose tensors all have that shape (with one more axis for
+    classes). `sample`, `cdf` and `rescaled` are optional; a missing one raises and `lacks` says so.
     """
 
     classification: ClassVar[bool] = False
-    """Whether y is a class or a yes-or-no answer, and its mean a probability."""
+    """Whether y is a class or a binary answer, and its mean a probability."""
     class_numbers: ClassVar[bool] = False
-    """Whether y is one number for one of C classes: means have an axis of C more than targets."""
+    """Whether y is the number of one of C classes; means then have an extra axis of length C."""
     whole_numbers: ClassVar[bool] = False
     """Whether y is a count, so that quantiles are whole numbers."""
     gaussian: ClassVar[bool] = False
-    """Whether mean and variance say everything of y."""
+    """Whether y is Gaussian, so that mean and variance determine its distribution."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class TargetDistribution(ABC):
 
     @classmethod
     def lacks(cls, ability: str) -> str | None:
-        """None where the method `ability` is there, else a sentence that says what is missing."""
+        """None if the method `ability` exists, else a sentence that says what is missing."""
         if _abilities.gives(cls, TargetDistribution, ability):
             return None
         return _abilities.sentence(cls.__name__, ability)
@@ -80,18 +80,18 @@ class TargetDistribution(ABC):
         return match(self.mean[0], y, "This prediction")
 
     def __getitem__(self, index: Any) -> Self:
-        """The same for chosen components: all tensors indexed along their first axis."""
+        """Chosen components: all tensors indexed along their first axis."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         tensors = {name: x[index] for name, x in parts.items() if isinstance(x, Tensor)}
         return replace(self, **tensors)
 
     def beside(self, others: Sequence[Self]) -> Self:
         """The components of several mixtures, one after another."""
-        every = {
-            field.name: [getattr(one, field.name) for one in (self, *others)]
+        parts = {
+            field.name: [getattr(mixture, field.name) for mixture in (self, *others)]
             for field in fields(self)
         }
-        tensors = {name: torch.cat(x) for name, x in every.items() if isinstance(x[0], Tensor)}
+        tensors = {name: torch.cat(x) for name, x in parts.items() if isinstance(x[0], Tensor)}
         return replace(self, **tensors)
 
 
@@ -152,8 +152,8 @@ class ClassTargets(_Choices):
         return self.logits.log_softmax(-1).gather(-1, index).squeeze(-1)
 
     def sample(self, generator: Generator) -> Tensor:
-        # The first of C exponential clocks of rates p to ring, as torch.multinomial does it, but
-        # without looking at the numbers, which would make a GPU wait.
+        # The argmin of C exponential variables of rates p, as in torch.multinomial, but without its
+        # check of the probabilities, which would make a GPU wait.
         clocks = torch.empty_like(self.logits).exponential_(generator=generator)
         return (self.logits - clocks.log_()).argmax(-1)
 
@@ -169,7 +169,7 @@ class ClassTargets(_Choices):
 
 @dataclass(frozen=True, eq=False)
 class BinaryTargets(_Choices):
-    """`y ~ Bernoulli(sigmoid logits)`: a yes-or-no answer, 1 or 0, for each logit."""
+    """`y ~ Bernoulli(sigmoid logits)`: a binary answer, 1 or 0, for each logit."""
 
     @cached_property
     def mean(self) -> Tensor:
@@ -184,7 +184,7 @@ class BinaryTargets(_Choices):
 
 
 def match(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
-    """Real-valued targets in the shape of the outputs; (n,) and (n, 1) are taken for each other."""
+    """Real-valued targets in the shape of the outputs; (n,) and (n, 1) are interchangeable."""
     if targets.shape == outputs.shape:
         return targets.to(outputs.dtype)
     shapes = {tuple(outputs.shape), tuple(targets.shape)}
@@ -201,7 +201,7 @@ def quantile(
 ) -> Tensor:
     """The smallest y with `cdf(y) ≥ level`, shaped as the mean, by bisection.
 
-    It lies within `std / √min(level, 1 − level)` of the mean (Chebyshev's inequality).
+    By Chebyshev's inequality it lies within `std / √min(level, 1 − level)` of the mean.
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"A quantile's level lies strictly between 0 and 1, got {level}.")

@@ -1,4 +1,4 @@
-"""Targets of which some count more than others, and some not at all."""
+"""Targets with a weight for each example."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from bayesrule.tensors.stand_in import StandIn
 class WeightedTensor(StandIn):
     """Targets `plain` (n, *) with a weight for each example, (n,).
 
-    What takes some of the rows, or puts rows together, keeps the weights; a function that would
-    lose them is refused.
+    Functions that select or join rows keep the weights; a function that would lose them raises.
     """
 
     plain: Tensor
@@ -25,14 +24,14 @@ class WeightedTensor(StandIn):
 
     @staticmethod
     def __new__(cls, values: Tensor, weight: Tensor) -> WeightedTensor:
-        made = Tensor._make_wrapper_subclass(
+        tensor = Tensor._make_wrapper_subclass(
             cls, values.shape, dtype=values.dtype, device=values.device
         )
-        made.plain, made.weight = values, weight
-        return made
+        tensor.plain, tensor.weight = values, weight
+        return tensor
 
     def each(self, function: Callable[[Tensor], Tensor]) -> WeightedTensor:
-        """The same function of the values and of the weights."""
+        """Applies a function to both the values and the weights."""
         return WeightedTensor(function(self.plain), function(self.weight))
 
     @classmethod
@@ -50,11 +49,11 @@ class WeightedTensor(StandIn):
 
 
 def weighted(targets: Any, weight: Any = None) -> WeightedTensor:
-    """Targets (n, *) of which each example counts `weight` (n,) times in the loss.
+    """Targets (n, *) whose examples count `weight` (n,) times each in the loss.
 
-    The loss is `−Σ_i w_i log p(y_i | f_i)`: a weight of 3 is as three such rows, one of 0 as none.
-    Steps scale by the number of rows, so `num_data` is that number, too. Targets that are NaN have
-    no weight, so that `weighted(y)` leaves them out.
+    The loss is `−Σ_i w_i log p(y_i | f_i)`: a weight of 3 acts like three such rows, a weight of 0
+    like none. Steps scale by the number of rows, so `num_data` is the number of rows, too. Rows of
+    NaN targets get weight 0, so `weighted(y)` leaves them out.
 
     >>> y = weighted(torch.tensor([0.5, torch.nan, 2.0]), [1.0, 1.0, 3.0])
     >>> y.weight, y[1:].weight
@@ -64,24 +63,23 @@ def weighted(targets: Any, weight: Any = None) -> WeightedTensor:
     if isinstance(values, WeightedTensor):
         raise TypeError("The targets have weights already; multiply them, targets.weight.")
     if values.ndim == 0:
-        raise ValueError("Weights are for targets (n, *) with a row for each example, got one.")
-    found = torch.ones(len(values)) if weight is None else torch.as_tensor(weight)
-    found = found if found.is_floating_point() else found.to(torch.get_default_dtype())
-    found = found.to(values.device)
-    if found.shape != values.shape[:1]:
+        raise ValueError("Weights are for targets (n, *), a row for each example; got one number.")
+    w = torch.ones(len(values)) if weight is None else torch.as_tensor(weight)
+    w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
+    w = w.to(values.device)
+    if w.shape != values.shape[:1]:
         raise ValueError(
-            f"There is one weight for each example, ({len(values)},), got {tuple(found.shape)}."
+            f"There is one weight for each example, ({len(values)},), got {tuple(w.shape)}."
         )
-    if not ((found >= 0).all() and found.isfinite().all()):
+    if not ((w >= 0).all() and w.isfinite().all()):
         raise ValueError(
-            f"Weights are finite numbers from 0 up, got {float(found.min())} to "
-            f"{float(found.max())}."
+            f"Weights are finite numbers from 0 up, got {float(w.min())} to {float(w.max())}."
         )
-    return _without_missing(values, found)
+    return _without_missing(values, w)
 
 
 def _without_missing(values: Tensor, weight: Tensor) -> WeightedTensor:
-    """Rows of NaN without a weight, and other numbers in their place."""
+    """Gives rows of NaN weight 0 and replaces the NaN by zeros."""
     if isinstance(values, StandIn) or not values.is_floating_point():
         return WeightedTensor(values, weight)
     missing = values.isnan().reshape(len(values), -1)
@@ -103,15 +101,15 @@ def split(targets: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def times(values: Tensor, weight: Tensor | None, axis: int = 0) -> Tensor:
-    """Values times the weights of their examples, which begin at an axis."""
+    """Values times their examples' weights, whose first axis is `axis` of the values."""
     if weight is None:
         return values
-    rest = values.ndim - axis - weight.ndim
-    return values * weight.reshape(*weight.shape, *[1] * rest).to(values.dtype)
+    trailing = values.ndim - axis - weight.ndim
+    return values * weight.reshape(*weight.shape, *[1] * trailing).to(values.dtype)
 
 
 def rooted(like: Tensor, values: Tensor) -> Tensor:
-    """Other targets, whose gradients have squares that count as often as those of `like`."""
+    """Other targets with the roots of the weights of `like`, for gradients that get squared."""
     if not isinstance(like, WeightedTensor):
         return values
     return WeightedTensor(values, like.weight.sqrt())
@@ -125,7 +123,7 @@ def _both(function: Any) -> Callable[..., WeightedTensor]:
 
 
 def _converted(function: Any) -> Callable[..., WeightedTensor]:
-    """Conversions are of the values; their weights only follow them to another device."""
+    """Converts the values; their weights only follow them to another device."""
 
     def run(x: WeightedTensor, *args: Any, **options: Any) -> WeightedTensor:
         values = function(x.plain, *args, **options)

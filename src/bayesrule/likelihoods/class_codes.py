@@ -1,4 +1,4 @@
-"""Classes as codes under Gaussian noise: one-hot numbers, or turns on paths through a tree."""
+"""Classes observed as codes under Gaussian noise: one-hot codes, or paths through a binary tree."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from bayesrule.likelihoods._noise import Noise, Noisy
 from bayesrule.moments.softmax import remax_moments, softmax_moments
 from bayesrule.types import Params
 
-# What a rectified output is at least; its moments have the same floor.
+# The least value of a rectified output; `remax_moments` has the same floor.
 _FLOOR = 1e-6
 
 
 class ClassProbabilities(Noisy, ClassLikelihood):
     """`y ~ Categorical(p(f))` for any p, targets (n,) class numbers.
 
-    In `condition` the class is observed as numbers under Gaussian `noise`, a standard deviation or
-    a schedule of them, and a class of `MISSING` = -1 is no label at all.
+    `condition` observes the class as a code under Gaussian `noise`, a standard deviation or a
+    schedule of them; class `MISSING` = -1 marks a missing label.
     """
 
     def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
-        # Σ_k p_k ∇log p_k ∇log p_kᵀ; examples do not mix, so one sum over them loses nothing.
+        # Σ_k p_k ∇log p_k ∇log p_kᵀ; examples do not mix, so the gradient of their sum suffices.
         outputs = outputs.detach()
         slopes = jacrev(lambda f: self.log_probs(f).sum(0))(outputs)
         return torch.exp(0.5 * self.log_probs(outputs)).mT.unsqueeze(-1) * slopes
@@ -41,9 +41,9 @@ class OneHotLikelihood(ClassProbabilities):
     """`p_c(f) ∝ Φ((f_c − ½) / scale)`: outputs (n, C), targets (n,) class numbers.
 
     For `tagi`: a label says that its own output is 1 and all others are 0, up to `noise` (a
-    standard deviation or a schedule), which is exactly Gaussian whatever the outputs' variances
-    are. Of the likelihoods of classes it learned fastest on images. In `condition` a class of -1 is
-    no label at all. For other methods choose CategoricalLikelihood.
+    standard deviation or a schedule). This observation is exactly Gaussian whatever the outputs'
+    variances. Among the class likelihoods it learned fastest on images. In `condition`, class -1
+    marks a missing label. For other methods choose CategoricalLikelihood.
     """
 
     noise: Noise = 0.1
@@ -67,16 +67,16 @@ class OneHotLikelihood(ClassProbabilities):
         return Conditioned(delta, -weight, torch.where(seen, log_prob, 0.0))
 
     def averaged(self, mean: Tensor, variance: Tensor) -> Tensor:
-        # E[Φ(f / c)] = Φ(m / √(c² + s)) is exact; that the normaliser varies too is left out.
+        # E[Φ(f / c)] = Φ(m / √(c² + s)) is exact; the variance of the normaliser is ignored.
         width = (self.scale**2 + variance).sqrt()
         return log_cdf((mean - 0.5) / width).log_softmax(-1)
 
 
 class _OneHot(ClassProbabilities):
-    """One output for each class; one-hot targets are seen through the moments of p(f)."""
+    """One output for each class; a one-hot target observes p(f), through its moments."""
 
     _moments: ClassVar[staticmethod[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]]
-    """From means and variances of f: mean, variance and slope `Cov(p, f) / s` of p(f), (n, C)."""
+    """Turns means and variances of f into mean, variance and slope `Cov(p, f) / s` of p, (n, C)."""
 
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
@@ -92,7 +92,7 @@ class _OneHot(ClassProbabilities):
 
 
 def _log(p: Tensor) -> Tensor:
-    """`log p`, finite: however sure and wrong, a label has some probability."""
+    """`log p`, kept finite: every label has some probability."""
     return p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
@@ -101,7 +101,7 @@ class RemaxLikelihood(_OneHot):
     """`p(f) = max(f, 0) / Σ max(f, 0)`: outputs (n, C), targets (n,) class numbers.
 
     A softmax without exponentials, for `tagi`. A label is the one-hot code up to `noise`, a
-    standard deviation or a schedule; in `condition` a class of -1 is no label at all. An output
+    standard deviation or a schedule; in `condition`, class -1 marks a missing label. An output
     below zero has no slope, so methods that follow gradients may never move it: give them
     CategoricalLikelihood.
     """
@@ -117,12 +117,12 @@ class RemaxLikelihood(_OneHot):
 
 @dataclass(frozen=True)
 class SoftmaxLikelihood(_OneHot):
-    """`p(f) = softmax f`, seen through its moments: outputs (n, C), targets (n,) class numbers.
+    """`p(f) = softmax f`, observed by its moments: outputs (n, C), targets (n,) class numbers.
 
     The same p(y | f) as CategoricalLikelihood, which is the one to choose for all methods but
-    `tagi`. There, CategoricalLikelihood follows the derivatives of `log p(y)`; this one takes a
-    label for the one-hot code up to `noise`, a standard deviation or a schedule, and a class of -1
-    for no label at all.
+    `tagi`. In `tagi`, CategoricalLikelihood follows the derivatives of `log p(y)`. This one takes a
+    label as the one-hot code up to `noise`, a standard deviation or a schedule; class -1 marks a
+    missing label.
     """
 
     noise: Noise = 0.1
@@ -134,10 +134,10 @@ class SoftmaxLikelihood(_OneHot):
 
 
 def binary_tree(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes (K, L) that each class passes and its turns ±1 there, L = ⌈log₂ K⌉.
+    """The nodes (K, L) on each class's path and its turns ±1 at them, L = ⌈log₂ K⌉.
 
-    The turns are the class number in binary, +1 for 0 and −1 for 1. The node of a turn is given by
-    the turns before it; nodes are numbered level by level.
+    The turns are the class number in binary, +1 for 0 and −1 for 1. Earlier turns determine the
+    next node; nodes are numbered level by level.
 
     >>> nodes, turns = binary_tree(3)
     >>> nodes.tolist(), turns.tolist()
@@ -153,11 +153,11 @@ def binary_tree(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=64)
 def _tables(num_classes: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes and turns of each class (K, L), and its turn or 0 at each node (K, O)."""
+    """Nodes and turns of each class (K, L), and its turn at each node or 0 off its path, (K, O)."""
     nodes, turns = binary_tree(num_classes)
     code = np.zeros((num_classes, nodes.max() + 1), dtype=np.int8)
     np.put_along_axis(code, nodes, turns.astype(np.int8), axis=1)
-    # Tensors born in inference mode could not be used outside of it.
+    # Tensors made in inference mode could not be used outside it.
     with torch.inference_mode(False):
         first, second, third = (
             torch.from_numpy(t).to(device) for t in (nodes, turns.astype(np.int8), code)
@@ -167,19 +167,19 @@ def _tables(num_classes: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
 
 @dataclass(frozen=True)
 class HierarchicalLikelihood(ClassProbabilities):
-    """Classes told apart by binary decisions: each class is a path through a tree.
+    """Binary decisions tell classes apart: each class is a path through a tree.
 
-    At each node of the tree one output f of the network turns to + with the probability
-    `Φ(f / scale)`; a class has the product along its path of ⌈log₂ K⌉ nodes, normalised over the K
-    classes. 10 classes need 11 outputs:
+    At each node of the tree, one output f of the network turns to + with probability
+    `Φ(f / scale)`. The probability of a class is the product along its path of ⌈log₂ K⌉ nodes,
+    normalised over the K classes. 10 classes need 11 outputs:
 
     >>> HierarchicalLikelihood(num_classes=10).num_outputs()
     11
 
-    The likelihood of classes to try first with `tagi`: a label says that the outputs on its path
-    are ±1 up to `noise` (a standard deviation or a schedule) and nothing of the other nodes, which
-    is exactly Gaussian whatever the outputs' variances are, and cheap with many classes. In
-    `condition` a class of -1 is no label at all. For other methods choose CategoricalLikelihood.
+    The class likelihood to try first with `tagi`: a label says that the outputs on its path are ±1
+    up to `noise` (a standard deviation or a schedule), and nothing about the other nodes. This
+    observation is exactly Gaussian whatever the outputs' variances, and cheap with many classes. In
+    `condition`, class -1 marks a missing label. For other methods choose CategoricalLikelihood.
     Goulet, Nguyen & Amiri (2021); Morin & Bengio (2005).
     """
 
@@ -195,7 +195,7 @@ class HierarchicalLikelihood(ClassProbabilities):
             raise ValueError(f"scale must be positive, got {self.scale}.")
 
     def num_outputs(self, targets: int | None = None) -> int:
-        """How many outputs the network must have: one for each node of the tree."""
+        """The number of outputs the network must have: one for each node of the tree."""
         if targets not in (None, self.num_classes):
             raise ValueError(
                 f"HierarchicalLikelihood was built for {self.num_classes} classes, got {targets}: "
@@ -231,12 +231,12 @@ class HierarchicalLikelihood(ClassProbabilities):
         return Conditioned((code - mean) * weight, -weight, torch.where(seen, log_prob, 0.0))
 
     def averaged(self, mean: Tensor, variance: Tensor) -> Tensor:
-        # E[Φ(f / c)] = Φ(m / √(c² + s)) is exact; that the normaliser varies too is left out.
+        # E[Φ(f / c)] = Φ(m / √(c² + s)) is exact; the variance of the normaliser is ignored.
         return self._paths(mean / (self.scale**2 + variance).sqrt())
 
 
 def log_cdf(z: Tensor) -> Tensor:
-    """`log Φ(z)`; torch's own `log_ndtr` does not work on many networks at once (vmap)."""
+    """`log Φ(z)`; torch's own `log_ndtr` does not work under vmap."""
     root, low = math.sqrt(0.5), z.clamp_max(-1.0)
     left = (0.5 * torch.special.erfcx(-root * low)).log() - 0.5 * low.square()
     return torch.where(z < -1.0, left, torch.log1p(-0.5 * torch.erfc(root * z.clamp_min(-1.0))))

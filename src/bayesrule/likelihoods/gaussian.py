@@ -1,4 +1,4 @@
-"""Real-valued targets: their noise is the same everywhere, or depends on the input."""
+"""Real-valued targets whose noise is the same everywhere, or depends on the input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log_normal(error: Tensor, precision: Tensor, log_precision: Tensor) -> Tenso
 
 
 def normal_marginal(mean: Tensor, epistemic: Tensor, aleatoric: Tensor) -> Marginal:
-    """Gaussian outputs under Gaussian noise, whose variances add up."""
+    """The predictive of Gaussian outputs under Gaussian noise: their variances add up."""
     distribution = NormalTargets(mean, (epistemic + aleatoric).sqrt())
     return Marginal(distribution, mean, epistemic, aleatoric.expand_as(mean))
 
@@ -39,22 +39,23 @@ def normal_marginal(mean: Tensor, epistemic: Tensor, aleatoric: Tensor) -> Margi
 class GaussianLikelihood(Noisy, Likelihood):
     """`y ~ N(f, noise²)`; without `noise`, its precision τ ~ Gamma(shape, rate) is learned.
 
-    `noise` is a standard deviation, or a schedule from the step to one:
+    `noise` is a standard deviation, or a schedule that maps a step to one:
     `schedules.piecewise(1.0, {100: 0.5, 200: 0.5})` halves it twice.
 
-    The learned noise is a belief `τ ~ Gamma(a, b)`, one b for each output, moved by the conjugate
-    natural-gradient step of size `averaging` towards `a = shape + N/2` and
-    `b = rate + N E[(y − f)²]/2`, whatever the temperature is; the weights see
+    The posterior of a learned noise is `τ ~ Gamma(a, b)`, with one b for each output. A conjugate
+    natural-gradient step of size `averaging` moves it towards `a = shape + N/2` and
+    `b = rate + N E[(y − f)²]/2`, whatever the temperature. The weights learn from
     `E[log N(y | f, 1/τ)]`. Predictions use the noise variance b / a.
 
-    In `condition` a target of NaN is missing: it teaches nothing and is not counted in N. During
-    the first pass over the data, until a has grown to `shape + N/2`, each batch adds its number of
-    targets and its squares `E[(y − f)² | y]` to the belief, and has a say of at least `averaging`
-    in b / a. Later passes see data that f has learned from already, and average as above.
+    In `condition`, NaN marks a missing target, which teaches nothing and does not count in N.
+    During the first pass over the data, until a has grown to `shape + N/2`, each batch adds its
+    number of targets and its squares `E[(y − f)² | y]` to the posterior, with a weight of at least
+    `averaging` in b / a. In later passes f has already learned from the data, and steps average as
+    above.
 
-    A target may have a variance v of its own, `br.uncertain(y, v)`: `y ~ N(f, noise² + v)`. Where
-    the noise is learned, what would have been observed without that error is a hidden Gaussian, and
-    the noise learns from its expected squares.
+    A target may have a variance v of its own, `br.uncertain(y, v)`: `y ~ N(f, noise² + v)`. A
+    learned noise then treats the target without its error as a hidden Gaussian and learns from its
+    expected squares.
 
     >>> GaussianLikelihood(noise=0.1)
     GaussianLikelihood(noise=0.1, shape=6.0, rate=6.0, averaging=0.01)
@@ -97,9 +98,9 @@ class GaussianLikelihood(Noisy, Likelihood):
         return {"squares": (self.check(outputs, targets) - outputs).square().sum(0)}
 
     def expected_statistics(self, outputs: Tensor, targets: Tensor, state: Params) -> Params:
-        targets, seen = observed(self.check(outputs, targets), state)
-        own, weight = seen.get(TARGET_VARIANCE, 0.0), seen.get(EXAMPLE_WEIGHT)
-        if not self.learns or not {TARGET_VARIANCE, EXAMPLE_WEIGHT} & seen.keys():
+        targets, extras = observed(self.check(outputs, targets), state)
+        own, weight = extras.get(TARGET_VARIANCE, 0.0), extras.get(EXAMPLE_WEIGHT)
+        if not self.learns or not {TARGET_VARIANCE, EXAMPLE_WEIGHT} & extras.keys():
             return self.statistics(outputs, targets)
         share, left = _shares(self.noise_variance(state), own)
         squares = times((share * (targets - outputs)).square() + left, weight).sum(0)
@@ -110,12 +111,12 @@ class GaussianLikelihood(Noisy, Likelihood):
             return super().update(state, statistics, weight)
         if "again" in statistics:
             return self._counted(state, statistics)
-        # Where examples have weights, they say how many data there are.
+        # With weighted examples, the statistics hold the number of data.
         weight = statistics.get("count", weight)
         b = self.rate + 0.5 * statistics["squares"]
         old = state["a"]
         a = torch.zeros_like(old) + (self.shape + 0.5 * weight)
-        # At the prior there is nothing to average yet, so the conjugate answer is taken at once.
+        # At the prior there is nothing to average yet: take the conjugate posterior at once.
         rate = torch.full_like(old, self.averaging).masked_fill(old == self.shape, 1.0)
         return {"a": old.lerp(a, rate), "b": state["b"].expand_as(b).lerp(b, rate)}
 
@@ -129,30 +130,30 @@ class GaussianLikelihood(Noisy, Likelihood):
         return (shapes + rates).sum()
 
     def _counted(self, state: Params, statistics: Params) -> Params:
-        """After a batch whose targets were counted: each output has its own number."""
+        """The state after a batch of `condition`, which counts the targets of each output."""
         count = statistics["count"]
         a, b = state["a"].expand_as(count), state["b"].expand_as(count)
         whole = self.shape + 0.5 * count
-        # How many such batches make up the data; none where all targets are missing.
+        # How many such batches make up the data; zero if all targets are missing.
         batches = torch.where(statistics["batches"] > 0, statistics["batches"], 1.0)
         more = 0.5 * count / batches
         grown = a + more
-        # What was believed while the weights knew little is forgotten as fast as by averaging.
+        # Early estimates, made while the weights knew little, fade as fast as by averaging.
         weight = (more / grown).clamp_min(self.averaging)
         added = grown * (b / a).lerp(statistics["squares"] / count, weight)
         rate = self.averaging * (count > 0).to(count.dtype)
         mixed = b.lerp(self.rate + 0.5 * statistics["again"], rate)
-        new = a < (1.0 - 1e-5) * whole
+        first_pass = a < (1.0 - 1e-5) * whole
         return {
-            "a": torch.where(new, grown, a.lerp(whole, rate)),
-            "b": torch.where(new, added, mixed),
+            "a": torch.where(first_pass, grown, a.lerp(whole, rate)),
+            "b": torch.where(first_pass, added, mixed),
         }
 
     def _precision(self, outputs: Tensor, state: Params) -> tuple[Tensor, Tensor]:
-        """`E[τ]` and `E[log τ]`; for targets of variance v `1 / (1 / E[τ] + v)` and its log.
+        """`E[τ]` and `E[log τ]`; for targets of variance v, `1 / (1 / E[τ] + v)` and its log.
 
-        The log keeps what `E[log τ]` is below `log E[τ]`. Then `log_prob` is the largest bound on
-        the evidence of y in which the target without its error is a hidden Gaussian.
+        The gap between `E[log τ]` and `log E[τ]` stays. Then `log_prob` is the largest bound on the
+        evidence of y in which the target without its error is a hidden Gaussian.
         """
         precision, log_precision = self._noise_precision(outputs, state)
         if TARGET_VARIANCE not in state:
@@ -165,7 +166,7 @@ class GaussianLikelihood(Noisy, Likelihood):
         if self.noise is not None:
             precision = 1.0 / self.noise_variance(state)
             if not isinstance(precision, Tensor):
-                # Written on the device itself: a copy to it cannot be part of a CUDA graph.
+                # Created on the device: a copy from the CPU cannot be part of a CUDA graph.
                 precision = torch.full((), precision, dtype=outputs.dtype, device=outputs.device)
             return precision, precision.log()
         a, b = state["a"], state["b"]
@@ -195,16 +196,16 @@ class GaussianLikelihood(Noisy, Likelihood):
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Conditioned:
-        around = self.noise_variance(state)
+        noise = self.noise_variance(state)
         targets, state = observed(self.check(mean, targets), state)
         own = state.get(TARGET_VARIANCE, 0.0)
         seen = ~targets.isnan()
-        error, weight = torch.where(seen, targets - mean, 0.0), seen / (variance + own + around)
+        error, weight = torch.where(seen, targets - mean, 0.0), seen / (variance + own + noise)
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
         statistics = {}
         if self.learns:
             count = times(seen.to(mean.dtype), state.get(EXAMPLE_WEIGHT))
-            statistics = _squares(error, variance, own, around, seen.to(mean.dtype), count)
+            statistics = _squares(error, variance, own, noise, seen.to(mean.dtype), count)
         return Conditioned(error * weight, -weight, per_example(log_prob), statistics)
 
     def expected_log_prob(
@@ -220,34 +221,34 @@ class GaussianLikelihood(Noisy, Likelihood):
         return normal_marginal(mean, variance, self.distribution(mean, state).variance)
 
 
-def _shares(around: Tensor | float, own: Tensor | float) -> tuple[Any, Any]:
-    """Of an error y − f that is known: the noise's share in its mean, and the variance it leaves.
+def _shares(noise: Tensor | float, own: Tensor | float) -> tuple[Any, Any]:
+    """The noise's share of a known error y − f, and the variance that the noise then has left.
 
-    `around` is the variance of the noise, `own` that of y itself.
+    `noise` is the variance of the noise, `own` that of y itself.
     """
-    share = around / (around + own)
-    return share, around * (1.0 - share)
+    share = noise / (noise + own)
+    return share, noise * (1.0 - share)
 
 
 def _squares(
     error: Tensor,
     variance: Tensor,
     own: Tensor | float,
-    around: Tensor | float,
+    noise: Tensor | float,
     seen: Tensor,
     times: Tensor,
 ) -> Params:
-    """Sums over the batch of `E[(y − f)²]`, for new targets and for those seen before.
+    """Sums over the batch of `E[(y − f)²]`, for targets seen first and for those seen again.
 
-    Of a target with a variance of its `own` it is the noise that is meant, without that error.
-    `squares` is given y, for an f that has not learned from y yet; `again` is for one that has.
-    `count` is the number of targets, each counted `times`, `batches` 1 where there are any.
+    The noise is meant, without the error of a target that has a variance of its `own`. `squares`
+    is given y, for an f that has not learned from y yet; `again` is for an f that has. `count` is
+    the number of targets, each counted `times`; `batches` is 1 for outputs that have any.
     """
-    share = around * seen / (variance + own + around)
-    of_noise, left = _shares(around, own)
-    first = (share * error).square() + around * (seen - share)
+    share = noise * seen / (variance + own + noise)
+    noise_share, left = _shares(noise, own)
+    first = (share * error).square() + noise * (seen - share)
     count = times.sum(0)
-    again = of_noise**2 * (error.square() + variance) + left
+    again = noise_share**2 * (error.square() + variance) + left
     return {
         "squares": (times * first).sum(0),
         "again": (times * again).sum(0),
@@ -260,10 +261,10 @@ def _squares(
 class HeteroscedasticLikelihood(Likelihood):
     """`y ~ N(f₁, exp f₂)`: the network has two outputs for each target, mean and log-variance.
 
-    Outputs (n, 2D): the first D are means, the last D log-variances. Where outputs are looked at
-    one by one (draws, gradients), log-variances are kept within ±`limit`. Where they are Gaussian
-    (`condition`, `marginal`, `expected_log_prob`), all of the exponential is averaged over, without
-    a limit: a noise variance beyond the largest float number is infinite there.
+    Outputs (n, 2D): the first D are means, the last D log-variances. For single values of the
+    outputs (draws, gradients), log-variances are clamped to ±`limit`. For Gaussian outputs
+    (`condition`, `marginal`, `expected_log_prob`) the exponential is averaged without a limit: a
+    noise variance beyond the largest float is infinite there.
     """
 
     limit: float = 20.0
@@ -307,9 +308,9 @@ class HeteroscedasticLikelihood(Likelihood):
     ) -> Conditioned:
         """Approximate Gaussian variance inference; Deka, Nguyen & Goulet (2024).
 
-        The noise `V ~ N(0, exp f₂)` given y has the mean `m_V = w (y − f₁)` and the variance
-        `μ̃ (1 − w)`, where `μ̃ = E[exp f₂]` and `w = μ̃ / (s₁ + μ̃)`; what its square says of exp f₂ is
-        carried on to f₂. Everything is in units of μ̃, so that nothing overflows:
+        The noise `V ~ N(0, exp f₂)` given y has mean `m_V = w (y − f₁)` and variance `μ̃ (1 − w)`,
+        where `μ̃ = E[exp f₂]` and `w = μ̃ / (s₁ + μ̃)`. Its square updates exp f₂, and that f₂.
+        Everything is in units of μ̃, so that nothing overflows:
 
         `q = m_V² / μ̃`, `c = Var[V²] / μ̃² = 3 (exp s₂ − 1) + 2`,
         `δ₂ = (q − w) / c`, `η₂ = (2 (1 − w)² + 4 (1 − w) q) / c² − 1 / c`.
@@ -317,10 +318,10 @@ class HeteroscedasticLikelihood(Likelihood):
         targets = self.check(mean, targets)
         (centre, log_noise), (spread, s2) = mean.chunk(2, -1), variance.chunk(2, -1)
         seen = ~targets.isnan()
-        around = torch.exp(log_noise + 0.5 * s2)
-        weight = seen / (spread + around)
+        noise = torch.exp(log_noise + 0.5 * s2)
+        weight = seen / (spread + noise)
         error = torch.where(seen, targets - centre, 0.0)
-        share = seen / (1.0 + spread / around)
+        share = seen / (1.0 + spread / noise)
         left, square, scale = 1.0 - share, share * weight * error.square(), 3.0 * s2.expm1() + 2.0
         eta2 = (2.0 * left.square() + 4.0 * left * square) / scale.square() - 1.0 / scale
         log_prob = torch.where(seen, log_normal(error, weight, weight.log()), 0.0)
@@ -341,6 +342,6 @@ class HeteroscedasticLikelihood(Likelihood):
         return -0.5 * per_example(math.log(2.0 * math.pi) + log_noise + shrunk)
 
     def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
-        # E[exp f₂] of the Gaussian log-variance is that of a log-normal.
+        # exp f₂ of the Gaussian log-variance f₂ is log-normal.
         (centre, log_noise), (spread, s2) = mean.chunk(2, -1), variance.chunk(2, -1)
         return normal_marginal(centre, spread, torch.exp(log_noise + 0.5 * s2))

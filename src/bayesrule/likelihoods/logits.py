@@ -1,4 +1,4 @@
-"""Classes behind a softmax, and yes-or-no answers behind a sigmoid."""
+"""Classes with softmax probabilities, and binary answers with sigmoid ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from bayesrule.likelihoods._spread import single_outputs, spread
 from bayesrule.likelihoods._targets import BinaryTargets, ClassTargets, match
 from bayesrule.types import Params
 
-# torch silently leaves out targets of one number; no class has this one.
+# torch silently leaves out one class number, `ignore_index`; no class has this one.
 _NO_CLASS = -(1 << 62)
 
 
 def shrink(variance: Tensor) -> Tensor:
-    """`κ = 1 / √(1 + π s / 8)`: a sigmoid averaged over N(m, s) is close to that of κ m.
+    """`κ = 1 / √(1 + π s / 8)`: a sigmoid averaged over N(m, s) is close to `sigmoid(κ m)`.
 
     MacKay (1992).
     """
@@ -40,7 +40,7 @@ def shrink(variance: Tensor) -> Tensor:
 class BernoulliLikelihood(ElementwiseLikelihood):
     """`y ~ Bernoulli(sigmoid f)`: a logit for each 0/1 target, (n,), (n, 1) or (n, D).
 
-    In `condition` a target of NaN is no answer at all.
+    In `condition`, NaN marks a missing target.
     """
 
     distribution_class = BinaryTargets
@@ -85,8 +85,8 @@ class BernoulliLikelihood(ElementwiseLikelihood):
 
     def marginal(self, mean: Tensor, variance: Tensor, state: Params) -> Marginal:
         averaged = BinaryTargets(mean * shrink(variance))
-        found = spread(_no_and_yes, mean, single_outputs(mean, variance))
-        variance, information = found.within(_no_and_yes(averaged.logits).exp())
+        on_grid = spread(_no_and_yes, mean, single_outputs(mean, variance))
+        variance, information = on_grid.within(_no_and_yes(averaged.logits).exp())
         return choice_marginal(averaged, variance[..., 1], information)
 
 
@@ -99,17 +99,17 @@ def _no_and_yes(logits: Tensor) -> Tensor:
 class CategoricalLikelihood(ClassLikelihood):
     """`y ~ Categorical(softmax f)`: outputs (n, C) are logits, targets (n,) class numbers.
 
-    A sequence has a label at each of T places: outputs (n, T, C), targets (n, T). It is one
-    example, whose loss is that of its labels together; places that do not count have
-    `ignore_index`.
+    A sequence has a label at each of T positions: outputs (n, T, C), targets (n, T). It is one
+    example, whose loss is the sum over its labels; `ignore_index` marks positions that do not
+    count.
 
-    The likelihood of classes to start with; for `tagi`, HierarchicalLikelihood often learns
-    faster. In `condition` a class of -1 is no label at all; elsewhere it is refused.
+    The class likelihood to start with; for `tagi`, HierarchicalLikelihood often learns faster. In
+    `condition`, class -1 marks a missing label; elsewhere it is refused.
 
     - `class_weight`: how often an example of each class counts in the loss, such as (1.0, 5.0).
     - `ignore_index`: the class number of examples that do not count, such as -100.
 
-    Predictions are of classes as they come, whatever they weigh.
+    Weights do not change predictions: these are for classes at their natural frequencies.
     """
 
     class_weight: Sequence[float] | None = None
@@ -131,13 +131,13 @@ class CategoricalLikelihood(ClassLikelihood):
         return by_class(targets, self.class_weight, self.ignore_index)
 
     def _classes(self, outputs: Tensor) -> tuple[int, str]:
-        found = super()._classes(outputs)
-        if self.class_weight is not None and len(self.class_weight) != found[0]:
+        num_classes, in_words = super()._classes(outputs)
+        if self.class_weight is not None and len(self.class_weight) != num_classes:
             raise ValueError(
-                f"class_weight has {len(self.class_weight)} numbers, but {found[1]}: one for each "
+                f"class_weight has {len(self.class_weight)} numbers, but {in_words}: one for each "
                 "class."
             )
-        return found
+        return num_classes, in_words
 
     def log_probs(self, outputs: Tensor) -> Tensor:
         return outputs.log_softmax(-1)
@@ -163,10 +163,10 @@ class CategoricalLikelihood(ClassLikelihood):
         roots = p.sqrt().unsqueeze(-1) * centred
         if p.ndim == 2:
             return roots.transpose(0, 1)
-        # The outputs of each place for themselves.
-        places = roots.reshape(len(p), -1, *roots.shape[-2:])
-        own = torch.eye(places.shape[1], dtype=p.dtype, device=p.device)
-        return torch.einsum("ts,ntvc->tvnsc", own, places).reshape(-1, *p.shape)
+        # Each vector is zero at all positions but one.
+        positions = roots.reshape(len(p), -1, *roots.shape[-2:])
+        eye = torch.eye(positions.shape[1], dtype=p.dtype, device=p.device)
+        return torch.einsum("ts,ntvc->tvnsc", eye, positions).reshape(-1, *p.shape)
 
     def condition(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params

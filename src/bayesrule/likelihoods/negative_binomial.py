@@ -42,7 +42,7 @@ class NegativeBinomialTargets(TargetDistribution):
         return _log_prob(y, logits, functional.softplus(logits), self.dispersion)
 
     def sample(self, generator: Generator) -> Tensor:
-        # A Poisson count whose rate is drawn first: Gamma of mean μ and variance dispersion · μ².
+        # A Poisson count whose rate is Gamma, of mean μ and variance dispersion · μ².
         shape = torch.full_like(self.log_mean, 1.0 / self.dispersion)
         rate = torch._standard_gamma(shape, generator=generator) * self.dispersion * self.mean
         return torch.poisson(rate, generator=generator)
@@ -61,9 +61,9 @@ class NegativeBinomialTargets(TargetDistribution):
 class NegativeBinomialLikelihood(CountLikelihood):
     """Counts with more spread than Poisson's: mean `μ = exp f`, variance `μ + dispersion · μ²`.
 
-    A log-mean f for each count, (n,), (n, 1) or (n, D). The dispersion is how much the rates of
-    Poisson counts differ beyond what f says: the square of their relative standard deviation. With
-    a small one this is close to PoissonLikelihood.
+    f is a log-mean for each count, (n,), (n, 1) or (n, D). The counts are Poisson with rates that
+    vary about μ; the dispersion is the square of their relative standard deviation. With a small
+    dispersion this is close to PoissonLikelihood.
     """
 
     dispersion: float = 0.5
@@ -92,7 +92,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, targets: Tensor, state: Params
     ) -> Tensor:
-        """`log p` is linear in f but for one softplus, whose expectation is by quadrature."""
+        """`log p` is linear in f except for one softplus, averaged by quadrature."""
         y, logits = self._checked(mean, targets), mean + math.log(self.dispersion)
         expected = expected_softplus(logits, variance)
         return per_example(_log_prob(y, logits, expected, self.dispersion))
@@ -101,18 +101,18 @@ class NegativeBinomialLikelihood(CountLikelihood):
 def _log_prob(y: Tensor, logits: Tensor, softplus: Tensor, dispersion: float) -> Tensor:
     """`log p(y) = log Γ(y + r) − log Γ(r) − log y! + y z − (y + r) softplus(z)`, `z = log(μ / r)`.
 
-    The terms without z are large and cancel where r is large, so they are worked out in double
-    precision.
+    For large r the terms without z are large and cancel, so they are computed in double
+    precision, whatever the type of the outputs.
     """
     r, count = 1.0 / dispersion, y.double()
-    ways = torch.lgamma(count + r) - math.lgamma(r) - torch.lgamma(count + 1.0)
-    return ways.to(logits.dtype) + y * logits - (y + r) * softplus
+    log_ways = torch.lgamma(count + r) - math.lgamma(r) - torch.lgamma(count + 1.0)
+    return log_ways.to(logits.dtype) + y * logits - (y + r) * softplus
 
 
 _TINY = 1e-300
-# The terms of the continued fraction stop here: from about 1e-14 on they are rounding.
+# Relative change at which the continued fraction stops; below about 1e-14 it would be rounding.
 _EPS = 1e-12
-# About √max(a, b) terms are needed, so this is for counts and 1 / dispersion up to 1e8.
+# About √max(a, b) terms are needed, so this allows counts and 1 / dispersion up to 1e8.
 _MOST = 10_000
 
 
@@ -136,7 +136,7 @@ def incomplete_beta(a: Tensor, b: Tensor, logits: Tensor) -> Tensor:
 
 
 def _continued_fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
-    """`1 / (1 + d₁ / (1 + d₂ / ...))`, from the front by Lentz's method until nothing changes."""
+    """`1 / (1 + d₁ / (1 + d₂ / ...))` by Lentz's method, until it converges."""
     upper = torch.ones_like(x)
     lower = 1.0 / _not_zero(1.0 - (a + b) * x / (a + 1.0))
     value = lower
@@ -148,7 +148,7 @@ def _continued_fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
             upper = _not_zero(1.0 + term / upper)
             change = upper * lower
             value = value * change
-        # NaN stays NaN and is not waited for.
+        # A NaN compares as False here, so it does not keep the loop running.
         if not ((change - 1.0).abs() > _EPS).any():
             break
     return value

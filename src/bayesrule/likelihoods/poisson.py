@@ -1,4 +1,4 @@
-"""Counts, and those among them whose variance is their mean."""
+"""Count targets, and the Poisson likelihood, whose variance is the mean."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CountLikelihood(ElementwiseLikelihood):
 
 @dataclass(frozen=True)
 class PoissonLikelihood(CountLikelihood):
-    """`y ~ Poisson(exp f)`: a log-rate for each count."""
+    """`y ~ Poisson(exp f)`: f is a log-rate for each count."""
 
     distribution_class = PoissonTargets
 

@@ -1,7 +1,7 @@
-"""The named methods: each is one assignment of parts, as in Table 1 of Khan & Rue (2023).
+"""The named methods: each is one choice of parts, as in Table 1 of Khan & Rue (2023).
 
-Every method takes `(model, likelihood, *, num_data, ...)` and has a record, which says what it is
-made of, where it comes from, what it needs and how it trains where nobody says.
+Every method takes `(model, likelihood, *, num_data, ...)` and has a record: its parts, its source,
+what it needs, and how it trains by default.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ METHODS: dict[str, Method] = {
 
 
 def find(name: str) -> Method:
-    """The method of a name; hyphens and underscores are the same.
+    """The method of this name; case does not matter, and hyphens count as underscores.
 
     >>> find("VOGN").__name__
     'vogn'
@@ -64,7 +64,7 @@ def find(name: str) -> Method:
 
 
 def record(name: str) -> Record:
-    """What there is to know about the method of a name.
+    """The record of the method of this name.
 
     >>> record("vogn").source
     'Khan & Rue (2023), sec. 4.4, eqs 45 and 46'

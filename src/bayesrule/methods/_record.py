@@ -1,4 +1,4 @@
-"""What a method is made of, its options, and what there is to know about it."""
+"""Turns a function from options to parts into a named method, and keeps the method's record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Choice = Callable[[int, int], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Parts:
-    """A method: which parts a `Learner` is built of; `Learner` says what each is."""
+    """The parts of a method; `Learner` explains each of them."""
 
     posterior: Family
     expectation: Expectation
@@ -47,7 +47,7 @@ class Parts:
         rule: Rule,
         **more: Any,
     ) -> Parts:
-        """Those of methods that look at draws, and predict with more of them."""
+        """The parts of methods that train at weight draws and predict with 32 of them."""
         return cls(family, expectation, curvature, rule, Draws(32), **more)
 
 
@@ -56,11 +56,11 @@ COMMON = {
     for name, parameter in inspect.signature(Learner, eval_str=True).parameters.items()
     if name not in Parts.__dataclass_fields__
 }
-"""What every method takes: all that a `Learner` takes, except for the parts."""
+"""The options of every method: those of a `Learner` except the parts."""
 
 
 class Need(StrEnum):
-    """What a method asks of the model, the data or the machine."""
+    """What a method needs from the model, the data or the machine."""
 
     LINEAR_MODEL = "a linear model"
     SMOOTH_ACTIVATIONS = "smooth activations, such as softplus"
@@ -74,16 +74,16 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Course:
-    """How a method trains on a table where nobody says.
+    """How a method trains on a table by default.
 
-    For as many epochs, from `least` to `most`, as make about one of the numbers of `steps`, and at
-    one of the `temperatures`, whichever held-out rows are best known with. With `whole` each step
-    sees all the data; otherwise `batch` examples, of many rows up to four times as many. `noise` is
-    how a Gaussian likelihood learns it. `start` is how the most probable weights are looked for
-    first, for methods that begin there; with each of the options `stay`, which are tried beside
-    the temperatures, they stay there and learn only how wide their belief is. `members` nets learn
-    from other first weights and have an equal say: beliefs have one mode each, and what a network
-    may know has many.
+    Held-out rows choose among the numbers of `steps` and among the `temperatures`; the number of
+    epochs stays between `least` and `most`. With `whole`, each step sees all the data; otherwise it
+    sees `batch` examples, or up to four times as many in large tables. `noise` are options of a
+    Gaussian likelihood that learns its noise. `start` is the search for the most probable weights,
+    for methods that begin there. The options `stay` are tried beside the temperatures; with them a
+    method keeps these weights as its mean and learns only the width of its posterior. `members`
+    nets learn from different first weights and have an equal say: each posterior has one mode, but
+    the true posterior of a network has many.
     """
 
     least: int = 10
@@ -98,34 +98,34 @@ class Course:
     members: int = 5
 
     def epochs(self, batches: int, steps: int) -> int:
-        """How many make about so many steps, with so many batches in an epoch."""
+        """The number of epochs with about `steps` steps, within `least` and `most`."""
         return max(self.least, min(self.most, round(steps / batches)))
 
     def lengths(self, batches: int) -> list[int]:
-        """The numbers of epochs to choose from, with so many batches in an epoch."""
+        """The numbers of epochs to choose from, with this number of batches per epoch."""
         return sorted({self.epochs(batches, steps) for steps in self.steps})
 
     def batch_size(self, num_data: int) -> int:
-        """How many examples a step sees."""
+        """The number of examples per step."""
         if self.whole:
             return num_data
         larger = 1 if num_data < 8000 else 2 if num_data < 30_000 else 4
         return min(self.batch * larger, num_data)
 
 
-# What is not a belief about the weights is one net.
+# Methods without a posterior of the weights train one net.
 ONE_NET = Course(members=1)
-# Below one the data count more: beliefs that are too wide in all weights together fit better.
+# Below 1 the data count more, which helps posteriors that are too wide over all weights together.
 TEMPERED = Course(temperatures=(1.0, 0.3, 0.1, 0.03))
-# At the most probable weights only their spread is left to learn. Where draws lead the mean to a
-# worse place, as among few rows, it is better left there, with a belief that is not too wide, or
-# hardly wider than that of `map`.
-STAY = tuple({"temperature": one, "learning_rate": 0.0} for one in (0.1, 0.01))
+# From the most probable weights only their spread remains to be learned. If draws lead the mean to
+# a worse place, as with few rows, it is better to leave it there, with a narrow posterior or one
+# that is hardly wider than that of `map`.
+STAY = tuple({"temperature": t, "learning_rate": 0.0} for t in (0.1, 0.01))
 WARM = replace(TEMPERED, steps=(1000, 4000), start=ONE_NET, stay=STAY)
 
 
 class Method(Protocol):
-    """A named method: makes a learner; `options` are its own, written out in its signature."""
+    """A named method: makes a learner; its signature lists its `options` by name."""
 
     __name__: str
 
@@ -136,18 +136,18 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Record:
-    """One method: its four parts in words, where it comes from, and how it is used.
+    """One method: its four parts in words, its source, and how it is used.
 
     - `build`: the method itself.
     - `belief`, `expectation`, `curvature`, `rule`: the four choices; classes are in backticks.
     - `source`: paper, section and equation.
-    - `needs`: what it asks for; `limits`: what it does not do, in words.
-    - `without_effect`: options that it takes, as every method does, and has no use for.
-    - `course`: how long it trains where nobody says; `training_options(num_data, num_steps)` are
-      the options that it then has instead of its defaults.
+    - `needs`: what it requires; `limits`: what it cannot do, in words.
+    - `without_effect`: options that it accepts, as every method does, but ignores.
+    - `course`: how it trains by default; `training_options(num_data, num_steps)` are the options
+      that then replace its defaults.
     - `options`: what each option does.
-    - `represented_by`: a close relative that stands for it where nobody chooses a method, because
-      it is as good and cheaper, or the same thing done better.
+    - `represented_by`: a close relative to try in its place when no method is chosen, because it is
+      as good and cheaper, or does the same thing better.
     """
 
     build: Method
@@ -166,12 +166,12 @@ class Record:
 
     @property
     def name(self) -> str:
-        """As the method is called."""
+        """The name of the method."""
         return self.build.__name__
 
     @property
     def summary(self) -> str:
-        """What it is, in one sentence."""
+        """The method in one sentence."""
         return inspect.cleandoc(self.build.__doc__ or "").splitlines()[0]
 
     def heeds(self, option: str) -> bool:
@@ -191,17 +191,17 @@ def method(
     explained: Mapping[str, str] | None = None,
     **facts: Any,
 ) -> Callable[[Callable[..., Parts]], Method]:
-    """Makes a method of a function from its own options to its parts, and keeps its record.
+    """Decorates a function from a method's options to its parts: makes the method and its record.
 
     The method takes `(model, likelihood, *, num_data, ...)`: the function's options and those of
-    all methods, written out in its signature and explained in its docstring; it refuses others by
+    all methods. All are in its signature and explained in its docstring, and it refuses others by
     name. Options that several methods share are the fields of a dataclass, which the function takes
-    as an argument `options`. It may also take what all methods do by name, such as `model`.
+    as its argument `options`. The function may also take options of all methods, such as `model`.
 
-    - `words`: its belief, expectation, curvature and rule in words, as in the table of methods.
-    - `defaults`: of options that it shares with others, where they differ from theirs.
+    - `words`: belief, expectation, curvature and rule in words, as in the table of methods.
+    - `defaults`: its own defaults of shared options.
     - `lacks`: options of all methods that it does not have.
-    - `explained`: what options do that mean something else here than in `EXPLAINED`.
+    - `explained`: options that mean something else here than in `EXPLAINED`.
     - `facts`: the other fields of its `Record`: `source`, `needs`, `limits`, `course` and so on.
     """
 
@@ -222,26 +222,26 @@ def _signature(
 ) -> inspect.Signature:
     """`(model, likelihood, *, num_data, ...)`: the function's own options, then those of all.
 
-    The fields of its argument `options`, a dataclass, are options one by one.
+    Each field of its argument `options`, a dataclass, becomes an option.
     """
-    own = dict(inspect.signature(function, eval_str=True).parameters)
-    if shared := own.pop("options", None):
+    parameters = dict(inspect.signature(function, eval_str=True).parameters)
+    if shared := parameters.pop("options", None):
         types = get_type_hints(shared.annotation)
         for name, field in inspect.signature(shared.annotation).parameters.items():
-            own[name] = field.replace(annotation=types[name])
+            parameters[name] = field.replace(annotation=types[name])
     common = {name: option for name, option in COMMON.items() if name not in lacks}
     required = {name: option for name, option in common.items() if option.default is option.empty}
-    special = {k: v.replace(kind=v.KEYWORD_ONLY) for k, v in own.items() if k not in COMMON}
-    every = required | special | common
-    if strange := {*defaults} - {*every} | {*lacks} - {*COMMON}:
-        names = ", ".join(sorted(strange))
+    special = {k: v.replace(kind=v.KEYWORD_ONLY) for k, v in parameters.items() if k not in COMMON}
+    options = required | special | common
+    if unknown := {*defaults} - {*options} | {*lacks} - {*COMMON}:
+        names = ", ".join(sorted(unknown))
         raise TypeError(f"{function.__name__} has no option {names}; see defaults= and lacks=.")
-    changed = {name: every[name].replace(default=value) for name, value in defaults.items()}
-    return inspect.Signature([*(every | changed).values()], return_annotation=Learner)
+    changed = {name: options[name].replace(default=value) for name, value in defaults.items()}
+    return inspect.Signature([*(options | changed).values()], return_annotation=Learner)
 
 
 def _arguments(function: Callable[..., Parts], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a function is called with, from the values of all options of its method."""
+    """The arguments of the function, from the values of all options of its method."""
     if shared := get_type_hints(function).get("options"):
         chosen = {field.name: values[field.name] for field in fields(shared)}
         values = {**values, "options": shared(**chosen)}
@@ -256,11 +256,11 @@ def _building(function: Callable[..., Parts], signature: inspect.Signature) -> M
         try:
             bound = signature.bind(*args, **options)
         except TypeError as problem:
-            others = [name for name in options if name not in signature.parameters]
-            message = unknown_option(build, others) or f"{function.__name__}(): {problem}."
+            unknown = [name for name in options if name not in signature.parameters]
+            message = unknown_option(build, unknown) or f"{function.__name__}(): {problem}."
             raise TypeError(message) from None
         if bound.arguments.get("prior") is not None:
-            # A method's own default precision is no second prior.
+            # The method's default prior precision must not count as a second prior.
             bound.arguments.setdefault("prior_precision", None)
         bound.apply_defaults()
         parts = function(**_arguments(function, bound.arguments))
@@ -268,20 +268,20 @@ def _building(function: Callable[..., Parts], signature: inspect.Signature) -> M
         return Learner(**common, **vars(parts))
 
     cast(Any, build).__signature__ = signature
-    build.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    build.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
     return cast(Method, build)
 
 
 def _explained(build: Method, words: Mapping[str, str]) -> dict[str, str]:
-    """What each option of a method does; a method with an option that nobody explains is faulty."""
+    """What each option of a method does; raises if an option has no explanation."""
     names = [*inspect.signature(build).parameters][2:]
-    every = {**EXPLAINED, **words}
-    if faults := {*names} - {*every} | {*words} - {*names}:
+    explained = {**EXPLAINED, **words}
+    if faults := {*names} - {*explained} | {*words} - {*names}:
         raise TypeError(
             f"{build.__name__}: {', '.join(sorted(faults))} is an option without an explanation, "
             "or an explanation without an option; see EXPLAINED and explained=."
         )
-    return {name: every[name] for name in names}
+    return {name: explained[name] for name in names}
 
 
 def _documented(record: Record) -> str:
@@ -304,7 +304,7 @@ def shown(option: inspect.Parameter) -> str:
 
 
 def option_names(method: Callable[..., Any]) -> list[str]:
-    """The options that a method takes, its own and those of all, in the order of the alphabet.
+    """The options that a method takes, its own and those of all, in alphabetical order.
 
     >>> from bayesrule.methods import sgd
     >>> option_names(sgd)
@@ -316,7 +316,7 @@ def option_names(method: Callable[..., Any]) -> list[str]:
 
 
 def unknown_option(method: Callable[..., Any], options: Iterable[str]) -> str | None:
-    """What to say of the first option that a method does not have; None where it has all."""
+    """An error message for the first option that the method does not have; None if it has all."""
     names = option_names(method)
     for option in options:
         if option not in names and option != "num_data":

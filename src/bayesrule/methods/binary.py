@@ -1,4 +1,4 @@
-"""Methods of binary weights: the straight-through estimator, and BayesBiNN."""
+"""Methods for binary weights: the straight-through estimator and BayesBiNN."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def ste(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, real: Rea
     lacks=("prior_precision",),
     explained={
         "real": REAL,
-        "sure": "size of the first natural parameters; at 10, as in the paper, signs hardly move",
-        "relaxation": "temperature of the smooth draws at which gradients are taken",
+        "sure": "size of the initial natural parameters; at 10, as in the paper, signs hardly move",
+        "relaxation": "temperature of the smooth draws at which gradients are computed",
     },
 )
 def bayesbinn(
@@ -79,7 +79,7 @@ def bayesbinn(
 
 
 def _with_real(binary: BernoulliFamily, real: Real) -> tuple[Family, Curvature]:
-    """The family with real weights beside the binary ones, and the curvature that these need."""
+    """The family with real weights beside the binary ones, and the curvature that they need."""
     if real is None:
         return binary, NoCurvature()
     return PerGroup({real: GaussianFamily(Diagonal()), "*": binary}), PerExample()

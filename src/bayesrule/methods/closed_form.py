@@ -14,12 +14,12 @@ from bayesrule.rules import Conditioning
 CLOSED_FORM = "means and variances in closed form (`Moments`)"
 INNOVATIONS = "innovations of the observed outputs, carried back (`Innovations`)"
 CONDITIONING = "conditioning on each batch in closed form: no gradients, no learning rate"
-# Small batches, since their examples are taken as if each were alone. The noise of standardised
-# targets is believed to be about √0.1 until data say otherwise.
-# What is conditioned on too often is known too well, so that the shortest training is short.
+# Small batches, because each example's innovation ignores the other examples of its batch. The
+# prior guess of the noise of standardised targets is √0.1. Conditioning on the same data too often
+# gives a posterior that is too narrow, so the shortest training is short.
 SMALL_BATCHES = Course(3, 400, (200, 2500, 10_000, 40_000), 10, noise={"shape": 1.0, "rate": 0.1})
-# A label says little of logits, so that most of the first spread is left after all the data, and
-# hides what passes a deep net (`Activations.width`).
+# A label says little about logits, so most of the initial spread remains after all the data and
+# hides the signal in a deep net (`Activations.width`).
 WIDTH_OF_LOGITS = 0.1
 
 
@@ -31,7 +31,7 @@ WIDTH_OF_LOGITS = 0.1
     limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "
     "no momentum",
     without_effect=("prior_precision",),
-    explained={"prior_precision": "δ of the prior that info.kl is taken from; gain is the prior"},
+    explained={"prior_precision": "δ of the prior in info.kl alone; gain sets the actual prior"},
 )
 def tagi(
     *,
@@ -42,13 +42,12 @@ def tagi(
 ) -> Parts:
     """Tractable approximate Gaussian inference: closed form, no gradients, no learning rate.
 
-    The first belief has the module's own weights as means and `gain / √fan_in` as standard
-    deviations. Through nets whose outputs are logits, a tenth of the deviations is carried where
-    `activations` do not say.
+    The initial posterior has the module's own weights as means and `gain / √fan_in` as standard
+    deviations. For outputs that are logits, `activations` have `width=0.1` by default: a tenth of
+    the standard deviations is propagated.
     """
     width = WIDTH_OF_LOGITS if getattr(likelihood, "probit_marginal", False) else 1.0
     moments = Moments(activations or MomentMatched(width=width))
-    # An argument that is a number or an object: the type tells which was given.
     spread = gain if isinstance(gain, FanIn) else FanIn(gain, gain, gain)
     family = GaussianFamily(spread=spread)
     return Parts(family, moments, Innovations(), rule or Conditioning(), predictive=moments)

@@ -16,7 +16,7 @@ from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Natural
 from bayesrule.schedules import falling
 
-# Of so many weights a full covariance takes less time than training.
+# Up to this many weights, a full covariance takes less time than training.
 _FULL = 1000
 
 
@@ -33,9 +33,9 @@ _FULL = 1000
     needs=(Need.SINGLE_EXAMPLES,),
     limits="there is no uncertainty before the end of training, except online",
     explained={
-        "curvature": "which curvature is taken; None is GGN()",
-        "prior_precision": "δ of the prior N(0, I/δ); None trains with 1, and the belief may get "
-        "another one (empirical_prior)",
+        "curvature": "which curvature is computed; None is GGN()",
+        "prior_precision": "δ of the prior N(0, I/δ); None trains with 1, and the final posterior "
+        "may get another one (empirical_prior)",
     },
 )
 def laplace(
@@ -52,9 +52,9 @@ def laplace(
 ) -> Parts:
     """Laplace: the curvature at the most probable weights, after training or averaged on the way.
 
-    Without a structure, up to 1,000 weights have a full covariance; of larger nets the last layer
-    has one and the others are held as known. Online it is a diagonal over all weights. The prior is
-    added to the curvature exactly, so that Kronecker() stands for Kronecker(exact=True), except
+    Without a structure, a net of up to 1,000 weights has a full covariance. In larger nets the last
+    layer has one, and all other weights are fixed. Online, all weights have a diagonal one. The
+    prior is added to the curvature exactly, so Kronecker() means Kronecker(exact=True), except
     online.
     """
     final = curvature or GGN()
@@ -73,7 +73,7 @@ def laplace(
 def _family(
     model: nn.Module, structure: Structure | None, last_layer: bool | None, online: bool
 ) -> Family:
-    """A full covariance unless something else is asked for, with the prior added exactly."""
+    """The posterior family: by default a full covariance, of all weights or of the last layer."""
     if structure is not None and not online:
         structure = structure.exactly_damped()
     if online and last_layer:
@@ -83,7 +83,7 @@ def _family(
         )
     if online or last_layer is False or (last_layer is None and structure is not None):
         return GaussianFamily(structure or Diagonal())
-    # What has no shape yet is refused later, by name.
+    # Lazy parameters have no shape yet; `Network` refuses them later, by name.
     params = [value for value in model.parameters() if not is_lazy(value)]
     size = sum(value.numel() for value in params if value.requires_grad)
     if last_layer is None and size <= _FULL:
@@ -95,7 +95,7 @@ def _family(
 
 
 def last_layer_names(model: nn.Module) -> tuple[str, ...]:
-    """The trainable parameters of the last module that has any itself.
+    """The trainable parameters of the last module that owns any.
 
     >>> last_layer_names(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
     ('2.weight', '2.bias')

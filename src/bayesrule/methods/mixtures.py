@@ -1,4 +1,4 @@
-"""Methods whose beliefs are mixtures: several modes, or units that are dropped."""
+"""Methods whose posteriors are mixtures: several modes, or units that are dropped."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from bayesrule.schedules import averaging, falling
     limits="the mean of several modes fits worse than each of them, so it predicts at draws",
     represented_by="vogn",
     explained={
-        "components": "how many Gaussians the mixture has",
-        "spread": "standard deviation of their first means about the module's own weights",
-        "learning_rate": "step size of the means and of the log weights, a number or a schedule",
+        "components": "number of Gaussians in the mixture",
+        "spread": "standard deviation of their initial means about the module's own weights",
+        "learning_rate": "step size of the means and of the log mixture weights, a number or a "
+        "schedule",
     },
 )
 def mixture(
@@ -41,7 +42,7 @@ def mixture(
     kl_clip: float = 0.1,
     initial_curvature: float | None = None,
 ) -> Parts:
-    """Mixture of Gaussians: a belief with several modes, found in one run."""
+    """Mixture of Gaussians: a posterior with several modes, found in one run."""
     rule = Natural(learning_rate, rate, retract=True, kl_clip=kl_clip)
     family = MixtureFamily(components, spread, initial_curvature)
     return Parts.at_draws(family, Draws(draws), GGN(), rule)
@@ -58,14 +59,14 @@ def mixture(
     source="Khan & Rue (2023), sec. 4.3, eqs 41 to 43; Srivastava et al. (2014); Gal & Ghahramani "
     "(2016) (predictions by masks)",
     needs=(Need.DRAWS,),
-    limits="how often units are dropped is not learned; its doubt is that about units",
+    limits="how often units are dropped is not learned; its only uncertainty is about units",
     represented_by="mean_field",
     explained={
         "drop": "probability that a unit is dropped",
         "inputs": "whether inputs of the network are dropped, too",
-        "draws": "how many masks each step looks at",
-        "curvature": "None is SquaredGradient(), steps as Adam's; NoCurvature(): as those of "
-        "gradient descent; GGN(), PerExample(), Hessian(): as Newton's",
+        "draws": "number of masks per step",
+        "curvature": "None is SquaredGradient(), for Adam's steps; NoCurvature() gives steps of "
+        "gradient descent; GGN(), PerExample() or Hessian() give Newton's",
     },
 )
 def dropout(
@@ -81,22 +82,22 @@ def dropout(
 ) -> Parts:
     """Dropout: units are dropped at random, in training and in predictions (MC dropout)."""
     family = SpikeSlabFamily(1.0 - drop, () if inputs else _first_layer(model))
-    look = SquaredGradient() if curvature is None else curvature
-    rule = _steps(look, learning_rate, rate, momentum)
-    return Parts(family, Masks(draws), look, rule, Masks(32))
+    curvature = SquaredGradient() if curvature is None else curvature
+    rule = _steps(curvature, learning_rate, rate, momentum)
+    return Parts(family, Masks(draws), curvature, rule, Masks(32))
 
 
 def _first_layer(model: nn.Module) -> tuple[str, ...]:
-    """The name of the first weight matrix, whose columns belong to inputs of the network."""
+    """The name of the first weight matrix, whose columns belong to the network's inputs."""
     names = [name for name, value in model.named_parameters() if value.ndim > 1]
     return tuple(names[:1]) if len(names) > 1 else ()
 
 
-def _steps(look: Curvature, learning_rate: Rate, rate: Rate, momentum: float) -> Natural:
-    """The natural gradient as a curvature allows it: gradient descent, Adam or Newton's method."""
-    if not look.gives_curvature:
+def _steps(curvature: Curvature, learning_rate: Rate, rate: Rate, momentum: float) -> Natural:
+    """The natural gradient for a curvature: gradient descent, Adam or Newton's method."""
+    if not curvature.gives_curvature:
         return Natural(learning_rate, momentum=HeavyBall(momentum), fixed_precision=True)
     average = Average(momentum)
-    if isinstance(look, SquaredGradient):
+    if isinstance(curvature, SquaredGradient):
         return Natural(learning_rate, rate, average, square_root=True, debias=True)
-    return Natural(learning_rate, rate, average, retract=look.may_be_negative)
+    return Natural(learning_rate, rate, average, retract=curvature.may_be_negative)

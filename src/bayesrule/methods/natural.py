@@ -1,4 +1,4 @@
-"""Methods of the natural gradient: second-order information, averaged or all at once."""
+"""Natural-gradient methods with second-order information, averaged over steps or in full steps."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def ridge(*, learning_rate: Rate = 1.0, rate: Rate = 1.0) -> Parts:
     return Parts(GaussianFamily(Dense()), AtMean(), GGN(), rule, Linearised())
 
 
-# The averaged curvature forgets its beginning fast, and what came later slowly.
+# The averaged curvature forgets early estimates fast and later ones slowly.
 FORGETTING = averaging(0.02, 1e-3)
-# The relative variance of a curvature that is averaged from noisy estimates.
+# The relative variance that an average of noisy curvature estimates may have.
 CURVATURE_NOISE = 0.2
 
 
@@ -119,7 +119,7 @@ def vogn(options: OnlineOptions, *, draws: int = 1) -> Parts:
     explained={
         "clip": "largest entry of the preconditioned gradient",
         "rate": "weight of the newest estimate in the averaged curvature, a number or a schedule; "
-        "None: as large as the noise of single estimates allows",
+        "None chooses the largest that the noise of single estimates allows",
     },
 )
 def ivon(options: OnlineOptions, *, draws: int = 1, clip: float = math.inf) -> Parts:

@@ -1,4 +1,4 @@
-"""Noisy natural gradients: optimisers whose weight noise is the belief."""
+"""Noisy natural gradients: optimisers whose weight noise is the posterior."""
 
 from __future__ import annotations
 
@@ -40,13 +40,12 @@ class NoisyOptions:
     curvature: Curvature | None = None
 
     def parts(self, family: GaussianFamily, curvature: Curvature, **rule: Any) -> Parts:
-        """All parts; `curvature` is for callers who name none, `rule` has options of the rule."""
+        """All parts; `curvature` is the default, and `rule` are further options of the rule."""
         momentum = self.momentum
-        # An argument that is a number or an object: the type tells which was given.
         if not isinstance(momentum, Average | Velocity | None):
             momentum = Average(momentum)
-        moves = Natural(self.learning_rate, self.rate, momentum, prior_at_draws=True, **rule)
-        return Parts.at_draws(family, Draws(self.draws), self.curvature or curvature, moves)
+        natural = Natural(self.learning_rate, self.rate, momentum, prior_at_draws=True, **rule)
+        return Parts.at_draws(family, Draws(self.draws), self.curvature or curvature, natural)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,7 @@ class FactorOptions(NoisyOptions):
     inverse_every: int = 100
 
     def fisher_parts(self, family: GaussianFamily) -> Parts:
-        """All parts with a sampled Fisher, which may be some steps old, and its inverse older."""
+        """All parts, with a sampled Fisher that is updated, and inverted, every few steps."""
         return self.parts(
             family,
             Fisher(),
@@ -97,10 +96,10 @@ class LayerOptions(FactorOptions):
 def noisy_adam(options: NoisyOptions, *, damped_root: bool = False) -> Parts:
     """Noisy Adam: a diagonal Gaussian whose precision is the average of Adam's squared gradients.
 
-    The mean's gradient is divided by `√f + γ`, or by `√(f + γ)` with `damped_root`, γ the prior
-    precision per example; only the momentum is without bias. Squares are those of the sum over a
-    batch, per example, so that the belief does not depend on the size of batches;
-    `curvature=SquaredGradient()` takes those of the mean, which Adam has.
+    The mean's gradient is divided by `√f + γ`, or by `√(f + γ)` with `damped_root`; γ is the prior
+    precision per example. Only the momentum is bias-corrected. The squares are those of gradients
+    summed over a batch, divided by its size, so that the posterior does not depend on the batch
+    size; `curvature=SquaredGradient()` squares mean gradients instead, as Adam does.
     """
     family = GaussianFamily(Diagonal(), options.initial_curvature)
     curvature = SquaredGradient(of_sums=True)
@@ -174,15 +173,16 @@ def noisy_full(options: FactorOptions, *, limit: int = 20_000) -> Parts:
 def _kronecker(
     model: nn.Module, structure: Kronecker, options: FactorOptions, prior: Prior | Posterior | None
 ) -> GaussianFamily:
-    """In the factors' eigenbases, where these are kept for a while and the curvature allows it.
+    """A family that works in the factors' eigenbases if these are reused over several steps.
 
-    A GPU multiplies by whole roots in no time, and eigenvectors of wide factors take it seconds.
+    On a GPU only EK-FAC does so: products with whole roots are fast there, but the eigenvectors of
+    wide factors take seconds.
     """
     curvature = options.curvature or Fisher()
-    wide = any(value.is_cuda for value in model.parameters()) and not structure.corrected
-    kept = options.inverse_every > 1 and curvature.takes_coordinates and not wide
-    # Other priors than N(0, I/δ) look different in other bases.
-    rotated = kept and prior is None
+    on_gpu = any(value.is_cuda for value in model.parameters()) and not structure.corrected
+    reused = options.inverse_every > 1 and curvature.takes_coordinates and not on_gpu
+    # A prior other than N(0, I/δ) would change with the basis.
+    rotated = reused and prior is None
     plain = GaussianFamily if structure.corrected else FactoredFamily
     family = RotatedFamily if rotated else plain
     return family(structure, options.initial_curvature)

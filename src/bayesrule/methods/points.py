@@ -1,4 +1,4 @@
-"""Methods that look for the best weights: plain optimisers and MAP."""
+"""Methods that find one best set of weights: plain optimisers and MAP."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DESCENT = "natural gradient, which with a fixed covariance is the gradient, with
 ROOT = "natural gradient, divided by the root of the averaged squares"
 UNBIASED_ROOT = (
     "natural gradient, averaged, divided by the root of the averaged squares; both averages are "
-    "corrected for their start at zero"
+    "bias-corrected"
 )
-POINT = "predicts with the mean alone: its covariance says nothing of the data"
+POINT = "predicts with the mean alone: its covariance says nothing about the data"
 BATCH_DEPENDENT = (
     "predicts with the mean alone: the precision is an average of squares that depend on the batch "
     "size"
@@ -42,7 +42,7 @@ NO_PRIOR = {"prior_precision": 0.0}
     limits=POINT,
     course=ONE_NET,
     defaults=NO_PRIOR,
-    explained={"momentum": "share of the last step that is added to the next (heavy ball)"},
+    explained={"momentum": "fraction of the last step that is added to the next (heavy ball)"},
     represented_by="map",
 )
 def sgd(*, learning_rate: Rate = falling(3e-3), momentum: float = 0.9) -> Parts:
@@ -74,7 +74,7 @@ def rmsprop(*, learning_rate: Rate = falling(1e-3), rate: Rate = 0.01) -> Parts:
     represented_by="map",
 )
 def adam(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, rate: Rate = 1e-3) -> Parts:
-    """Adam: RMSprop with averaged gradients, both averages without bias."""
+    """Adam: RMSprop with averaged gradients, both averages bias-corrected."""
     rule = Natural(learning_rate, rate, Average(momentum), square_root=True, debias=True)
     return Parts(GaussianFamily(Diagonal()), AtMean(), SquaredGradient(), rule)
 
@@ -85,12 +85,12 @@ def adam(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, rate: Ra
     "algorithm 1",
     course=ONE_NET,
     limits=POINT,
-    explained={"rate": "share of the newest squared gradient in Adam's average, 1 − β₂"},
+    explained={"rate": "weight of the newest squared gradient in Adam's average, 1 − β₂"},
 )
 def map(*, learning_rate: Rate = MAP_RATE, momentum: float = 0.9, rate: float = 1e-3) -> Parts:
-    """The most probable weights, found by Adam: the ELBO's gradient of a belief without variance.
+    """The most probable weights (MAP), found by Adam on the ELBO of a posterior without variance.
 
-    It is `torch.optim.Adam(betas=(momentum, 1 - rate))` on the mean loss and the prior's
+    It is `torch.optim.Adam(betas=(momentum, 1 - rate))` on the mean loss plus the prior's
     `δ/(2N) ‖m‖²`; the covariance, about I/N, stays fixed.
     """
     rule = adam_steps(learning_rate, momentum, rate)
@@ -98,5 +98,5 @@ def map(*, learning_rate: Rate = MAP_RATE, momentum: float = 0.9, rate: float = 
 
 
 def adam_steps(learning_rate: Rate, momentum: float = 0.9, rate: float = 1e-3) -> Elbo:
-    """Adam's steps of the mean; the belief's covariance does not move."""
+    """Adam's steps of the mean; the covariance stays fixed."""
     return Elbo(learning_rate, optimiser=partial(Adam, betas=(momentum, 1.0 - rate)))

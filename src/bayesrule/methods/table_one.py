@@ -1,4 +1,4 @@
-"""Table 1 of Khan & Rue (2023): every algorithm that follows from the rule, and its name here."""
+"""Table 1 of Khan & Rue (2023): every algorithm derived from the rule, and its name here."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class TableRow:
     """One algorithm of the table.
 
     - `belief`, `approximations`: the paper's own words for both.
-    - `where`: its section and equation.
-    - `names`: what it is called in the library, `bayesrule.` left out: methods, functions, or
-      classes of the graphical models.
-    - `page`: its section of the docs; `proof`: a test that compares it with an exact answer, as
-      pytest takes it.
+    - `where`: the paper's section and equation.
+    - `names`: its names in the library, without `bayesrule.`: methods, functions, or classes of the
+      graphical models.
+    - `page`: its section of the docs; `proof`: the pytest id of a test that compares it with an
+      exact answer.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""Methods that follow the gradient of the evidence lower bound, and smooth nets for them."""
+"""Methods that follow the gradient of the evidence lower bound, and `smooth` for their nets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BY_PRICE = "gradient times noise of the draw, by Price's theorem (`Price`)"
 SECOND_ORDER = "Fisher information, whose slope moves the mean too (`SecondOrder`)"
 ELBO_GRADIENT = "gradient of the ELBO in means and standard deviations, by Adam"
 
-# Activations whose second derivatives see nothing of the loss where they bend.
+# Activations whose second derivative is zero almost everywhere, so that it misses their bends.
 PIECEWISE_LINEAR = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU),
     *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink, nn.Threshold),
@@ -57,7 +57,7 @@ class ElboOptions:
     known: tuple[str, ...] = ()
 
     def belief(self, family: Family) -> Family:
-        """The family, with the known weights as point estimates."""
+        """The family, with the `known` weights as point estimates."""
         if not self.known:
             return family
         if "*" in self.known:
@@ -73,7 +73,7 @@ class ElboOptions:
         return Elbo(*rates, self.optimiser, self.kl_weight, self.clip, self.keep_gradients)
 
     def at_draws(self, family: Family, expectation: Expectation | None) -> Parts:
-        """All parts of the methods that look at weight draws."""
+        """All parts of the methods that train at draws or by moments."""
         look = Look.WEIGHTS if expectation is None else expectation.look
         estimates: dict[Look, Curvature] = {Look.LAYERS: Pathwise(), Look.MOMENTS: ExpectedLoss()}
         curvature = estimates.get(look, Price())
@@ -125,10 +125,9 @@ def variational_laplace(
 ) -> Parts:
     """Variational Laplace: the ELBO to second order at the mean, without draws of weights.
 
-    Predictions are linearised at the mean, which has been moved to where the loss is flat; the
-    paper predicts at the mean alone (`how=AtMean()`). Steps get cheaper
-    with a `share` of the batch, such as 0.25, and on a GPU by a `difference`, such as 3e-4; see
-    `SecondOrder`.
+    Predictions are linearised at the mean, which training moves to where the loss is flat; the
+    paper predicts at the mean alone (`how=AtMean()`). Steps get cheaper with a `share` of the
+    batch, such as 0.25, and on a GPU with a `difference`, such as 3e-4; see `SecondOrder`.
     """
     warn_if_piecewise_linear(model)
     belief = options.belief(MeanFieldFamily(options.spread))
@@ -137,7 +136,7 @@ def variational_laplace(
 
 
 def warn_if_piecewise_linear(model: nn.Module) -> None:
-    """Warns where a method that looks at second derivatives would not see the activations."""
+    """Warns about piecewise-linear activations, whose bends second derivatives do not see."""
     layers = [
         f"{name or 'the model'} ({type(layer).__name__})"
         for name, layer in model.named_modules()
@@ -149,18 +148,18 @@ def warn_if_piecewise_linear(model: nn.Module) -> None:
             f"{layers[0]}{more} is piecewise linear: its second derivative is zero almost "
             "everywhere, so the curvature of the loss is not seen where it bends. Train "
             "bayesrule.smooth(model), the same module with softplus.",
-            # The line that calls the method, whose options are completed on the way.
+            # Points at the line that calls the method, past the decorator's frames.
             stacklevel=4,
         )
 
 
 def smooth(model: nn.Module, beta: float = 10.0) -> nn.Module:
-    """A copy of the module in which rectifying activations are `softplus(βx)/β`.
+    """A copy of the module with `softplus(βx)/β` in place of piecewise-linear activations.
 
-    It has the same weights and names. At a β of 1 the bend is as wide as the inputs of most units
-    are spread, and small nets are nearly linear; at 10 they learn what they learn with ReLU. What a
-    module calls as a function inside its own `forward`, such as `torch.relu(x)`, cannot be seen
-    from outside and stays. Leaky ones become softplus too.
+    It has the same weights and names. At β = 1 the bend is as wide as the inputs of most units are
+    spread, so small nets are nearly linear; at β = 10 they learn what they learn with ReLU. Leaky
+    activations become softplus too. Functions that a module calls inside its own `forward`, such as
+    `torch.relu(x)`, cannot be seen from outside and stay.
 
     >>> smooth(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))[1]
     Softplus(beta=10.0, threshold=20.0)

@@ -1,6 +1,6 @@
-"""Gaussians through unmodified modules: the Gaussian tensor and its table of rules."""
+"""Propagates Gaussians through unmodified modules: the Gaussian tensor and its rules."""
 
-# Each of these modules puts its rules into the table.
+# Importing each of these modules registers its rules.
 from bayesrule.moments import (  # noqa: F401
     arithmetic,
     attention,

@@ -28,7 +28,7 @@ from bayesrule.moments.tensor import GaussianTensor, Innovation, NoRule, rule
 def elementwise(
     name: str, x: GaussianTensor, mean: Tensor, variance: Tensor, slope: Tensor
 ) -> GaussianTensor:
-    """An elementwise function of x from its moments; `slope = cov(φ(z), z) / Var z`."""
+    """An elementwise function of x, given its moments and `slope = cov(φ(z), z) / Var z`."""
 
     def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
         first, second = in_blocks(_to_input, slope, delta, eta, num=2, writes=True)
@@ -53,9 +53,9 @@ def through(
 ) -> GaussianTensor:
     """Any elementwise function of x.
 
-    Locally linear: value and derivative at the mean. Moment-matched: mean, variance and slope from
-    `closed(mean, variance)`, or by Gauss-Hermite quadrature with `num` values of the function,
-    which is accurate if the function is smooth over half a standard deviation.
+    `LocallyLinear` takes its value and derivative at the mean. `MomentMatched` takes mean, variance
+    and slope from `closed(mean, variance)`, or by Gauss-Hermite quadrature with `num` nodes, which
+    is accurate if the function is smooth over half a standard deviation.
 
     >>> x = GaussianTensor(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 0.5]))
     >>> through(x, torch.sin).centre  # e^{−s/2} sin m
@@ -81,10 +81,10 @@ def relu(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
 def _scalar(
     function: Scalar, closed: Callable[..., Triple] | None = None, *, num: int = 20, **options: Any
 ) -> Callable[..., GaussianTensor]:
-    """The rule of an elementwise function; `options` are its own with their defaults, in order.
+    """The rule of an elementwise function; `options` are its options and defaults, in order.
 
-    `closed` takes them by the same names. What follows them is torch's `inplace`, which has no
-    meaning here: Gaussian tensors never change.
+    `closed` takes them by the same names. Torch's `inplace` may follow them; it has no effect,
+    because Gaussian tensors never change.
     """
 
     def apply(input: GaussianTensor, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
@@ -128,7 +128,7 @@ def hardsigmoid(input: GaussianTensor, inplace: bool = False) -> GaussianTensor:
 
 @rule(torch.pow, Tensor.pow, Tensor.__pow__)
 def power(input: GaussianTensor, exponent: float) -> GaussianTensor:
-    """Whole positive powers are exact; for others z is taken as positive and log-normal."""
+    """Exact for positive integer powers; for others z is taken as positive and log-normal."""
     if not isinstance(input, GaussianTensor) or not isinstance(exponent, int | float):
         raise NoRule(
             "No moment rule for 'pow' with an exponent that is a tensor; take a number, or write "

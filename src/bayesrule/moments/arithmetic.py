@@ -1,8 +1,8 @@
 """Sums and products of Gaussian tensors, and dropout, a product with a mask.
 
-Two different tensors are taken as independent even where they come from the same quantities, which
-is TAGI's assumption throughout. Not so for one tensor with itself: the moments of `x + x`, `x - x`
-and `x * x` are exact.
+As in all of TAGI, two different tensors are taken as independent, even if they were computed from
+the same ones. A tensor combined with itself is not: the moments of `x + x`, `x - x` and `x * x` are
+exact.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from bayesrule.moments.tensor import (
 
 @rule(*both("isnan"))
 def isnan(input: GaussianTensor) -> Tensor:
-    """Which means are no numbers: so missing targets are marked."""
+    """Where the means are NaN, which marks missing targets."""
     return input.centre.isnan()
 
 
 def scaled(x: GaussianTensor, factor: float | Tensor, name: str = "scale") -> GaussianTensor:
-    """`c x`, with the variance `c² σ²`; a tensor c must broadcast to the shape of x."""
+    """`c x`, with variance `c² σ²`; a tensor c must broadcast to the shape of x."""
     square = factor * factor
     mean, variance = x.centre * factor, x.variance * square
     return mapped(name, x, mean, variance, lambda t: t * factor, lambda t: t * square)
@@ -49,7 +49,7 @@ def _times(t: Any, factor: float) -> Any:
 
 
 def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
-    """`a x + b y`, with the variance `a² σ_x² + b² σ_y²`."""
+    """`a x + b y`, with variance `a² σ_x² + b² σ_y²`."""
     if left is right:
         return scaled(left, a + b)
     if not isinstance(left, Tensor):
@@ -70,8 +70,8 @@ def _combined(left: Any, right: Any, a: float, b: float) -> GaussianTensor:
         to_x = None if nx is None else back(x, a, *innovation)
         return to_x, None if ny is None else back(y, b, *innovation)
 
-    spread = variance.expand(mean.shape).to(mean.dtype)
-    return tape.result("add", mean, spread, (nx, ny), to_sources)
+    variance = variance.expand(mean.shape).to(mean.dtype)
+    return tape.result("add", mean, variance, (nx, ny), to_sources)
 
 
 # x + α y, x − α y and y − α x; −x and +x
@@ -92,7 +92,7 @@ _ELEMENTWISE = Bilinear(
 
 
 def _real(x: Any, like: Any) -> Any:
-    """Masks and whole numbers as real numbers, of which squares can be taken."""
+    """Masks and integers as floating-point numbers, which can be squared."""
     return x if x.is_floating_point() else x.to(like.dtype)
 
 
@@ -136,7 +136,7 @@ _MATRICES = Bilinear(
 
 @rule(*both("matmul"), *both("mm"), *both("bmm"), *both("mv"), *both("dot"), Tensor.__matmul__)
 def matmul(input: Any, other: Any) -> GaussianTensor:
-    """Products of matrices and vectors; the two are taken as independent."""
+    """Products of matrices and vectors, taken as independent."""
     left = input.unsqueeze(0) if input.ndim == 1 else input
     right = other.unsqueeze(1) if other.ndim == 1 else other
     result: Any = product(_MATRICES, left, right)
@@ -172,12 +172,12 @@ def average(input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
     return scaled(result, max(result.centre.numel(), 1) / input.centre.numel(), "mean")
 
 
-# Running sums; they are taken as independent of each other.
+# Running sums, taken as independent of each other.
 rule(*both("cumsum"))(moving("cumsum"))
 
 
 def _ones(x: Tensor, axes: int | None) -> Tensor:
-    """Ones that broadcast to x, one for each place along the axes `x.shape[:axes]`."""
+    """Ones that broadcast to x, with the sizes `x.shape[:axes]` and length one after them."""
     if axes is None:
         return torch.ones_like(x)
     shape = x.shape[:axes]
@@ -187,7 +187,7 @@ def _ones(x: Tensor, axes: int | None) -> Tensor:
 def _dropout(
     axes: int | None, input: GaussianTensor, p: float = 0.5, training: bool = True, **_: Any
 ) -> GaussianTensor:
-    """Once the mask is drawn, dropout is a product with plain numbers, never in place."""
+    """Draws the mask and multiplies by it; never in place."""
     return scaled(input, F.dropout(_ones(input.centre, axes), p), "dropout") if training else input
 
 
@@ -202,7 +202,7 @@ _SATURATION = -1.7580993408473766
 def _alpha_dropout(
     axes: int | None, input: GaussianTensor, p: float = 0.5, training: bool = False, **_: Any
 ) -> GaussianTensor:
-    """Dropout for SELU networks: units are set to their lower limit; mean and variance are kept.
+    """Dropout for SELU networks: sets units to their lower limit, keeps mean and variance.
 
     `y = a [mask x + (1 − mask − p) α']` with `a = [(1 − p)(1 + p α'²)]^-½`.
     """

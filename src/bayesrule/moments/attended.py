@@ -1,24 +1,26 @@
-"""The average that attention takes, `o_l = Σ_s p_ls v_s` with `p_l = softmax_s(z_ls)`.
+"""Moments of attention outputs, `o_l = Σ_s p_ls v_s` with `p_l = softmax_s(z_ls)`.
 
-`z_ls = q_l·k_s` are the scores of a query. Queries, keys and values are taken as independent, but
-keys and values may come from weights that all tokens share (`projected.py`). Two laws hold exactly:
-softmax ignores what is added to all scores of a query, and its weights add up to one. So keys are
-seen from `c = Σ_s p_s k_s` and values from o. To first order, scores give an output the variance
+`z_ls = q_l·k_s` are the scores of query l. Queries, keys and values are taken as independent, but
+keys and values may be projected by weights that all tokens share (`projected.py`). Softmax does not
+change when a constant is added to all scores of a query, and its weights add up to one. So keys are
+measured from `c = Σ_s p_s k_s` and values from o. To first order, uncertain scores give an output
+the variance
 
     F = Σ_d (σ_qd² + α) M_d² + Σ_s p_s² κ_s (v_s − o)²,   M = Σ_s p_s (v_s − o)(k_s − c).
 
-M is what a query does to all scores at once, and κ_s is the variance of a score that comes from its
-key alone. Weights W of keys act on all scores through the tokens, as a query does through the keys,
-and are counted so: `α Σ_d Var_p k_d` is the mean variance that W adds to scores.
+M is the effect of the query on all scores at once; κ_s is the variance that key s alone gives its
+score. The key projection W acts on all scores through the tokens, as a query does through the keys.
+It enters through α: `α Σ_d Var_p k_d` is the mean variance that W adds to scores.
 
-However uncertain scores are, they only choose among values: the variance is at most
-`V = Σ_s p_s (v_s − o)²`. The share of V that is reached is taken as `R = 1 − (1 + 2 F/V)^-½`, which
-is nearly right for two keys, where o is a sigmoid. With A the variance of o for known p, and B that
-of one value that is drawn by p, uncertain values add `(1 − R) A + R B`.
+However uncertain scores are, they only choose among values, so this variance is at most
+`V = Σ_s p_s (v_s − o)²`. The share of V that it reaches is approximated by
+`R = 1 − (1 + 2 F/V)^-½`, which is nearly right for two keys, where o is a sigmoid. Uncertain values
+add `(1 − R) A + R B`: A is the variance of o for known p, B that of one value drawn with
+probabilities p.
 
-Variances are taken at the expected weights p. Means, and the slopes `p_s (v_s − o)` of scores and
-p_s of values by which innovations return, are taken at weights that favour uncertain scores, from
-which TAGI learns better, unless `Activations.expected_weights` is chosen.
+Variances are computed at the expected weights p. Means, and the slopes `p_s (v_s − o)` of scores
+and p_s of values that carry innovations back, are computed at weights that favour uncertain scores,
+because TAGI learns better from them; `Activations.expected_weights` uses p here too.
 """
 
 from __future__ import annotations
@@ -46,30 +48,30 @@ from bayesrule.moments.tensor import (
 )
 
 _MOST = 16
-"""The number of features of keys above which `Joint` looks at as many directions of them."""
+"""With more key features than this, `Joint` projects them onto this many directions."""
 
 _BLOCK = 64
 
 _GROWTH = 0.25
-"""By `1 + s/4` the variance s of a score counts for more, since `e^z` is log-normal: for many keys
-that vary alone it would be s/2, and a sum that varies along with them takes part of it back."""
+"""A score's variance s counts `1 + s/4` times, since `e^z` is log-normal: with many independent
+keys the factor would be `1 + s/2`, but the normaliser varies too and takes part of it back."""
 
 
 @lru_cache
 def _directions(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Orthogonal directions (size, _MOST), long enough to keep squared lengths on average."""
-    # By numpy: a traced or compiled step then finds numbers here, not operations.
+    # With numpy, so that a traced or compiled step contains numbers here, not operations.
     drawn = np.random.default_rng(0).standard_normal((size, _MOST))
-    found = np.linalg.qr(drawn)[0] * math.sqrt(size / _MOST)
-    return torch.tensor(found, dtype=dtype, device=device)
+    directions = np.linalg.qr(drawn)[0] * math.sqrt(size / _MOST)
+    return torch.tensor(directions, dtype=dtype, device=device)
 
 
 class Joint:
     """`M_lod = Σ_s w_ls v_so k_sd − o_lo c_ld`, and sums over its squares, in blocks of outputs o.
 
-    `spread` are the variances of keys under the weights p, (..., L, D). Of keys with many features
-    M holds some directions: `Σ_d M_lod²` is then right on average over directions, and is divided
-    among the features as `spread` is.
+    `spread` holds the variances of keys under the weights p, (..., L, D). For keys with many
+    features, M is computed along a few random directions. `Σ_d M_lod²` is then right on average
+    over directions, and is divided among the features in proportion to `spread`.
     """
 
     def __init__(self, weights: Tensor, v: Tensor, o: Tensor, k: Tensor, p: Tensor) -> None:
@@ -77,8 +79,8 @@ class Joint:
         self.spread = _spread(p @ k.square(), self.c)
         self.many = k.shape[-1] > _MOST
         if self.many:
-            seen = _directions(k.shape[-1], k.dtype, k.device)
-            self.k, self.c = self.k @ seen, self.c @ seen
+            directions = _directions(k.shape[-1], k.dtype, k.device)
+            self.k, self.c = self.k @ directions, self.c @ directions
 
     def _squares(self) -> Iterator[Tensor]:
         """Blocks of `M²`, (..., L, block, D)."""
@@ -105,7 +107,7 @@ class Joint:
 
 
 def _spread(squares: Tensor, mean: Tensor) -> Tensor:
-    """`E k² − (E k)²`, but at least what rounding errors leave of it: it is divided by."""
+    """`E k² − (E k)²`, kept above its rounding error because it is divided by."""
     limits = torch.finfo(mean.dtype)
     return torch.maximum(squares - mean.square(), limits.eps * squares).clamp_min(limits.tiny**0.5)
 
@@ -117,9 +119,9 @@ def over_keys(x: Tensor, k: Tensor, c: Tensor, mask: Tensor | float = 1.0) -> Te
 
 
 class Scores:
-    """`z = q kᵀ + mask`, (..., L, S), and their variances by what they come from.
+    """Scores `z = q kᵀ + mask`, (..., L, S), and the variances that each source gives them.
 
-    `variance` is without the part that all scores of a query share.
+    `variance` leaves out the part that all scores of a query share.
     """
 
     def __init__(self, query: Any, key: Any, keys: Keys, mask: Tensor | None, scale: float) -> None:
@@ -135,28 +137,28 @@ class Scores:
         self.variance = self.by_query + self.alone + self.together
 
     def expected(self, activations: Activations) -> Tensor:
-        """The expected weights."""
+        """The expected attention weights."""
         if activations.by_tangent:
             return self.mean.softmax(-1)
         return tilted_means(self.mean, self.variance)
 
     def favoured(self) -> Tensor:
-        """Weights that favour uncertain scores."""
+        """Attention weights that favour uncertain scores."""
         return log_normal_means(self.mean, self.by_query + self.squares @ self.sk.mT)
 
     def spread(self, joint: Joint, p: Tensor, kept: Tensor | float) -> Tensor:
-        """F, the variance that scores add to outputs to first order, (..., L, D)."""
+        """F, the variance of outputs from uncertain scores to first order, (..., L, D)."""
         mean = (p * self.together).sum(-1, keepdim=True)
         alpha = mean / joint.spread.sum(-1, keepdim=True)
         variance = joint.over_features(self.sq + alpha)
         if not isinstance(self.alone, Tensor):
             return variance
-        own = self.alone * (1.0 + _GROWTH * (1.0 - 2.0 * p).square() * self.variance)
-        return variance + over_keys(p.square() * own, joint.v, joint.o, kept).clamp_min(0.0)
+        alone = self.alone * (1.0 + _GROWTH * (1.0 - 2.0 * p).square() * self.variance)
+        return variance + over_keys(p.square() * alone, joint.v, joint.o, kept).clamp_min(0.0)
 
 
 def _variance(scores: Scores, values: Values, p: Tensor, kept: Tensor | float) -> Tensor:
-    """`R V + (1 − R) A + R B`, (..., L, D), at the weights p of which `kept` is left."""
+    """`R V + (1 − R) A + R B`, (..., L, D), at weights p with the dropout mask `kept`."""
     v, weights, drawn = values.mean, p * kept, p * kept * kept
     o = weights @ v
     most = (drawn @ v.square() - o.square()).clamp_min(0.0)
@@ -176,7 +178,7 @@ def attended(
     dropout: float,
 ) -> Any:
     """`dropout(softmax(scale · q kᵀ + mask)) v`, (..., L, D); plain if nothing is Gaussian."""
-    if not any(isinstance(one, GaussianTensor) for one in (query, key, *values.sources)):
+    if not any(isinstance(x, GaussianTensor) for x in (query, key, *values.sources)):
         return F.scaled_dot_product_attention(query, key, values.mean, mask, dropout, scale=scale)
     tape = tape_of(query, key, *values.sources)
     scores, v = Scores(query, key, keys, mask, scale), values.mean

@@ -1,7 +1,7 @@
-"""Attention of Gaussians: `softmax(q kᵀ / √d) v`, alone and inside `nn.MultiheadAttention`.
+"""The rules for attention: `softmax(q kᵀ / √d) v`, alone and inside `nn.MultiheadAttention`.
 
-What is averaged, and how its moments follow, is in `attended.py`. Queries, keys and values are
-taken as independent, although they may come from one input.
+`attended.py` derives the moments. Queries, keys and values are taken as independent, although they
+may come from one input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bayesrule.moments.tensor import (
 
 
 def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Tensor:
-    """`scale · q kᵀ + mask`, (..., L, S), without the variance that all scores of a query share."""
+    """`scale · q kᵀ + mask`, (..., L, S); leaves out variance that a query's scores share."""
     (q, sq, nq), (k, sk, nk) = full_parts(query), full_parts(key)
     mean = scale * (q @ k.mT)
     mean = mean if mask is None else mean + mask
@@ -54,7 +54,7 @@ def _scores(query: Any, key: Any, mask: Tensor | None, scale: float) -> Tensor:
 
 
 def _additive(mask: Tensor | None, like: Any, *, excluded: bool) -> Tensor | None:
-    """A mask as numbers to add; a boolean mask is true where keys are `excluded`, or included."""
+    """A mask to add to scores; a boolean mask is true where keys are `excluded`, or included."""
     if isinstance(mask, GaussianTensor):
         raise NoRule("An attention mask must be a plain tensor, got a GaussianTensor.")
     if mask is None or mask.dtype != torch.bool:
@@ -123,8 +123,8 @@ def multi_head_attention_forward(
 ) -> tuple[Any, Any]:
     """Attention of queries (L, N, E) or (L, E) to keys and values (S, N, *).
 
-    With `need_weights` the weights are Gaussian probabilities (N, L, S), averaged over the heads as
-    if those were independent.
+    With `need_weights`, also returns the attention weights as Gaussians (N, L, S), averaged over
+    heads that are taken as independent.
     """
     if static_k is not None or static_v is not None:
         raise NoRule("No moment rule for attention with static_k or static_v.")
@@ -137,15 +137,15 @@ def multi_head_attention_forward(
     separate = q_proj_weight, k_proj_weight, v_proj_weight
     weights = separate if use_separate_proj_weight else in_proj_weight.chunk(3)
     biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-    given = list(zip((query, key, value), weights, biases, strict=True))
-    q, k = (_projected(*one, num_heads) for one in given[:2])
+    on_q, on_k, on_v = zip((query, key, value), weights, biases, strict=True)
+    q, k = _projected(*on_q, num_heads), _projected(*on_k, num_heads)
     mask = _mask(attn_mask, key_padding_mask, q, num_heads)
     scale, dropout = 1.0 / math.sqrt(q.shape[-1]), dropout_p if training else 0.0
     if bias_k is None and not add_zero_attn:
-        keys, values = Keys.projected(*given[1][:2], num_heads), Projected(*given[2], num_heads)
+        keys, values = Keys.projected(*on_k[:2], num_heads), Projected(*on_v, num_heads)
         heads = attended(q, k, keys, values, mask, scale, dropout)
     else:
-        k, v = _extended(k, _projected(*given[2], num_heads), bias_k, bias_v, add_zero_attn)
+        k, v = _extended(k, _projected(*on_v, num_heads), bias_k, bias_v, add_zero_attn)
         mask = None if mask is None else F.pad(mask, (0, k.shape[-2] - mask.shape[-1]))
         heads = attended(q, k, Keys(parts(k)[1]), Rows(v), mask, scale, dropout)
     outputs = F.linear(heads.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
@@ -163,7 +163,7 @@ def _projected(x: Any, weight: Any, bias: Any, heads: int) -> Any:
 
 
 def _extended(k: Any, v: Any, bias_k: Any, bias_v: Any, zeros: bool) -> tuple[Any, Any]:
-    """Keys and values (N, heads, S, D) with one more each that is learned, and one of zeros."""
+    """Keys and values (N, heads, S, D), each with a learned row and a row of zeros added."""
     if bias_k is not None:
         size, heads = k.shape[0], k.shape[1]
         more = (split_heads(b.expand(1, size, -1), heads) for b in (bias_k, bias_v))
@@ -177,7 +177,7 @@ def _mask(
     attn_mask: Tensor | None, padding: Tensor | None, like: Any, num_heads: int
 ) -> Tensor | None:
     """Both masks as numbers to add to scores (N, heads, L, S)."""
-    scores, keys = (_additive(one, like, excluded=True) for one in (attn_mask, padding))
+    scores, keys = (_additive(mask, like, excluded=True) for mask in (attn_mask, padding))
     if scores is not None and scores.ndim == 3:
         scores = scores.unflatten(0, (-1, num_heads))
     if keys is None or scores is None:

@@ -1,8 +1,8 @@
-"""One step of torch's recurrent cells: Gaussians forwards, innovations back.
+"""One step of torch's recurrent cells: Gaussians go forwards, innovations come back.
 
-A cell's gates are driven by two Gaussians, one from the inputs and one from the former hidden
-state: `z = W x + b` and `W h + b`. Means and variances of each gate are those of a linear layer;
-gates that share uncertain inputs are correlated, `cov(z_a, z_b) = Σ_j w̄_aj w̄_bj σ²_j`.
+Two Gaussians drive a cell's gates: `W x + b` from the inputs and `W h + b` from the previous hidden
+state. Means and variances of each gate z are those of a linear layer. Gates that share uncertain
+inputs are correlated, `cov(z_a, z_b) = Σ_j w̄_aj w̄_bj σ²_j`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bayesrule.moments.quadrature import Scalar, Triple, at_least_linear, little
 from bayesrule.moments.tensor import Activations, Innovation, Moments
 
 States: TypeAlias = tuple[Moments, ...]
-"""The hidden state and, of an LSTM, the cell state."""
+"""The hidden state and, for an LSTM, the cell state."""
 
 Gate: TypeAlias = Callable[[Tensor, Tensor, Activations], Triple]
-"""From mean and variance to mean, variance and slope of a function."""
+"""Turns mean and variance of z into mean, variance and slope of a function of z."""
 
 
 @dataclass(frozen=True)
 class Drive:
-    """What the inputs, or the former hidden state, add to the gates: moments (B, gates·H).
+    """What the inputs, or the previous hidden state, add to the gates: moments (B, gates·H).
 
-    `shared` (B, crosses·H) holds the covariances between gates that it causes; None where it has no
+    `shared` (B, crosses·H) holds the covariances that it causes between gates; None without
     variance.
     """
 
@@ -44,9 +44,9 @@ class StepInnovations:
     """The innovations that go back from one step.
 
     `x` and `h` are those of the two drives, gate by gate. A quantity that enters several gates has
-    `η_j = Σ_k η_k (Σ_a G_a w̄_aj)²` with mixed terms; `cross_x` and `cross_h` are the coefficients
-    of the products of weights in them. `former` goes to the former states directly, without the
-    gates, and `state` is all that was learned of the new states.
+    `η_j = Σ_k η_k (Σ_a G_a w̄_aj)²`, with mixed terms; `cross_x` and `cross_h` are the coefficients
+    of the products of weights in these. `former` goes to the previous states directly, bypassing
+    the gates. `state` holds the complete innovations of the new states.
     """
 
     x: Innovation
@@ -62,12 +62,13 @@ Back: TypeAlias = Callable[[tuple[Innovation, ...]], StepInnovations]
 
 @dataclass(frozen=True)
 class Cell:
-    """One step of a recurrent layer, for each choice of activations.
+    """One step of a recurrent layer.
 
-    `step(activations, x, h, state, loops)` gives the new states and the function that takes their
-    innovations back, from the two drives of the gates and the former states; `loops` (gates, H) are
-    the mean weights from each unit to its own gates. `crosses` are pairs of gates with common
-    inputs. The first `forward_crosses` of them are needed forwards, the others on the way back.
+    `step(activations, x, h, state, loops)` takes the two drives of the gates and the previous
+    states. It returns the new states and the function that takes their innovations back. `loops`
+    (gates, H) are the mean weights from each unit to its own gates. `crosses` are pairs of gates
+    with common inputs; the first `forward_crosses` of them are needed forwards, the others only on
+    the way back.
     """
 
     step: Callable[[Activations, Drive, Drive, States, Tensor], tuple[States, Back]]
@@ -90,12 +91,12 @@ def _times(factor: Tensor, innovation: Innovation) -> Innovation:
 @lru_cache
 def _nodes(num: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Points and weights of Gauss-Hermite quadrature as tensors, (num, 1, 1) each."""
-    both = torch.tensor(nodes(num), dtype=dtype, device=device)
-    return both[:, :1, None], both[:, 1:, None]
+    pairs = torch.tensor(nodes(num), dtype=dtype, device=device)
+    return pairs[:, :1, None], pairs[:, 1:, None]
 
 
 def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Tensor) -> Triple:
-    """Moments by quadrature at all nodes at once: the tensors of a step are small, calls cost most.
+    """Moments by quadrature, at all nodes at once: for a step's small tensors, calls cost most.
 
     Ten nodes are accurate to 3e-3 up to a standard deviation of 1 (tanh) or 2 (sigmoid).
     """
@@ -104,7 +105,7 @@ def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Ten
     away = function(torch.addcmul(m, std, points)) - value
     weighted = away * weights
     first = weighted.sum(0)
-    # Where the variance is tiny, values at the nodes differ by little more than rounding errors.
+    # For tiny variances the values at the nodes differ by little more than rounding errors.
     slope = torch.where(s < little(m.dtype), tangent, (weighted * points).sum(0) / std)
     variance = (weighted * away).sum(0) - first.square()
     return value + first, at_least_linear(variance, slope, s), slope
@@ -113,7 +114,7 @@ def _matched(function: Scalar, value: Tensor, tangent: Tensor, m: Tensor, s: Ten
 def _squashed(
     function: Scalar, derivative: Scalar, m: Tensor, s: Tensor, activations: Activations
 ) -> Triple:
-    """Mean, variance and slope of a function; `derivative` is a function of its value."""
+    """Mean, variance and slope of a function; `derivative` takes the function's value."""
     value = function(m)
     slope = derivative(value)
     if activations.by_tangent:
@@ -149,8 +150,8 @@ def _lstm(
     """`c = f c₋ + i g`, `h = o tanh c`; the gates i, f, g, o are linear in [x, h₋].
 
     `c̄ = f̄ c̄₋ + ī ḡ + C_ig` and `h̄ = ō ā + C_oa`, where the covariances come from inputs that the
-    gates share; Vuong, Nguyen & Goulet (2024). The covariance of `f c₋` with `i g` is left out, as
-    it is there.
+    gates share; Vuong, Nguyen & Goulet (2024). As there, the covariance of `f c₋` with `i g` is
+    left out.
     """
     assert h.shared is not None
     mean, variance = x.mean + h.mean, x.variance + h.variance
@@ -162,7 +163,7 @@ def _lstm(
     f, sf, jf = sigmoid(mf, vf, activations)
     g, sg, jg = tanh(mg, vg, activations)
     o, so, jo = sigmoid(mo, vo, activations)
-    # The slopes of the cell state in the four gates, and of h in o and in c.
+    # Slopes of the cell state in the gates i, f and g; below, those of h in o and in c.
     to_i, to_f, to_g = ji * g, jf * c0, jg * i
     pair = ji * jg * ig
     c = f * c0 + i * g + pair
@@ -211,14 +212,14 @@ def _gru(
     spread = vp + product_variance((r, sr), (q, vq), rq) + 2.0 * q * jr * by_x[1]
     n, sn, jn = tanh(inner, spread, activations)
     to_r = jn * q * jr
-    # Covariances of u and n, of each with the former value h₋ of the unit, and with d = h₋ − n.
+    # Covariances of u and n with each other, with the unit's previous value h₋ and with d = h₋ − n.
     with_n = ju * (to_r * (by_x[0] + by_h[0]) + jn * (by_x[2] + r * by_h[2]))
     n_self = (to_r * loop_r + jn * r * loop_n) * s0
     d, sd = h0 - n, s0 + sn - 2.0 * n_self
     ud = ju * loop_u * s0 - with_n
     mean = n + u * d + ud
-    rest = u * (n_self - sn) + d * with_n
-    variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * rest
+    covariances = u * (n_self - sn) + d * with_n
+    variance = sn + product_variance((u, su), (d, sd), ud) + 2.0 * covariances
     # The slopes of h in the gates; the drives of n have one each.
     keep = 1.0 - u
     slope_r, slope_u, slope_p, slope_q = keep * to_r, d * ju, keep * jn, keep * jn * r

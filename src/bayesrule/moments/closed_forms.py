@@ -1,7 +1,7 @@
-"""Mean, variance and slope of functions whose Gaussian moments are known in closed form.
+"""Mean, variance and slope of functions whose Gaussian moments have a closed form.
 
-Each takes the means m and variances s of z and gives `E φ(z)`, `Var φ(z)` and
-`J = cov(φ(z), z) / s = E φ'(z)`; Φ and ϕ are the normal distribution and density, `α = m / √s`.
+Each function takes the means m and variances s of z and returns `E φ(z)`, `Var φ(z)` and
+`J = cov(φ(z), z) / s = E φ'(z)`. Φ and ϕ are the normal distribution and density, `α = m / √s`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def _pdf(x: Tensor) -> Tensor:
     return torch.exp(-0.5 * x.square()) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-# m / √s times −√½ is cut off here. Below zero the probability is 2e-11 there, small beside √s but
-# far from denormal numbers, on which processors are slow; above zero it is 1 in float64, too.
+# Limits on −√½ m / √s. At the limit for negative m, Φ is 2e-11: small beside √s, but far from
+# denormal numbers, which are slow on processors. At the one for positive m, Φ is 1 even in float64.
 _EDGES = -7.0, 4.7
 
 
 def matched_relu(m: Tensor, s: Tensor, out: Sequence[Tensor | None] = (None, None, None)) -> Triple:
     """max(z, 0): `μ = m Φ + √s ϕ`, `σ² = s Φ + μ (m − μ)`, `J = Φ`, at α.
 
-    From 6.6 standard deviations below zero on, the mean is 0 and the variance 2e-11 s.
+    At 6.6 standard deviations below zero and beyond, the mean is 0 and the variance 2e-11 s.
     """
     if differentiated(m, s):
         return _relu_anew(m, s)
-    # In place, for few passes over memory: this is most of a network's elementwise work.
+    # In place, to save passes over memory: this is most of a network's elementwise work.
     std = positive(s).sqrt_()
     below = (m / std).mul_(-math.sqrt(0.5)).clamp(*_EDGES)
     cdf = torch.erfc(below, out=out[2]).mul_(0.5)
@@ -47,7 +47,7 @@ def matched_relu(m: Tensor, s: Tensor, out: Sequence[Tensor | None] = (None, Non
 
 
 def _relu_anew(m: Tensor, s: Tensor) -> Triple:
-    """The same numbers without writing in place, which autograd cannot differentiate."""
+    """The same values without in-place operations, which autograd cannot differentiate."""
     std = positive(s).sqrt()
     below = (m / std * -math.sqrt(0.5)).clamp(*_EDGES)
     cdf = 0.5 * torch.erfc(below)
@@ -57,13 +57,13 @@ def _relu_anew(m: Tensor, s: Tensor) -> Triple:
 
 
 def tangent_relu(m: Tensor, s: Tensor) -> Triple:
-    """max(z, 0) by its tangent at the mean."""
+    """The tangent of max(z, 0) at the mean."""
     slope = (m > 0).to(m.dtype)
     return m * slope, s * slope, slope
 
 
 def matched_leaky_relu(m: Tensor, s: Tensor, negative_slope: float) -> Triple:
-    """`a z + (1 − a) max(z, 0)` with a the slope below zero; a = −1 gives |z|."""
+    """`a z + (1 − a) max(z, 0)`, with slope a below zero; a = −1 gives |z|."""
     a, b = negative_slope, 1.0 - negative_slope
     top, spread, cdf = matched_relu(m, s)
     variance = a * a * s + b * b * spread + 2.0 * a * b * s * cdf
@@ -72,9 +72,9 @@ def matched_leaky_relu(m: Tensor, s: Tensor, negative_slope: float) -> Triple:
 
 
 def matched_hardtanh(m: Tensor, s: Tensor, min_val: float, max_val: float) -> Triple:
-    """z cut off at both sides; `J = Φ(b) − Φ(a)` with a, b the edges in standard units.
+    """z clamped to an interval; `J = Φ(b) − Φ(a)` with its ends a, b in standard units.
 
-    The moments are taken about the cut-off mean, where little cancels.
+    Moments are taken about the clamped mean, where little cancels.
     """
     low, high = min_val, max_val
     std = positive(s).sqrt()
@@ -94,16 +94,16 @@ def matched_hardtanh(m: Tensor, s: Tensor, min_val: float, max_val: float) -> Tr
 def matched_elu(m: Tensor, s: Tensor, alpha: float = 1.0, scale: float = 1.0) -> Triple:
     """`c z` above zero and `c a (e^z − 1)` below, with a, c = `alpha`, `scale`.
 
-    In float64 whatever the type of m: the part below zero is a second difference.
+    Always computed in float64, because the part below zero is a second difference.
     """
     centre, spread = m.double(), positive(s).double()
     top, wide, cdf = matched_relu(centre, spread)
-    one, two = _tail_exp(centre, spread, 1.0), _tail_exp(centre, spread, 2.0)
-    none = _cdf(-centre / spread.sqrt())
-    low = alpha * (one - none)
-    below = alpha * alpha * (two - 2.0 * one + none)
-    slope = cdf + alpha * one
-    # The two parts are never both different from zero: their covariance is −(their means).
+    tail1, tail2 = _tail_exp(centre, spread, 1.0), _tail_exp(centre, spread, 2.0)
+    tail0 = _cdf(-centre / spread.sqrt())
+    low = alpha * (tail1 - tail0)
+    below = alpha * alpha * (tail2 - 2.0 * tail1 + tail0)
+    slope = cdf + alpha * tail1
+    # One of the two parts is always zero, so their covariance is minus the product of their means.
     variance = at_least_linear(wide + below - low.square() - 2.0 * top * low, slope, spread)
     mean, variance, slope = scale * (top + low), scale * scale * variance, scale * slope
     return mean.to(m.dtype), positive(variance.to(m.dtype)), slope.to(m.dtype)
@@ -112,7 +112,7 @@ def matched_elu(m: Tensor, s: Tensor, alpha: float = 1.0, scale: float = 1.0) ->
 def _tail_exp(m: Tensor, s: Tensor, k: float) -> Tensor:
     """`E[e^{kz}; z < 0] = e^{km + k²s/2} Φ(−(m + ks)/√s)`, also where the exponential overflows."""
     edge = (m + k * s) / (2.0 * s).sqrt()
-    # The branch that is not taken is finite too: autograd multiplies it with zero.
+    # The unused branch must be finite too, because autograd multiplies it by zero.
     power = torch.where(edge > 0, 0.0, k * m + 0.5 * k * k * s)
     near = torch.exp(power) * 0.5 * torch.erfc(edge)
     far = torch.exp(-m.square() / (2.0 * s)) * 0.5 * torch.special.erfcx(edge.clamp_min(0.0))
@@ -126,7 +126,7 @@ def matched_celu(m: Tensor, s: Tensor, alpha: float) -> Triple:
 
 
 def matched_hardsigmoid(m: Tensor, s: Tensor) -> Triple:
-    """`½ + z/6` between 0 and 1: a sixth of z cut off at ±3."""
+    """`½ + z/6` clamped to [0, 1]: a sixth of z clamped to ±3."""
     mean, variance, slope = matched_hardtanh(m, s, -3.0, 3.0)
     return 0.5 + mean / 6.0, variance / 36.0, slope / 6.0
 
@@ -140,7 +140,7 @@ def matched_exp(m: Tensor, s: Tensor) -> Triple:
 
 
 def matched_power(m: Tensor, s: Tensor, power: float) -> Triple:
-    """`z^p` of a positive z that is taken as log-normal; NaN where m < 0, as for numbers."""
+    """`z^p` of a positive z, taken as log-normal; NaN where m < 0, as for plain tensors."""
     s_ln = torch.log1p(s / m.square())
     mean = torch.exp(power * torch.log(m) + 0.5 * power * (power - 1.0) * s_ln)
     variance = mean.square() * torch.expm1(power * power * s_ln)
@@ -149,7 +149,7 @@ def matched_power(m: Tensor, s: Tensor, power: float) -> Triple:
 
 
 def matched_log(m: Tensor, s: Tensor) -> Triple:
-    """`ln z` of a positive z that is taken as log-normal; NaN where m < 0, as for numbers.
+    """`ln z` of a positive z, taken as log-normal; NaN where m < 0, as for plain tensors.
 
     `σ² = ln(1 + s/m²)`, `μ = ln m − σ²/2`, `J = m σ² / s`.
     """

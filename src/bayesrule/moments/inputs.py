@@ -1,9 +1,9 @@
-"""Predictions for inputs that are not known for sure: points of the inputs, moments of the weights.
+"""Predictions for uncertain inputs: fixed points for the inputs, moments for the weights.
 
-What an uncertain input does to the units of a layer it does to all of them together. Moment
-propagation takes units as independent, and so would lose nearly all of it in a wide layer. Here the
-network runs at points of the inputs, each of them known, and the law of total variance puts the
-outputs together: `Var f = E[Var(f | x)] + Var(E[f | x])`.
+An uncertain input moves all units of a layer together. Moment propagation takes units as
+independent, so in a wide layer it would lose nearly all of this variation. Instead the network runs
+once at each of several known inputs, and the law of total variance combines the outputs:
+`Var f = E[Var(f | x)] + Var(E[f | x])`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PAIRS = 256
 
 
 def points(num: int, size: int) -> Tensor:
-    """`2 num` points (2 num, size) like draws of N(0, I), always the same.
+    """`2 num` deterministic points (2 num, size) in place of draws of N(0, I).
 
-    They come in pairs `± t`, so that their mean is zero, and directions are made orthogonal: for
-    size ≤ num their covariance is the identity, and what is linear in x has its exact moments.
+    They come in pairs `± t`, so their mean is zero, and their directions are orthogonal: for
+    size ≤ num their covariance is the identity, and functions linear in x get exact moments.
     """
     if size <= num:
         engine = torch.quasirandom.SobolEngine(size, scramble=True, seed=0)
@@ -37,24 +37,24 @@ def points(num: int, size: int) -> Tensor:
     return torch.cat([rows, -rows])
 
 
-def _known(inputs: dict[str, Any], num: int) -> Iterator[dict[str, Any]]:
-    """The inputs at each point; all examples, the first axis, take the same one."""
-    unknown = {k: x for k, x in inputs.items() if isinstance(x, GaussianTensor)}
-    sizes = [x[:1].numel() for x in unknown.values()]
-    stds = {k: x.variance.sqrt() for k, x in unknown.items()}
+def _at_points(inputs: dict[str, Any], num: int) -> Iterator[dict[str, Any]]:
+    """Plain inputs at each point; all examples (the first axis) take the same point."""
+    gaussians = {k: x for k, x in inputs.items() if isinstance(x, GaussianTensor)}
+    sizes = [x[:1].numel() for x in gaussians.values()]
+    stds = {k: x.variance.sqrt() for k, x in gaussians.items()}
     for point in points(num, sum(sizes)):
         offsets = zip(stds.items(), point.split(sizes), strict=True)
         steps = {k: std * t.to(std).reshape(std.shape[1:]) for (k, std), t in offsets}
-        yield inputs | {k: x.centre + steps[k] for k, x in unknown.items()}
+        yield inputs | {k: x.centre + steps[k] for k, x in gaussians.items()}
 
 
 def over_inputs(run: Callable[[Any], GaussianTensor], x: Any, pairs: int = _PAIRS) -> Moments:
-    """Mean and variance of the outputs of `run(x)` for inputs of which some may be uncertain."""
+    """Mean and variance of the outputs of `run(x)`, where some inputs may be uncertain."""
     inputs = dict(named(x))
-    if not any(isinstance(one, GaussianTensor) for one in inputs.values()):
+    if not any(isinstance(value, GaussianTensor) for value in inputs.values()):
         outputs = run(x)
         return outputs.centre, outputs.variance
-    found = (run(replaced(x, one)) for one in _known(inputs, pairs))
-    means, within = zip(*((f.centre, f.variance) for f in found), strict=True)
+    runs = (run(replaced(x, plain)) for plain in _at_points(inputs, pairs))
+    means, within = zip(*((f.centre, f.variance) for f in runs), strict=True)
     between, mean = torch.var_mean(torch.stack(means), 0, correction=0)
     return mean, between + torch.stack(within).mean(0)

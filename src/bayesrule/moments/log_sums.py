@@ -17,22 +17,22 @@ def placed(
     pairs: tuple[tuple[float, float], ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Points and weights of quadrature as tensors (num,)."""
-    both = torch.tensor(pairs, dtype=dtype, device=device)
-    return both[:, 0], both[:, 1]
+    table = torch.tensor(pairs, dtype=dtype, device=device)
+    return table[:, 0], table[:, 1]
 
 
 def averaged(values: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum over the last axis, that of the nodes."""
+    """The weighted sum over the nodes, the last axis."""
     return values @ weights
 
 
 def added(a: Moments, b: Moments) -> Moments:
-    """Mean and variance of `L = ln(e^a + e^b)` for independent Gaussians; exact but for rounding.
+    """Mean and variance of `L = ln(e^a + e^b)` for independent Gaussians, by quadrature.
 
-    With `y = b − a`, `L = a + softplus(y)`, and π the mean slope of softplus, what is left of it in
-    `r = softplus(y) − π y` is not correlated with a or b: `Var L = (1 − π)² s_a + π² s_b + Var r`.
+    With `y = b − a`, `L = a + softplus(y)`. Let π be the mean slope of softplus. The remainder
+    `r = softplus(y) − π y` is uncorrelated with a and b: `Var L = (1 − π)² s_a + π² s_b + Var r`.
     """
-    # The larger one is a: then softplus and π vanish where e^b does, however far away it is.
+    # Let a be the larger one: then softplus and π vanish where e^b does, however small it is.
     turned = b[0] > a[0]
     (m, s), (low, t) = (
         (torch.where(turned, x[0], y[0]), torch.where(turned, x[1], y[1]))
@@ -42,8 +42,8 @@ def added(a: Moments, b: Moments) -> Moments:
     std = positive(s + t).sqrt().unsqueeze(-1)
     y = torch.addcmul((low - m).unsqueeze(-1), std, points)
     rise, slope = F.softplus(y), averaged(torch.sigmoid(y), weights)
-    rest = rise - slope.unsqueeze(-1) * y
-    away = rest - averaged(rest, weights).unsqueeze(-1)
+    remainder = rise - slope.unsqueeze(-1) * y
+    away = remainder - averaged(remainder, weights).unsqueeze(-1)
     variance = (1.0 - slope).square() * s + slope.square() * t
     return m + averaged(rise, weights), variance + averaged(away.square(), weights)
 
@@ -51,11 +51,11 @@ def added(a: Moments, b: Moments) -> Moments:
 def log_sums_of_others(m: Tensor, s: Tensor) -> Moments:
     """Mean and variance of `ln Σ_{j≠i} e^{z_j}` for each i of the last axis.
 
-    Each sum on the way is taken as log-normal. Pairs are added up first; the sum of the others is
-    that of all other pairs and the other one of the own pair.
+    Every partial sum is taken as log-normal. The elements are added in pairs first; the sum of the
+    others is then the sum over all other pairs plus the partner in i's own pair.
     """
     num = m.shape[-1]
-    nothing = torch.finfo(m.dtype).min / 8.0  # the logarithm of zero, with which one can reckon
+    nothing = torch.finfo(m.dtype).min / 8.0  # stands for ln 0 and keeps the arithmetic finite
     m = m.clamp_min(nothing)
     if num == 1:
         return torch.full_like(m, nothing), torch.zeros_like(s)
@@ -63,6 +63,7 @@ def log_sums_of_others(m: Tensor, s: Tensor) -> Moments:
         return m.flip(-1), s.flip(-1)
     m, s = F.pad(m, (0, num % 2), value=nothing), F.pad(s, (0, num % 2))
     m, s = m.unflatten(-1, (-1, 2)), s.unflatten(-1, (-1, 2))
-    rest = log_sums_of_others(*added((m[..., 0], s[..., 0]), (m[..., 1], s[..., 1])))
-    mean, variance = added((rest[0].unsqueeze(-1), rest[1].unsqueeze(-1)), (m.flip(-1), s.flip(-1)))
+    pairs = log_sums_of_others(*added((m[..., 0], s[..., 0]), (m[..., 1], s[..., 1])))
+    others, partner = [t.unsqueeze(-1) for t in pairs], (m.flip(-1), s.flip(-1))
+    mean, variance = added((others[0], others[1]), partner)
     return mean.flatten(-2)[..., :num], variance.flatten(-2)[..., :num]

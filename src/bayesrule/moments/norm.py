@@ -2,12 +2,12 @@
 
 With the expected statistics M and V of the normalised elements, `r = 1/√(V + ε)` and `d = μ − M`:
 `m = r d γ̄ + β̄`, `s = σ_y² (γ̄² + v_γ) + v_γ (r d)² + v_β` with the variance `σ_y² = r² σ²` of the
-normalised input. The innovation of γ is `r d δ` and `(r d)² η`. With M and V as constants, that of
-the input is `r γ̄ δ` and `(r γ̄)² η`, as in the first papers on TAGI. In truth M and V depend on the
-N inputs: that changes δ by as much again, though η hardly, and is included unless
+normalised input. The innovation of γ is `r d δ` and `(r d)² η`. If M and V were constants, as in
+the first papers on TAGI, that of the input would be `r γ̄ δ` and `(r γ̄)² η`. But M and V depend on
+the N inputs. This changes δ by as much again, η hardly, and is included unless
 `constant_statistics` is chosen. It also lowers σ_y² by a share near 2/N, which is included up to
-N = 256: `σ_y² = (J ∘ J) σ² / (V' + ε)`, where J are the slopes over r. Inputs that grow together
-change nothing, so V' leaves out what they would add to V: it is `Σ(μ − M)²/N + Σ(J ∘ J)σ²/N`.
+N = 256: `σ_y² = (J ∘ J) σ² / (V' + ε)`, where r J are the slopes. Inputs that grow together change
+nothing, so V' leaves out what they would add to V: `V' = Σ(μ − M)²/N + Σ(J ∘ J)σ²/N`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _FEW = 256
 
 @dataclass(frozen=True)
 class Slopes:
-    """`J_ij = 1[i = j] − (1 + x̂_i x̂_j) / N`, the slopes of `(x − M) r` in x over r, over `dims`.
+    """The slopes of `(x − M) r` in x are r J, with `J_ij = 1[i = j] − (1 + x̂_i x̂_j) / N`.
 
-    `x̂ = (μ − M) r` is the normalised mean; without M, as in RMS norm, 1 is 0.
+    N counts the elements over `dims`; `x̂ = (μ − M) r` is the normalised mean. Without M, as in RMS
+    norm (`centred=False`), the 1 in the bracket is left out.
     """
 
     dims: list[int]
@@ -43,7 +44,7 @@ class Slopes:
         return u - (along + u.mean(self.dims, keepdim=True) if self.centred else along)
 
     def left(self, v: Tensor, unit: Tensor, scale: Tensor) -> Tensor:
-        """The variance that is left of v, over `(V' + ε) r²`; r is the scale."""
+        """`(J ∘ J) v / ((V' + ε) r²)`, what normalising leaves of the variance v; r is `scale`."""
         spread = self._spread(v, unit)
         lost = (v * (1.0 - self.centred / self.count) - spread).mean(self.dims, keepdim=True)
         return spread / (1.0 - lost * scale.square())
@@ -51,18 +52,18 @@ class Slopes:
     def _spread(self, v: Tensor, unit: Tensor) -> Tensor:
         """`(J ∘ J) v`."""
         squares, share = unit.square(), 1.0 / self.count
-        own = v * (1.0 - (2.0 * share) * (squares + self.centred))
-        rest = squares * self._sum(v * squares)
+        diagonal = v * (1.0 - (2.0 * share) * (squares + self.centred))
+        others = squares * self._sum(v * squares)
         if self.centred:
-            rest = rest + self._sum(v) + unit * (2.0 * self._sum(v * unit))
-        return own + rest * share**2
+            others = others + self._sum(v) + unit * (2.0 * self._sum(v * unit))
+        return diagonal + others * share**2
 
     def _sum(self, t: Tensor) -> Tensor:
         return t.sum(self.dims, keepdim=True)
 
 
 def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, Tensor, Slopes]:
-    """`M = Σμ/N` and `V = Σ(μ − M)²/N + (1 − 1/N) Σσ²/N` over axes that are kept with length one.
+    """`M = Σμ/N` and `V = Σ(μ − M)²/N + (1 − 1/N) Σσ²/N`; the axes stay, with length one.
 
     V is the expectation of torch's variance, which divides by N.
     """
@@ -74,14 +75,14 @@ def _statistics(x: Tensor, s: Tensor | None, axes: Sequence[int]) -> tuple[Tenso
 
 
 def _viewed(x: Any, shape: Sequence[int]) -> tuple[Tensor | None, Tensor | None, Any]:
-    """Mean and variance of a weight in the shape in which it multiplies, and its node."""
+    """Mean and variance of a weight, reshaped to broadcast against the input, and its node."""
     *moments, node = parts(x)
     mean, variance = (None if t is None else t.reshape(shape) for t in moments)
     return mean, variance, node
 
 
 def _affine(x: Tensor, factor: Tensor, shift: Tensor | None) -> Tensor:
-    """`c x + b`; without b if it is None."""
+    """`c x + b`, or `c x` if b is None."""
     return x * factor if shift is None else torch.addcmul(shift, x, factor)
 
 
@@ -95,11 +96,11 @@ def normalised(
     shape: Sequence[int],
     slopes: Slopes | None = None,
 ) -> GaussianTensor:
-    """`(x − M) r γ + β` for fixed M and r that broadcast against x; γ and β viewed as `shape`.
+    """`(x − M) r γ + β`; M and r broadcast against x, and γ and β are viewed as `shape`.
 
-    `slopes` are those of M and r, where they were computed from x; they lower the variance where M
-    and r are of few elements. Factors are combined before they meet x, so that the large tensors of
-    batch norm are read as seldom as possible.
+    Give `slopes` if M and r were computed from x; they lower the variance if M and r average few
+    elements. Factors are combined before they meet x, so that the large tensors of batch norm are
+    read as seldom as possible.
     """
     x, s, nx = parts(input)
     tape = tape_of(input, weight, bias)
@@ -108,7 +109,7 @@ def normalised(
         s = slopes.left(s, _affine(x, scale, -shift * scale), scale)
     (g, sg, ng), (b, sb, nb) = _viewed(weight, shape), _viewed(bias, shape)
     slope = scale if g is None else scale * g
-    # −M r γ̄ is put into the shift: one pass over x less than with differences from M.
+    # −M r γ̄ goes into the shift, which saves a pass over x to subtract M.
     mean = _affine(x, slope, _affine(-shift, slope, b))
     # r² [σ² (γ̄² + v_γ) + v_γ d²] + v_β, where any of the three variances may be missing
     root = None if sg is None else scale * sg.sqrt()
@@ -141,9 +142,9 @@ def normalised(
 
 
 def _average(running: Tensor | None, new: Tensor, momentum: float, factor: float = 1.0) -> None:
-    """Torch's exponential average, in place; statistics of several examples are averaged first."""
+    """Updates torch's running average in place; averages the statistics over examples first."""
     if running is not None:
-        # The averages are a state, so no gradient may lead back through them to an earlier batch.
+        # Running averages are a state: no gradient may lead through them to an earlier batch.
         new = (new.mean(0) if len(new) > 1 else new).detach().reshape(running.shape)
         running.mul_(1.0 - momentum).add_(new, alpha=momentum * factor)
 
@@ -168,7 +169,7 @@ def _channel_norm(
     else:
         mean, variance, slopes = _statistics(x, s, axes)
         _average(running_mean, mean, momentum)
-        # Torch normalises by the variance over N, but keeps that over N − 1.
+        # Torch normalises by the variance that divides by N, but averages the one with N − 1.
         _average(running_var, variance, momentum, slopes.count / max(slopes.count - 1, 1))
     scale = (variance + eps).rsqrt()
     return normalised(name, input, mean, scale, weight, bias, shape, slopes)

@@ -1,8 +1,8 @@
 """Pooling and interpolation of Gaussians.
 
-Averages are linear: `μ = Σμ/k` and `σ² = Σσ²/k²` with the true divisor of each window. The largest
-of several elements is taken to be the one with the largest mean where innovations come back, and
-has the moments of a maximum otherwise (`Activations.expected_maxima`).
+Averages are linear: `μ = Σμ/k` and `σ² = Σσ²/k²` with the true divisor k of each window. Max
+pooling passes on the element with the largest mean while innovations are recorded, and uses the
+moments of the maximum otherwise (`Activations.expected_maxima`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from bayesrule.moments.tensor import GaussianTensor, NoRule, mapped, rule
 Pool: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 """Max pooling that also returns the indices of maxima."""
 
-
 _ROWS = 1 << 15
-"""How many windows are worked on at once."""
+"""How many windows are processed at once."""
 
 
 def _average_pool(
@@ -51,7 +50,7 @@ def _average_pool(
     pool, pool_back = getattr(F, name), getattr(torch.ops.aten, f"{name}_backward")
     share = _one_over_divisor(x, num, options)
     if isinstance(share, float) and x.is_cpu and x.dtype == torch.float32 and x.ndim == num + 2:
-        # A convolution of each channel with a constant, which is several times faster on a CPU.
+        # As a convolution of each channel with a constant, this is several times faster on a CPU.
         weight = x.new_full((x.shape[1], 1, *kernel), share)
         op = convolution(step, pad, [1] * num, False, [0] * num, x.shape[1])
         return product(op, input, weight)
@@ -76,18 +75,18 @@ def _one_over_divisor(x: Tensor, num: int, options: Sequence[Any]) -> Tensor | f
 
 
 def _contracted(maps: Sequence[Tensor], x: Tensor) -> Tensor:
-    """A matrix (out, in) applied along each of the last axes."""
-    for axis, one in enumerate(maps, start=-len(maps)):
-        x = (x.movedim(axis, -1) @ one.mT).movedim(-1, axis)
+    """Applies one matrix (out, in) along each of the last axes."""
+    for axis, matrix in enumerate(maps, start=-len(maps)):
+        x = (x.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
     return x
 
 
 def _separable(name: str, x: GaussianTensor, maps: Sequence[Tensor]) -> GaussianTensor:
-    """A linear map that is one matrix (out, in) for each of the last axes."""
-    squares = [one.square() for one in maps]
+    """The linear map that applies one matrix (out, in) along each of the last axes."""
+    squares = [matrix.square() for matrix in maps]
     mean, variance = _contracted(maps, x.centre), _contracted(squares, x.variance)
     back, back_squares = (
-        partial(_contracted, [one.mT for one in matrices]) for matrices in (maps, squares)
+        partial(_contracted, [matrix.mT for matrix in matrices]) for matrices in (maps, squares)
     )
     return mapped(name, x, mean, variance, back, back_squares)
 
@@ -97,10 +96,10 @@ def _eye(size: int, like: Tensor) -> Tensor:
 
 
 def _adaptive(num: int, input: GaussianTensor, output_size: Any) -> GaussianTensor:
-    """Averages over windows that give an output of a certain size."""
+    """Averages over windows chosen to give an output of a certain size."""
     before = input.centre.shape[-num:]
-    asked = zip(before, each(output_size, num), strict=True)
-    after = [old if new is None else new for old, new in asked]
+    requested = zip(before, each(output_size, num), strict=True)
+    after = [old if new is None else new for old, new in requested]
     if all(new == 1 for new in after):
         return average(input, range(-num, 0), keepdim=True)
     sizes = zip(before, after, strict=True)
@@ -109,9 +108,10 @@ def _adaptive(num: int, input: GaussianTensor, output_size: Any) -> GaussianTens
 
 
 def _along(axis: int, pool: Pool, sizes: torch.Size, *args: Any, **kwargs: Any) -> Tensor:
-    """The places along an axis that each window holds, (windows, k), or −1 where it holds fewer.
+    """The positions along an axis in each window, (windows, k), padded with −1.
 
-    Torch tells: in zeros with ones at one place, the maximum is one in all windows that hold it.
+    Torch itself gives them: among zeros with ones at one position, the maximum is one in exactly
+    the windows that contain this position.
     """
     num, place = sizes[axis], [1] * len(sizes)
     place[axis] = num
@@ -122,12 +122,12 @@ def _along(axis: int, pool: Pool, sizes: torch.Size, *args: Any, **kwargs: Any) 
 
 
 def _windows(pool: Pool, sizes: torch.Size, *args: Any, **kwargs: Any) -> Tensor:
-    """The flat place of each element of each window, (windows, k), or −1 beside the image."""
+    """The flat index of each element of each window, (windows, k), or −1 outside the image."""
     flat = torch.zeros(1, 1, dtype=torch.long)
     for axis, size in enumerate(sizes):
-        own = _along(axis, pool, sizes, *args, **kwargs)[None, :, None, :]
-        whole = flat[:, None, :, None]
-        joined = torch.where((own < 0) | (whole < 0), -1, whole * size + own)
+        along = _along(axis, pool, sizes, *args, **kwargs)[None, :, None, :]
+        before = flat[:, None, :, None]
+        joined = torch.where((along < 0) | (before < 0), -1, before * size + along)
         flat = joined.flatten(2).flatten(0, 1)
     return flat
 
@@ -140,22 +140,22 @@ def _expected(
     places = _windows(function, shape[-num:], *args, **kwargs).to(input.centre.device)
     outside, where = places < 0, places.clamp_min(0).flatten()
 
-    def windows(t: Tensor, other: float) -> Tensor:
-        found = t.flatten(-num).index_select(-1, where).unflatten(-1, places.shape)
-        return found.masked_fill(outside, other)
+    def windows(t: Tensor, fill: float) -> Tensor:
+        elements = t.flatten(-num).index_select(-1, where).unflatten(-1, places.shape)
+        return elements.masked_fill(outside, fill)
 
-    found = windows(input.centre, NOTHING), windows(input.variance, 0.0)
-    rows = zip(*(t.flatten(0, -2).split(_ROWS) for t in found), strict=True)
+    moments = windows(input.centre, NOTHING), windows(input.variance, 0.0)
+    rows = zip(*(t.flatten(0, -2).split(_ROWS) for t in moments), strict=True)
     mean, variance, slopes = map(torch.cat, zip(*(largest(*row) for row in rows), strict=True))
-    slopes = slopes.reshape(found[0].shape)
+    slopes = slopes.reshape(moments[0].shape)
 
     def back(factor: Tensor, t: Tensor) -> Tensor:
         spread = (factor * t.flatten(-num).unsqueeze(-1)).flatten(-2)
         flat = t.new_zeros(shape).flatten(-num)
         return flat.index_add(-1, where, spread).reshape(shape)
 
-    ways = partial(back, slopes), partial(back, slopes.square())
-    return mapped("max_pool", input, mean.reshape(after), variance.reshape(after), *ways)
+    adjoints = partial(back, slopes), partial(back, slopes.square())
+    return mapped("max_pool", input, mean.reshape(after), variance.reshape(after), *adjoints)
 
 
 def _largest(
@@ -167,7 +167,7 @@ def _largest(
     return_indices: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Max pooling, from torch's function that also returns the indices of maxima."""
+    """Max pooling; `function` is torch's own that also returns the indices of maxima."""
     mean, indices = function(input.centre, *args, **kwargs)
     tape = input.tape
     expected = tape.activations.expected_maxima or tape.nodes is None
@@ -207,7 +207,7 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> GaussianTensor:
-    """Images made larger or smaller: by copies of elements, or by weighted means of neighbours."""
+    """Resizes images by copying elements or by weighted means of neighbours."""
     if mode in ("nearest", "nearest-exact"):
 
         def copied(t: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Products of Gaussians: linear layers, convolutions, matrix and elementwise products.
 
-For `y = x w` (any bilinear map), x ~ N(μ, σ²) and w ~ N(w̄, v), all independent:
-`E y = μ w̄`, `Var y = (μ² + σ²) v + σ² w̄²`, `cov(x, y) = σ² w̄`, `cov(w, y) = v μ`; the moments of a
-sum are the sums of the moments. Goulet, Nguyen & Amiri (2021), eqs 2 to 5.
+For `y = x w` with independent x ~ N(μ, σ²) and w ~ N(w̄, v):
+`E y = μ w̄`, `Var y = (μ² + σ²) v + σ² w̄²`, `cov(x, y) = σ² w̄`, `cov(w, y) = v μ`. Any bilinear map
+is a sum of such products, and their moments add up. Goulet, Nguyen & Amiri (2021), eqs 2 to 5.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.nn import functional as F
 from bayesrule.moments.tensor import GaussianTensor, Innovation, Map, parts, rule, tape_of
 
 Adjoint: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Takes a result and both arguments, of which one tells the shape alone."""
+"""Takes a result and both arguments; of the one that it replaces only the shape matters."""
 
 
 @dataclass(frozen=True)
 class Bilinear:
-    """A map `apply(left, right, bias)` that is linear in both arguments, and its adjoints.
+    """A map `apply(left, right, bias)` that is linear in `left` and in `right`, and its adjoints.
 
-    `to_left` is the adjoint of `left → apply(left, right)`, `to_right` that in the other argument,
-    and `to_bias` that of adding the bias; None if there is none.
+    `to_left` is the adjoint of `left → apply(left, right)`, `to_right` that of
+    `right → apply(left, right)`, and `to_bias` that of adding the bias, None without one.
     """
 
     name: str
@@ -49,8 +49,8 @@ def product(op: Bilinear, left: Any, right: Any, bias: Any = None) -> GaussianTe
     if sw is not None:
         variance = op.apply(x_squared if sx is None else x_squared + sx, sw, sb)
     if sx is not None:
-        rest = op.apply(sx, w_squared, sb if sw is None else None)
-        variance = rest if variance is None else variance.add_(rest)
+        from_x = op.apply(sx, w_squared, sb if sw is None else None)
+        variance = from_x if variance is None else variance.add_(from_x)
     if variance is None:
         assert sb is not None  # otherwise nothing is Gaussian and there is no rule to apply
         variance = op.apply(torch.zeros_like(x), w, sb)
@@ -70,7 +70,7 @@ def product(op: Bilinear, left: Any, right: Any, bias: Any = None) -> GaussianTe
 
 
 def _rows(x: Tensor) -> Tensor:
-    """All axes but the last as one, (*, n) to (m, n); a vector is one row."""
+    """Flattens all axes but the last, (*, n) to (m, n); a vector is one row."""
     return x.reshape(-1, x.shape[-1])
 
 
@@ -91,13 +91,13 @@ def linear(input: Any, weight: Any, bias: Any = None) -> GaussianTensor:
 
 
 def each(value: Any, num: int) -> list[int]:
-    """One number for each dimension."""
+    """One number for each dimension, from one number or a sequence."""
     values = list(value) if isinstance(value, Sequence) else [value]
     return values * num if len(values) == 1 else values
 
 
 def padded(padding: Any, weight: Tensor, dilation: list[int]) -> list[int] | None:
-    """The padding as numbers, None where one side has more of it; torch also takes it as a word."""
+    """Torch's padding, numbers or a word, as numbers; None if the two sides differ."""
     if padding != "same":
         return each(0 if padding == "valid" else padding, len(dilation))
     reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
@@ -105,7 +105,7 @@ def padded(padding: Any, weight: Tensor, dilation: list[int]) -> list[int] | Non
 
 
 def convolution(*options: Any) -> Bilinear:
-    """A convolution with bias, by the options of `torch.convolution` in its order."""
+    """A convolution with bias; `options` are those of `torch.convolution`, in its order."""
     backward = torch.ops.aten.convolution_backward
     return Bilinear(
         "convolution",

@@ -1,8 +1,8 @@
-"""Keys and values of attention: independent of each other, or projected by weights that all share.
+"""Keys and values of attention: independent of each other, or projected by shared weights.
 
-In `nn.MultiheadAttention` the tokens x_s give keys `W x_s + a` and values `U x_s + b`. Taken one by
-one they would seem independent, but W, U and b are the same for all of them: what b adds to values
-does not average out over tokens, and U acts on the average of the tokens.
+In `nn.MultiheadAttention` the tokens x_s give keys `W x_s + a` and values `U x_s + b`. These are
+not independent, because all tokens share W, U and b: the uncertainty of b does not average out over
+tokens, and U acts on the average of the tokens.
 """
 
 from __future__ import annotations
@@ -41,49 +41,49 @@ def _mixed(weights: Tensor, x: Tensor) -> Tensor:
     return (weights.flatten(1, 2) @ x.transpose(0, 1)).unflatten(1, weights.shape[1:3])
 
 
-def _own(x: Any, weight: Any, heads: int) -> Tensor | None:
+def _unshared(x: Any, weight: Any, heads: int) -> Tensor | None:
     """The part of the variance of `W x_s` that other tokens do not share, (N, heads, S, D)."""
-    spread = parts(x)[1]
-    if spread is None:
+    variance = parts(x)[1]
+    if variance is None:
         return None
     w, sw, _ = full_parts(weight)
-    return split_heads(F.linear(spread, w.square() + sw), heads)
+    return split_heads(F.linear(variance, w.square() + sw), heads)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Variances of keys: `own` (..., S, D) of each alone, and those of weights W that all share.
+    """Variances of keys: `unshared` (..., S, D) belong to single keys, `shared` to the weights W.
 
-    `x` (S, N, E) are the means of the tokens and `shared` (heads, D, E) the variances of W.
+    `shared` (heads, D, E) are the variances of W, and `x` (S, N, E) the means of the tokens.
     """
 
-    own: Tensor | None
+    unshared: Tensor | None
     x: Tensor | None = None
     shared: Tensor | None = None
 
     @staticmethod
     def projected(x: Any, weight: Any, heads: int) -> Keys:
-        """Keys `W x_s + a`; a adds the same to all scores of a query, which softmax ignores."""
-        shared = parts(weight)[1]
-        spread = None if shared is None else shared.unflatten(0, (heads, -1))
-        return Keys(_own(x, weight, heads), parts(x)[0], spread)
+        """Keys `W x_s + a`; a adds a constant to all scores of a query, which softmax ignores."""
+        variance = parts(weight)[1]
+        shared = None if variance is None else variance.unflatten(0, (heads, -1))
+        return Keys(_unshared(x, weight, heads), parts(x)[0], shared)
 
     def alone(self, squares: Tensor) -> Tensor | float:
-        """`Σ_d q_ld² σ_sd²`, (..., L, S): variances of scores that belong to one key each."""
-        return 0.0 if self.own is None else squares @ self.own.mT
+        """`Σ_d q_ld² σ_sd²`, (..., L, S): the variances that single keys give their scores."""
+        return 0.0 if self.unshared is None else squares @ self.unshared.mT
 
     def together(self, squares: Tensor, p: Tensor) -> Tensor | float:
-        """`Σ_de q_ld² V_de (x_se − Σ_s p_ls x_se)²`, (N, heads, L, S): those that W adds."""
+        """`Σ_de q_ld² V_de (x_se − Σ_s p_ls x_se)²`, (N, heads, L, S): variances due to W."""
         if self.x is None or self.shared is None:
             return 0.0
         w = torch.einsum("nhld,hde->nhle", squares, self.shared)
-        x, seen = self.x.transpose(0, 1), _mixed(p, self.x)
-        spread = over_features(w.flatten(1, 2), x, seen.flatten(1, 2))
-        return spread.clamp_min(0.0).unflatten(1, p.shape[1:3])
+        x, average = self.x.transpose(0, 1), _mixed(p, self.x)
+        variance = over_features(w.flatten(1, 2), x, average.flatten(1, 2))
+        return variance.clamp_min(0.0).unflatten(1, p.shape[1:3])
 
 
 class Values(Protocol):
-    """What attention averages: means and variances (..., S, D), and what they are made of."""
+    """The values that attention averages: means and variances (..., S, D), and their sources."""
 
     mean: Tensor
     variance: Tensor
@@ -93,7 +93,7 @@ class Values(Protocol):
         """The variance of `Σ_s w_ls v_s` for known weights, (..., L, D)."""
 
     def back(self, weights: Tensor, delta: Tensor, eta: Tensor) -> list[Innovation | None]:
-        """From the innovation of this average to those of the sources."""
+        """Turns the innovation of this average into those of the sources."""
 
 
 class Rows:
@@ -118,11 +118,12 @@ class Projected:
 
     def __init__(self, x: Any, weight: Any, bias: Any, heads: int) -> None:
         self.sources = x, weight, bias
-        self.x, (self.w, sw, _), (b, sb, _) = parts(x)[0], full_parts(weight), _or_none(bias)
-        self.own = _own(x, weight, heads)
+        self.x, (self.w, sw, _) = parts(x)[0], full_parts(weight)
+        b, sb, _ = (None, None, None) if bias is None else full_parts(bias)
+        self.unshared = _unshared(x, weight, heads)
         self.mean = split_heads(F.linear(self.x, self.w, b), heads)
         shared = split_heads(F.linear(self.x.square(), sw, sb), heads)
-        self.variance = shared if self.own is None else shared + self.own
+        self.variance = shared if self.unshared is None else shared + self.unshared
         self.by_weight = sw.unflatten(0, (heads, -1))
         self.by_bias = 0.0 if sb is None else sb.unflatten(0, (heads, 1, -1))
 
@@ -130,7 +131,7 @@ class Projected:
         squares = _mixed(weights, self.x).square()
         shared = torch.einsum("nhle,hde->nhld", squares, self.by_weight)
         shared = shared + weights.sum(-1, keepdim=True).square() * self.by_bias
-        return shared if self.own is None else shared + weights.square() @ self.own
+        return shared if self.unshared is None else shared + weights.square() @ self.unshared
 
     def back(self, weights: Tensor, delta: Tensor, eta: Tensor) -> list[Innovation | None]:
         to_x = to_w = to_b = None
@@ -145,10 +146,6 @@ class Projected:
             total = weights.sum(-1, keepdim=True)
             to_b = _to_bias(delta * total), _to_bias(eta * total.square())
         return [to_x, to_w, to_b]
-
-
-def _or_none(bias: Any) -> tuple[Any, ...]:
-    return (None, None, None) if bias is None else full_parts(bias)
 
 
 def _to_weight(t: Tensor, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A network run on Gaussian weights: moments forwards, innovations back."""
+"""Runs a network on Gaussian weights: moments go forwards, innovations come back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bayesrule.types import Params
 
 
 class Propagation:
-    """One forward pass of a batch through a network with Gaussian weights, and the way back.
+    """One forward pass of a batch through a network with Gaussian weights, and the pass back.
 
-    `weights` and `inputs` are the Gaussian tensors that entered the network. Within the network
-    variances are the `share` of them that the activations carry; outside they are whole.
+    `weights` and `inputs` are the Gaussian tensors that entered the network. Inside the network
+    variances are multiplied by the activations' `share`; outside they have their full size.
     """
 
     def __init__(self, network: Network, activations: Activations, *, record: bool = True) -> None:
@@ -34,7 +34,7 @@ class Propagation:
     def forward(
         self, mean: Params, variance: Params, buffers: Params, x: Inputs, *, training: bool
     ) -> GaussianTensor:
-        """The Gaussian outputs; a weight without a variance is taken as known."""
+        """The Gaussian outputs; a weight without a variance is a constant."""
         outputs = self.run(mean, variance, buffers, x, training=training)
         check_outputs(outputs, num_examples(x))
         if not isinstance(outputs, GaussianTensor):
@@ -47,43 +47,43 @@ class Propagation:
     def run(
         self, mean: Params, variance: Params, buffers: Params, x: Any, *, training: bool
     ) -> Any:
-        """Whatever the module returns; its arguments `x` may be nested (recurrent states)."""
+        """What the module returns, of any type; its arguments `x` may be nested."""
         leaf = self.tape.leaf
         self.weights = {k: leaf(mean[k], v) for k, v in variance.items() if k in mean}
         inputs = self._leaves(x)
         self.inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-        weights, given = self.carried({**mean, **self.weights}), self.carried(inputs)
+        weights, narrowed = self.carried({**mean, **self.weights}), self.carried(inputs)
         try:
-            return self.whole(self.network(weights, buffers, given, training=training))
+            return self.whole(self.network(weights, buffers, narrowed, training=training))
         except (NoRule, FloatingPointError) as problem:
             layer = _layer(problem.__traceback__)
             raise type(problem)(f"{problem}{layer}") from problem
 
     def carried(self, x: Any) -> Any:
-        """Gaussians as the network sees them."""
+        """Gaussians from outside, with their variances as they are inside the network."""
         return spread(x, self.share)
 
     def whole(self, x: Any) -> Any:
-        """Gaussians of the network with all of their variance."""
+        """Gaussians from inside the network, with their full variances."""
         return spread(x, 1.0 / self.share)
 
     def _leaves(self, x: Any) -> Any:
         """The same inputs with each Gaussian tensor as a leaf of this tape."""
         if isinstance(x, tuple | list):
-            return type(x)(self._leaves(one) for one in x)
+            return type(x)(self._leaves(item) for item in x)
         if isinstance(x, dict):
-            return {name: self._leaves(one) for name, one in x.items()}
+            return {name: self._leaves(item) for name, item in x.items()}
         return self.tape.leaf(x.centre, x.variance) if isinstance(x, GaussianTensor) else x
 
     def back(self, outputs: GaussianTensor, delta: Tensor, eta: Tensor) -> tuple[Params, Params]:
-        """The innovations of all weights, zero for those that the outputs do not depend on."""
+        """The innovations of all weights; zero where the outputs do not depend on them."""
         first, second = self.innovations(outputs, delta, eta)
         return vectors.apart(first), vectors.apart(second)
 
     def innovations(
         self, outputs: GaussianTensor, delta: Tensor, eta: Tensor
     ) -> tuple[Params, Params]:
-        """The same, but those of several weights may share memory; `vectors.apart` copies them."""
+        """As `back`, but several weights may share memory; `vectors.apart` copies them."""
         self.tape.back(outputs, delta, eta)
         first: Params = {}
         second: Params = {}
@@ -97,19 +97,23 @@ class Propagation:
     def explain(
         self, mean: Params, variance: Params, buffers: Params, x: Any, y: Tensor, *, training: bool
     ) -> Never:
-        """Raises the reason why a pass gave numbers that are not finite, by running it again.
+        """Runs a pass that gave non-finite numbers again and raises an error with the reason.
 
-        A ValueError names columns of the inputs, or the targets, a FloatingPointError the weight or
-        the operation and its layer.
+        A ValueError names the targets or the columns of the inputs; a FloatingPointError names the
+        weight, or the operation and its layer.
         """
-        for one in input_parts(x):
-            _refuse_inputs(one)
+        for part in input_parts(x):
+            centre, spreads, _ = parts(part)
+            finite = centre.isfinite()
+            if spreads is not None:
+                finite = finite & spreads.isfinite()
+            refuse_where("The inputs", ~finite)
         for name, value in mean.items():
             if not value.isfinite().all():
                 raise FloatingPointError(f"The mean of the weight '{name}' is not finite.")
-        again = Propagation(self.network, self.tape.activations)
-        again.tape = _CheckedTape(self.tape.activations, record=False)
-        again.forward(mean, variance, buffers, x, training=training)
+        checked = Propagation(self.network, self.tape.activations)
+        checked.tape = _CheckedTape(self.tape.activations, record=False)
+        checked.forward(mean, variance, buffers, x, training=training)
         if y.is_floating_point() and y.isinf().any():
             raise ValueError(
                 f"The targets hold {int(y.isinf().sum())} infinite numbers. A target that is not "
@@ -136,14 +140,8 @@ class _CheckedTape(Tape):
         return super().result(name, mean, variance, *source)
 
 
-def _refuse_inputs(x: Tensor) -> None:
-    centre, variance, _ = parts(x)
-    sound = centre.isfinite() if variance is None else centre.isfinite() & variance.isfinite()
-    refuse_where("The inputs", ~sound)
-
-
 def _layer(trace: TracebackType | None) -> str:
-    """The innermost module of a traceback, in words; the outermost one is the whole."""
+    """Names the innermost module of a traceback; the outermost one is the whole network."""
     names: dict[int, str] = {}
     words = ""
     while trace is not None:

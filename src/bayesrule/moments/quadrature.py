@@ -1,6 +1,6 @@
 """Moments of any scalar function of a Gaussian, by its tangent or by Gauss-Hermite quadrature.
 
-Elementwise arithmetic runs one block at a time, so that intermediate results stay in the cache.
+Elementwise arithmetic runs block by block, so that intermediate results stay in the cache.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Scalar: TypeAlias = Callable[[Tensor], Tensor]
 Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Mean, variance and slope `J = cov(φ(z), z) / Var z`."""
 
-
 _BLOCK = 1 << 16
 
 
 def in_blocks(
     function: Callable[..., Sequence[Tensor]], *inputs: Tensor, num: int, writes: bool = False
 ) -> tuple[Tensor, ...]:
-    """`function(*inputs)`, an elementwise function with `num` results, computed in blocks.
+    """`function(*inputs)`, an elementwise function with `num` results, computed block by block.
 
-    On a CPU a dozen operations on a large tensor read and write memory a dozen times; block by
-    block they do so once. Small tensors, other devices, and tensors that are traced, mapped or
-    differentiated are not split. A function that `writes` takes tensors for its results as `out=`.
+    On a CPU, a dozen operations on a large tensor pass over memory a dozen times; block by block
+    they pass over it once. Small tensors, tensors on other devices, and tensors that are traced,
+    mapped or differentiated are not split. With `writes`, the function takes its results' tensors
+    as `out=`.
     """
     if not _worth_it(inputs):
         return tuple(function(*inputs))
@@ -48,7 +48,7 @@ def in_blocks(
 
 
 def differentiated(*inputs: Tensor) -> bool:
-    """Whether autograd records operations on any of the tensors, so that none may be in place."""
+    """Whether autograd records operations on any of the tensors, which rules out in-place ones."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
 
 
@@ -72,9 +72,10 @@ def nodes(num: int) -> tuple[tuple[float, float], ...]:
 
 @lru_cache
 def evenly(num: int, reach: float) -> tuple[tuple[float, float], ...]:
-    """The same with points at equal distances up to ± `reach`: the trapezoidal rule.
+    """As `nodes`, with equidistant points up to ± `reach`: the trapezoidal rule.
 
-    Its error falls exponentially with the distance over the scale of f, wherever f is steep.
+    The error falls exponentially as the spacing shrinks against the scale of f, wherever f is
+    steep.
     """
     points = np.linspace(-reach, reach, num)
     weights = np.exp(-0.5 * points**2)
@@ -88,32 +89,32 @@ def tangent(function: Scalar, m: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def positive(variance: Tensor) -> Tensor:
-    """The variance, or the smallest positive number where it is zero."""
+    """The variance, raised to the smallest positive number where it is zero."""
     return variance.clamp_min(torch.finfo(variance.dtype).tiny)
 
 
 def at_least_linear(variance: Tensor, slope: Tensor, s: Tensor) -> Tensor:
-    """The variance, but at least `J² s`, the part that z explains: rounding may put it below."""
+    """The variance, raised to `J² s`, the part that z explains, where rounding put it below."""
     return positive(torch.maximum(variance, slope.square() * s))
 
 
 def quadrature(function: Scalar, m: Tensor, s: Tensor, num: int = 20) -> Triple:
     """Mean, variance and slope of φ(z), z ~ N(m, s), from `num` values of φ.
 
-    Exact for polynomials up to the degree num − 1. The relative error of the variance of a sigmoid
+    Exact for polynomials up to degree num − 1. The relative error of the variance of a sigmoid
     is 3e-8 at s = 1, 2e-4 at s = 4 and 4 % at s = 25, where it is nearly a step. Memory is a few
     tensors like m, however large `num` is. Mean and variance can be differentiated once.
     """
     if differentiated(m, s) and not function(m.detach()).requires_grad:
-        # Derivatives are computed along with the values: autograd would keep the values of φ at all
-        # nodes. Only for functions without weights, whose gradients it would have to find.
+        # Compute derivatives along with the values: autograd would store φ at all nodes. A function
+        # that depends on weights needs autograd, which finds the gradients of these.
         values = in_blocks(partial(_values, function, num=num), m.detach(), s.detach(), num=7)
         mean, variance, slope, mean_by_m, mean_by_s, variance_by_m, variance_by_s = values
         mean = with_slopes(mean, (m, mean_by_m), (s, mean_by_s))
         return mean, with_slopes(variance, (m, variance_by_m), (s, variance_by_s)), slope
     std = positive(s).sqrt()
     value, derivative = tangent(function, m)
-    # Differences from φ(m) are summed, so that nothing large cancels, unless φ(m) is infinite.
+    # Sum differences from φ(m), unless it is infinite, so that nothing large cancels.
     start = torch.where(value.isfinite(), value, 0.0)
     first = second = cross = torch.zeros_like(start)
     for point, weight in nodes(num):
@@ -124,7 +125,8 @@ def quadrature(function: Scalar, m: Tensor, s: Tensor, num: int = 20) -> Triple:
     # What overflows stays infinite; ∞ − ∞ would be NaN.
     variance = torch.where(second.isinf(), second, second - first.square())
     slope = torch.where(second.isinf(), second, cross / std)
-    # There values at the nodes differ by little more than rounding errors, φ and tangent by less.
+    # For tiny variances the values at the nodes differ by little more than rounding errors; there φ
+    # and its tangent agree within rounding errors.
     slope = torch.where(s < little(m.dtype), derivative, slope)
     return start + first, at_least_linear(variance, slope, s), slope
 
@@ -135,7 +137,7 @@ def little(dtype: torch.dtype) -> float:
 
 
 def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
-    """A value to which autograd ascribes the derivatives of pairs `(x, ∂value/∂x)`, elementwise.
+    """The value, with derivatives for autograd given as pairs `(x, ∂value/∂x)`, elementwise.
 
     >>> x = torch.tensor(3.0, requires_grad=True)
     >>> y = with_slopes(torch.tensor(9.0), (x, torch.tensor(6.0)))
@@ -149,7 +151,7 @@ def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _values(function: Scalar, m: Tensor, s: Tensor, num: int) -> tuple[Tensor, ...]:
-    """Mean, variance and slope; the derivatives in m and s of the first two.
+    """Mean, variance and slope, then the derivatives of the first two in m and s.
 
     `∂μ/∂m = E φ'`, `∂μ/∂s = E[φ' t] / 2√s`, `∂σ²/∂m = 2 Cov(φ, φ')`, `∂σ²/∂s = Cov(φ, φ' t) / √s`.
     """

@@ -1,11 +1,11 @@
-"""Recurrent modules on Gaussians: `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, unmodified.
+"""The rules for recurrent modules: `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, unmodified.
 
 Each direction of a layer is one node on the tape. After `Tape.back`, the nodes of the last states
-that a module returns hold all that was learned of them, through its outputs too; smoothing needs
-that.
+that a module returns hold their complete innovations, including those that came through the
+module's outputs; smoothing needs these.
 
-`LocallyLinear()` takes the gates' functions by their tangents, which gives the published equations;
-`MomentMatched()` by their moments, which stays bounded where weights are very uncertain.
+`LocallyLinear()` replaces the gates' functions by their tangents, which gives the published
+equations. `MomentMatched()` uses their moments, which stay bounded for very uncertain weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bayesrule.moments.tensor import (
 from bayesrule.tensors.recurrence import Recurrence
 
 Part: TypeAlias = tuple[Any, Tensor | None]
-"""Mean and variance; None where there is no variance, and for both where there is no bias."""
+"""Mean and variance; the variance may be None, and both are None for a missing bias."""
 
 _Learned: TypeAlias = tuple[
     Innovation, tuple[Innovation, ...], list[Innovation], tuple[Innovation, ...]
@@ -46,7 +46,7 @@ _Learned: TypeAlias = tuple[
 def _combined(
     function: Callable[[tuple[Tensor, ...]], Tensor], pairs: Sequence[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """`function` of the first tensors of all pairs, and of the second ones."""
+    """Applies `function` to the first tensors of all pairs, and to the second ones."""
     first, second = zip(*pairs, strict=True)
     return function(first), function(second)
 
@@ -62,8 +62,8 @@ class _Map:
         (self.weight, self.weight_variance), (self.bias, self.bias_variance) = weight, bias
         blocks = self.weight.chunk(cell.gates)
         pairs = [blocks[a] * blocks[b] for a, b in cell.crosses]
-        # The variances of inputs are multiplied with squares of weights for the gates' variances,
-        # and with products of the weights of two gates for their covariances.
+        # Input variances times squared weights give the gates' variances; times products of two
+        # gates' weights they give the gates' covariances.
         self.squares = torch.cat([self.weight.square(), *pairs])
         self.gates = len(self.weight)
         self.forwards = self.gates + cell.forward_crosses * len(blocks[0])
@@ -80,8 +80,8 @@ class _Map:
             variance = self.bias_variance
         if spread is None:
             return Drive(result, torch.zeros_like(result) + variance, None)
-        both = F.linear(spread, self.squares[: self.forwards])
-        by_inputs, shared = both.tensor_split([self.gates], -1)
+        products = F.linear(spread, self.squares[: self.forwards])
+        by_inputs, shared = products.tensor_split([self.gates], -1)
         return Drive(result, by_inputs + variance, shared)
 
     def to_inputs(self, innovation: Innovation, cross: Tensor | None) -> Innovation:
@@ -118,10 +118,10 @@ class _Direction:
         loops = torch.stack([block.diagonal() for block in blocks])
         hidden: list[Moments] = [state[0]] * len(times)
         for t in self.times:
-            here = Drive(drive.mean[t], drive.variance[t], None if shared is None else shared[t])
+            by_x = Drive(drive.mean[t], drive.variance[t], None if shared is None else shared[t])
             former = state[0]
-            there = self.from_h.drive(former)
-            state, back = self.cell.step(tape.activations, here, there, state, loops)
+            by_h = self.from_h.drive(former)
+            state, back = self.cell.step(tape.activations, by_x, by_h, state, loops)
             hidden[t] = state[0]
             if tape.nodes is not None:
                 self.backs.append(back)
@@ -136,8 +136,8 @@ class _Direction:
             step = back((on_h, *on_state[1:]))
             steps.append(step)
             on_h, direct = self.from_h.to_inputs(step.h, step.cross_h), step.former[0]
-            rest = (one for one in step.former[1:] if one is not None)
-            on_state = (on_h if direct is None else _plus(on_h, direct), *rest)
+            on_cell = (former for former in step.former[1:] if former is not None)
+            on_state = (on_h if direct is None else _plus(on_h, direct), *on_cell)
         steps.reverse()
         on_x = _combined(torch.stack, [step.x for step in steps])
         on_h = _combined(torch.stack, [step.h for step in steps])
@@ -156,11 +156,12 @@ def _layer(
 ) -> list[GaussianTensor]:
     """One direction of one layer: the hidden states (T, B, H) of a sequence, and the last states.
 
-    After `Tape.back` the nodes of the last states hold all that was learned of them.
+    After `Tape.back` the nodes of the last states hold their complete innovations.
     """
     mean, variance, node = parts(x)
-    first, known = [full_parts(one) for one in states], [parts(one) for one in weights]
-    direction = _Direction(CELLS[name], [one[:2] for one in known], backwards=backwards)
+    first = [full_parts(state) for state in states]
+    weight_parts = [parts(weight) for weight in weights]
+    direction = _Direction(CELLS[name], [part[:2] for part in weight_parts], backwards=backwards)
     start = tuple((mean, variance) for mean, variance, _ in first)
     hidden, last = direction.forward((mean, variance), start, tape)
 
@@ -170,17 +171,18 @@ def _layer(
         for end, (delta, eta) in zip(ends, on_ends, strict=True):
             assert end.node is not None
             end.node.delta, end.node.eta = delta, eta
-        # The states hold the tape and the tape this function: a circle that would stay in memory.
+        # The states hold the tape and the tape holds this function, a cycle that would stay in
+        # memory.
         ends.clear()
         return [on_x, *on_first, *on_weights]
 
-    sources = [node, *(one[2] for one in first), *(one[2] for one in known)]
+    sources = [node, *(part[2] for part in (*first, *weight_parts))]
     hidden_states, *ends = tape.results(name, [hidden, *last], sources, to_sources)
     return [hidden_states, *ends]
 
 
 def _together(tape: Tape, ends: Sequence[list[GaussianTensor]]) -> list[GaussianTensor]:
-    """For each kind of state, the last ones of all layers as one, (L·D, B, H)."""
+    """Stacks the last states of all layers, (L·D, B, H), for each kind of state."""
     kinds = list(zip(*ends, strict=True))
     whole = [stack(kind) for kind in kinds]
 
@@ -199,20 +201,20 @@ def _sequence(name: str, input: Any, hx: Any, *options: Any) -> tuple[Any, ...]:
     states, call = _states(name, hx), Recurrence(*options)
     tape = tape_of(input, *states, *call.params)
 
-    def one(
+    def direction(
         x: Any, first: list[Any], weights: Sequence[Any], backwards: bool
     ) -> tuple[Any, list[Any]]:
         out, *last = _layer(name, tape, x, first, weights, backwards=backwards)
         return out, last
 
-    x, ends = call.run(input.transpose(0, 1) if call.batch_first else input, states, one)
+    x, ends = call.run(input.transpose(0, 1) if call.batch_first else input, states, direction)
     return x.transpose(0, 1) if call.batch_first else x, *_together(tape, ends)
 
 
 def _states(name: str, hx: Any) -> list[Any]:
-    """The hidden state and, of an LSTM, the cell state, or the reason why there is no rule."""
+    """The hidden state and, for an LSTM, the cell state; raises NoRule for unsupported calls."""
     states = list(hx) if isinstance(hx, tuple | list) else [hx]
-    # With packed sequences the lengths of batches, whole numbers, come where states come otherwise.
+    # Packed sequences pass batch sizes, which are integers, in the place of the states.
     if not states[0].is_floating_point():
         raise NoRule(
             f"No moment rule for packed sequences ('{name}'). Pad the sequences and give NaN as "
@@ -229,7 +231,7 @@ def _states(name: str, hx: Any) -> list[Any]:
 def _one_step(
     name: str, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
-    """`nn.LSTMCell` and its like: the new states from one step."""
+    """One step of `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: the new states."""
     weights = [w_ih, w_hh] if b_ih is None else [w_ih, w_hh, b_ih, b_hh]
     states = _states(name, hx)
     tape, x = tape_of(input, *states, *weights), input.unsqueeze(0)

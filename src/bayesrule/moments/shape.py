@@ -1,4 +1,4 @@
-"""Operations that only move elements: reshaping, converting, picking, joining, splitting.
+"""Rules for operations that only move elements: reshape, convert, index, join, split.
 
 Each element of a result is one element of its source, so means and variances move alike.
 """
@@ -29,20 +29,20 @@ from bayesrule.moments.tensor import (
 
 
 def adjoint(move: Map, shape: torch.Size) -> Map:
-    """The adjoint of a linear map from tensors of a shape, by autograd at zero."""
+    """The adjoint of a linear map on tensors of this shape, by autograd at zero."""
     return lambda t: torch.func.vjp(move, t.new_zeros(shape))[1](t)[0]
 
 
 def moved(name: str, x: GaussianTensor, move: Map, back: Map | None = None) -> GaussianTensor:
-    """`move` applied to means and variances alike; `back` is its adjoint, by autograd if None."""
+    """Applies `move` to means and variances; `back` is its adjoint, by autograd if None."""
     to_x = back or adjoint(move, x.centre.shape)
     return mapped(name, x, move(x.centre), move(x.variance), to_x, to_x)
 
 
 def both(name: str) -> list[Any]:
-    """The tensor method and the torch function of a name, or the one of them that exists."""
+    """The tensor method and the torch function of a name, as far as they exist."""
     candidates = (getattr(home, name, None) for home in (Tensor, torch))
-    return [one for one in candidates if one is not None]
+    return [function for function in candidates if function is not None]
 
 
 def moving(
@@ -50,7 +50,7 @@ def moving(
     back: Callable[[Map, torch.Size], Map] = adjoint,
     function: Callable[..., Tensor] | None = None,
 ) -> Callable[..., GaussianTensor]:
-    """The rule of a function, torch's of this name if None, that only moves elements.
+    """The rule of a function that only moves elements; by default torch's of this name.
 
     `back` makes the adjoint from the move and the shape of the input.
     """
@@ -71,7 +71,7 @@ def _same_order(move: Map, shape: torch.Size) -> Map:
 
 for _name in ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel"):
     rule(*both(_name))(moving(_name, _same_order))
-# A view of a Gaussian may be of strided memory (channels last), where only reshape works.
+# A Gaussian's memory may be strided (channels last), where only reshape works.
 rule(Tensor.view)(moving("reshape", _same_order))
 rule(Tensor.view_as, Tensor.reshape_as)(lambda input, other: input.reshape(other.shape))
 
@@ -84,7 +84,7 @@ for _name in ("transpose", "swapaxes", "swapdims", "t", "adjoint", "flip", "flip
     rule(*both(_name))(moving(_name, _own_inverse))
 for _name in ("T", "mT", "H", "mH"):
     rule(getattr(Tensor, _name).__get__)(moving(_name, _own_inverse, attrgetter(_name)))
-# Repeated along axes of length one; the copies are taken as independent of each other.
+# Repeats axes of length one; the copies are taken as independent of each other.
 _expand = moving("expand", lambda move, shape: methodcaller("sum_to_size", shape))
 rule(Tensor.expand, *both("broadcast_to"))(_expand)
 rule(Tensor.expand_as)(lambda input, other: input.expand(other.shape))
@@ -110,7 +110,7 @@ def movedim(input: GaussianTensor, source: Any, destination: Any) -> GaussianTen
 def contiguous(
     input: GaussianTensor, memory_format: torch.memory_format | None = None
 ) -> GaussianTensor:
-    """The same Gaussians; they never change in place, so that no copy is needed."""
+    """The same Gaussians; they never change in place, so no copy is needed."""
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return input
     convert = methodcaller("contiguous", memory_format=memory_format)
@@ -124,9 +124,9 @@ def detach(input: GaussianTensor) -> GaussianTensor:
 
 
 def _converted(name: str, input: GaussianTensor, *args: Any, **kwargs: Any) -> GaussianTensor:
-    """A Gaussian tensor of another type or on another device, by the method of this name."""
-    plain = [parts(one)[0] for one in args]
-    named = {key: parts(one)[0] for key, one in kwargs.items()}
+    """Converts a Gaussian tensor to another type or device, by the tensor method of this name."""
+    plain = [parts(value)[0] for value in args]
+    named = {key: parts(value)[0] for key, value in kwargs.items()}
     convert, like = methodcaller(name, *plain, **named), input.centre
     mean = convert(like)
     if mean is like:
@@ -144,7 +144,7 @@ for _name in ("to", "type_as", "float", "double", "half", "bfloat16", "cpu", "cu
 
 
 def _formed(function: Any, input: GaussianTensor, *args: Any, **kwargs: Any) -> Tensor:
-    """A plain tensor from a function that only asks for shape and type."""
+    """A plain tensor from a function that only reads shape and type."""
     return function(input.centre, *args, **kwargs)
 
 
@@ -156,14 +156,14 @@ for _name in (
 
 
 def _basic(index: Any) -> bool:
-    """Whether an index names each element once: whole numbers, slices, None and an ellipsis."""
+    """Whether an index cannot repeat elements: only integers, slices, None and ellipses."""
     indices = index if isinstance(index, tuple) else (index,)
-    return all(one is None or one is Ellipsis or type(one) in (int, slice) for one in indices)
+    return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in indices)
 
 
 @rule(Tensor.__getitem__)
 def getitem(input: GaussianTensor, index: Any) -> GaussianTensor:
-    """Some elements, by numbers, slices, index tensors or masks."""
+    """Indexing by integers, slices, index tensors or masks."""
     before = input.centre.shape
 
     def back(t: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ rule(F.unfold)(moving("unfold", function=F.unfold))
 def embedding(
     input: Tensor, weight: GaussianTensor, padding_idx: int | None = None, **options: Any
 ) -> GaussianTensor:
-    """Row `input` of the table; innovations of the same row add up, the padding row has none."""
+    """Rows `input` of the table; innovations of a repeated row add up, the padding row has none."""
     max_norm, by_frequency = options.get("max_norm"), options.get("scale_grad_by_freq", False)
     if max_norm is not None or by_frequency:
         raise ValueError(
@@ -210,14 +210,14 @@ def pad(
     """Padding with a number, which has no variance, or with elements of the input."""
     if mode != "constant":
         return moved("pad", input, lambda t: F.pad(t, pad, mode))
-    back = partial(F.pad, pad=[-one for one in pad])
+    back = partial(F.pad, pad=[-width for width in pad])
     mean, variance = F.pad(input.centre, pad, value=value), F.pad(input.variance, pad)
     return mapped("pad", input, mean, variance, back, back)
 
 
 @rule(torch.where)
 def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
-    """Elements of one tensor or another, as a plain condition says."""
+    """Chooses between the elements of two tensors by a plain condition."""
     tape = tape_of(input, other)
     (x, sx, nx), (y, sy, ny) = parts(input), parts(other)
     mean = torch.where(condition, x, y)
@@ -233,7 +233,7 @@ def where(condition: Tensor, input: Any, other: Any) -> GaussianTensor:
     return tape.result("where", mean, variance.to(mean.dtype), (nx, ny), to_sources)
 
 
-# A number without variance where the mask is true.
+# Where the mask is true, the value has no variance.
 rule(*both("masked_fill"))(lambda input, mask, value: where(mask, value, input))
 
 Join = Callable[[Sequence[Tensor]], Tensor]
@@ -244,8 +244,8 @@ Split = Callable[[Tensor], Sequence[Tensor]]
 
 
 def _joined(name: str, tensors: Sequence[Any], join: Join, split: Split) -> GaussianTensor:
-    """Tensors put together, plain ones as Gaussians without variance; `split` undoes `join`."""
-    means, variances, nodes = zip(*(full_parts(one) for one in tensors), strict=True)
+    """Joins tensors, plain ones as Gaussians of zero variance; `split` undoes `join`."""
+    means, variances, nodes = zip(*(full_parts(x) for x in tensors), strict=True)
 
     def to_sources(delta: Tensor, eta: Tensor) -> list[Innovation]:
         pieces = zip(split(delta), split(eta), means, strict=True)
@@ -258,21 +258,21 @@ def _joined(name: str, tensors: Sequence[Any], join: Join, split: Split) -> Gaus
 def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> GaussianTensor:
     """Tensors one after the other along an axis."""
     along = dim if axis is None else axis
-    # An empty vector is nothing to torch, whatever the shape of the others.
-    tensors = [one for one in tensors if tuple(one.shape) != (0,)]
-    lengths = [one.shape[along] for one in tensors]
+    # Torch skips empty vectors, whatever the shape of the other tensors.
+    tensors = [x for x in tensors if tuple(x.shape) != (0,)]
+    lengths = [x.shape[along] for x in tensors]
     return _joined("cat", tensors, partial(torch.cat, dim=along), lambda t: t.split(lengths, along))
 
 
 @rule(torch.stack)
 def stack(tensors: Sequence[Any], dim: int = 0, *, out: None = None) -> GaussianTensor:
-    """Tensors side by side along a new axis; `out` is what loaders of data give, None."""
+    """Tensors side by side along a new axis; data loaders pass `out=None`."""
     return _joined("stack", tensors, partial(torch.stack, dim=dim), lambda t: t.unbind(dim))
 
 
 def _vectors_stacked(dim: int, tensors: Sequence[Any]) -> GaussianTensor:
     """Tensors one after the other along an axis, vectors as rows (0) or columns (1)."""
-    return cat([one.unsqueeze(dim) if one.ndim == 1 else one for one in tensors], dim)
+    return cat([x.unsqueeze(dim) if x.ndim == 1 else x for x in tensors], dim)
 
 
 rule(torch.hstack)(lambda tensors: cat(tensors, 0 if tensors[0].ndim == 1 else 1))
@@ -281,7 +281,7 @@ rule(torch.column_stack)(partial(_vectors_stacked, 1))
 
 
 def _pieces(name: str, x: GaussianTensor, split: Split, join: Join) -> tuple[GaussianTensor, ...]:
-    """The pieces of a tensor; their innovations go back together, as one tensor."""
+    """Splits a tensor; the innovations of the pieces go back together, as one tensor."""
 
     def to_whole(learned: list[Innovation]) -> tuple[Innovation]:
         deltas, etas = zip(*learned, strict=True)
@@ -294,7 +294,7 @@ def _pieces(name: str, x: GaussianTensor, split: Split, join: Join) -> tuple[Gau
 def _cut(
     name: str, input: GaussianTensor, *args: Any, dim: int = 0, **sizes: Any
 ) -> tuple[GaussianTensor, ...]:
-    """The pieces by a method that cuts a tensor along an axis; their sizes may be named."""
+    """Splits a tensor along an axis by the method of this name; sizes may be keywords."""
     size, axis, *_ = *sizes.values(), *args, dim
     cut = methodcaller(name, size, axis)
     return _pieces(name, input, cut, partial(torch.cat, dim=axis))
@@ -307,5 +307,5 @@ rule(*both("split_with_sizes"))(partial(_cut, "split"))
 
 @rule(*both("unbind"))
 def unbind(input: GaussianTensor, dim: int = 0) -> tuple[GaussianTensor, ...]:
-    """Each slice along an axis; also what a loop over a tensor gives."""
+    """Each slice along an axis, as in a loop over a tensor."""
     return _pieces("unbind", input, methodcaller("unbind", dim), partial(torch.stack, dim=dim))

@@ -1,20 +1,20 @@
-"""Probabilities of Gaussian scores: softmax and Remax.
+"""Class probabilities of Gaussian scores: softmax and Remax.
 
-A probability of softmax is a sigmoid of a difference, `A_i = σ(z_i − L_i)` with
-`L_i = ln Σ_{j≠i} e^{z_j}`, and these two are independent. L is taken as Gaussian (`log_sums.py`),
-so that the moments are those of a sigmoid. By Stein's lemma the slopes are
-`J_ii = E[A_i (1 − A_i)]` and `J_ij = −E[A_i A_j]`, which is taken as `−J_ii E A_j / (1 − E A_i)`:
-as in truth, rows add up to zero.
+A softmax probability is a sigmoid of a difference, `A_i = σ(z_i − L_i)` with
+`L_i = ln Σ_{j≠i} e^{z_j}` independent of z_i. L is taken as Gaussian (`log_sums.py`), so the
+moments are those of a sigmoid. By Stein's lemma the slopes are `J_ii = E[A_i (1 − A_i)]` and
+`J_ij = −E[A_i A_j]`. The latter is approximated by `−J_ii E A_j / (1 − E A_i)`, so that rows add up
+to zero, as they must.
 
-Remax is the ratio `A_i = M_i / T`, `T = Σ M_j`, of positive quantities `M = max(z, 0)`, and M and T
-are taken as jointly log-normal. With `r = E M / E T`, `a = Var M / (E M)²` and
-`b = Var T / (E T)²`, so that `s_lnM = ln(1 + a)`, `s_lnT = ln(1 + b)` and `c = ln(1 + r a)`,
+Remax is the ratio `A_i = M_i / T`, `T = Σ M_j`, of positive quantities `M = max(z, 0)`; M and T are
+taken as jointly log-normal. With `r = E M / E T`, `a = Var M / (E M)²` and `b = Var T / (E T)²`, so
+that `s_lnM = ln(1 + a)`, `s_lnT = ln(1 + b)` and `c = ln(1 + r a)`,
 
     E A ∝ r (1 + b) / (1 + r a),
     Var A = (E A)² (e^{s_A} − 1),
-    e^{s_A} − 1 = [a_i (1 − r_i)² + (1 + a_i) Σ_{j≠i} r_j² a_j] / (1 + r_i a_i)²,
+    e^{s_A} − 1 = [a_i (1 − r_i)² + (1 + a_i) Σ_{j≠i} r_j² a_j] / (1 + r_i a_i)².
 
-which is what `s_A = s_lnM + s_lnT − 2c` gives, without its cancellation: no term is negative.
+The last line equals `s_A = s_lnM + s_lnT − 2c` without its cancellation: no term is negative.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from bayesrule.moments.tensor import GaussianTensor, mapped, rule
 
 
 def _others(x: Tensor) -> Tensor:
-    """For each element the sum of all others along the last axis, of numbers that are not negative.
+    """For each element the sum of all others along the last axis, for numbers ≥ 0.
 
-    Added up from both sides: a total less an element that dominates it would be rounding errors.
+    Sums from both sides: a total minus an element that dominates it would be a rounding error.
     """
     zero = torch.zeros_like(x[..., :1])
     left = torch.cat([zero, x[..., :-1]], -1).cumsum(-1)
@@ -56,29 +56,29 @@ def remax_moments(m: Tensor, s: Tensor) -> Triple:
 
     The slope is `cov(A_i, z_i) / s_i`. Means add up to one.
     """
-    # Logarithms of ratios need floors: a score that is below zero for sure has no moments.
+    # Ratios need floors: a score that is certainly below zero has moments of zero.
     top, spread, cdf = matched_relu(m, s)
     top, spread = top.clamp_min(1e-6), spread.clamp_min(1e-6)
     total = top.sum(-1, keepdim=True)
     r, q = top / total, _others(top) / total
     a = spread / top.square()
-    rest = _others(spread) / total.square()
+    others = _others(spread) / total.square()
     b = (spread / total.square()).sum(-1, keepdim=True)
     mean = (r * (1.0 + b) / (1.0 + r * a)).clamp_min(1e-6)
     mean = mean / mean.sum(-1, keepdim=True)
-    ratio = (a * q.square() + (1.0 + a) * rest) / (1.0 + r * a).square()
+    ratio = (a * q.square() + (1.0 + a) * others) / (1.0 + r * a).square()
     variance = positive(ratio * mean.square())
-    # cov(A, M) / Φ, but at most the largest covariance that these two variances allow.
+    # cov(A, M) / Φ, but no more than the two variances allow.
     covariance = a * q / (1.0 + r * a) * mean * top / positive(cdf)
     return mean, variance, torch.minimum((variance * s).sqrt(), covariance) / positive(s)
 
 
-# Points at equal distances: for a sigmoid of a wide Gaussian they are better than Gauss's.
+# For a sigmoid of a wide Gaussian, equidistant points are more accurate than Gauss-Hermite nodes.
 _EVEN = evenly(21, 5.0)
 
 
 def _sigmoid(m: Tensor, s: Tensor) -> Triple:
-    """Mean, variance and slope of `σ(z)`; 1 % of the variance at a standard deviation of 7."""
+    """Mean, variance (within 1 % at a standard deviation of 7) and slope of `σ(z)`."""
     points, weights = placed(_EVEN, m.dtype, m.device)
     std = positive(s).sqrt().unsqueeze(-1)
     p = torch.sigmoid(torch.addcmul(m.unsqueeze(-1), std, points))
@@ -94,20 +94,20 @@ def softmax_moments(m: Tensor, s: Tensor) -> Triple:
     """
     log_sum, spread = log_sums_of_others(m, s)
     mean, variance, slope = in_blocks(_sigmoid, m - log_sum, s + spread, num=3)
-    # What is rare has a variance in proportion to its mean.
+    # The variance of a rare class is proportional to its mean, so both are normalised alike.
     total = mean.sum(-1, keepdim=True)
     mean = mean / total
-    # A quantity in [0, 1] has at most the variance μ (1 − μ).
+    # A quantity in [0, 1] has at most variance μ (1 − μ).
     bounded = torch.minimum(variance / total, positive(mean * _others(mean)))
     return mean, bounded, slope / total
 
 
 def log_normal_means(m: Tensor, s: Tensor) -> Tensor:
-    """Means of softmax with `e^z` and their sum as jointly log-normal, which attention takes.
+    """Softmax means with `e^z` and their sum taken as jointly log-normal; used by attention.
 
-    They favour scores of large variance more than the true means do. With the true ones, scores
-    that are not known yet say nothing, and attention does not begin to learn. In logarithms, since
-    `e^s` alone overflows at s = 88 (float32).
+    They favour scores of large variance more than the true means do. With the true means, scores
+    that are still unknown carry no information, and attention does not begin to learn. Computed in
+    logarithms, because `e^s` overflows at s = 88 (float32).
     """
     log_r = torch.log_softmax(m + 0.5 * s, -1)
     q = _others(log_r.exp())
@@ -118,15 +118,15 @@ def log_normal_means(m: Tensor, s: Tensor) -> Tensor:
 
 
 def tilted_means(m: Tensor, s: Tensor, steps: int = 2) -> Tensor:
-    """Means of softmax as the fixed point `p = softmax(m + s (½ − p))`, right to first order in s.
+    """Softmax means as the fixed point `p = softmax(m + s (½ − p))`, correct to first order in s.
 
-    It minimises a bound on `E ln Σ e^z`; Knowles & Minka (2011). Steps are shortened where the
-    plain ones would go too far.
+    The fixed point minimises a bound on `E ln Σ e^z`; Knowles & Minka (2011). Steps are damped,
+    because plain ones may overshoot.
     """
     p = torch.softmax(m, -1)
     for _ in range(steps):
-        there = torch.softmax(m + s * (0.5 - p), -1)
-        p = torch.addcdiv(p, there - p, 1.0 + s * p * (1.0 - p))
+        target = torch.softmax(m + s * (0.5 - p), -1)
+        p = torch.addcdiv(p, target - p, 1.0 + s * p * (1.0 - p))
         p = p / p.sum(-1, keepdim=True)
     return p
 
@@ -149,9 +149,9 @@ def _coupled(
 
 
 def _softmax(x: GaussianTensor) -> GaussianTensor:
-    """Over the last axis.
+    """Softmax over the last axis.
 
-    Locally linear by the whole Jacobian `J_ij = p_i (1[i = j] − p_j)`: its diagonal `p (1 − p)`
+    `LocallyLinear` uses the whole Jacobian `J_ij = p_i (1[i = j] − p_j)`: its diagonal `p (1 − p)`
     alone, which TAGI takes, misses a third of the variance and all innovations of other scores.
     """
     m, s = x.centre, x.variance
@@ -163,7 +163,7 @@ def _softmax(x: GaussianTensor) -> GaussianTensor:
 
 
 def _log_softmax(x: GaussianTensor) -> GaussianTensor:
-    """Over the last axis, `ln σ(z_i − L_i)`, with the slopes `1[i = j] − E A_j`."""
+    """Log-softmax over the last axis, `ln σ(z_i − L_i)`, with the slopes `1[i = j] − E A_j`."""
     m, s = x.centre, x.variance
     if x.tape.activations.by_tangent:
         p, mean = torch.softmax(m, -1), torch.log_softmax(m, -1)
@@ -186,7 +186,7 @@ def _along(
     dtype: torch.dtype | None = None,
     _stacklevel: int = 3,
 ) -> GaussianTensor:
-    """A function of the last axis along any axis."""
+    """Applies a function of the last axis along axis `dim`."""
     if dim is None:
         raise TypeError(f"{name} of a Gaussian tensor needs the axis, as in {name}(x, dim=-1).")
     if dtype not in (None, input.dtype):

@@ -1,4 +1,4 @@
-"""The Gaussian tensor, and the tape along which innovations travel back to where it came from."""
+"""The Gaussian tensor, and the tape that carries innovations back to what it was computed from."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Moments: TypeAlias = tuple[Tensor, Tensor]
 """Mean and variance."""
 
 Innovation: TypeAlias = tuple[Tensor, Tensor]
-"""`(δ, η)`: given what was observed, the mean is `m + s δ` and the variance `s + s² η`."""
+"""`(δ, η)`: given the observation, the mean is `m + s δ` and the variance `s + s² η`."""
 
 ToSources: TypeAlias = Callable[[Tensor, Tensor], Sequence[Innovation | None]]
-"""From the innovation `(δ, η)` of a result to those of the tensors that it was computed from."""
+"""Turns the innovation `(δ, η)` of a result into those of the tensors it was computed from."""
 
 Map: TypeAlias = Callable[[Tensor], Tensor]
 """A linear map of plain tensors."""
@@ -26,27 +26,26 @@ Map: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Activations:
-    """How Gaussians pass elementwise functions; `MomentMatched()` or `LocallyLinear()`.
+    """How Gaussians pass nonlinear layers; choose `MomentMatched()` or `LocallyLinear()`.
 
-    In a normalising layer each output depends on all inputs through their mean and variance.
-    Innovations include that to first order. With `constant_statistics` they take both as constants,
-    as in the first papers on TAGI; deep residual nets then hardly learn, since much of what their
-    outputs ask for is lost in the normalisation, and weights grow without effect.
+    In a normalising layer each output depends on all inputs through their mean and variance, which
+    innovations take into account to first order. `constant_statistics` treats both as constants, as
+    the first papers on TAGI do. Deep residual nets then hardly learn: the normalisation undoes much
+    of what their outputs ask for, and weights grow without effect.
 
-    Max pooling passes the element with the largest mean on where innovations are to come back, as
-    TAGI does, and the expected maximum of independent Gaussians where nobody goes back, in
-    predictions; with `expected_maxima` always. A training step would take longer with it.
+    In training, max pooling passes on the element with the largest mean, as TAGI does. In
+    predictions, from which no innovations come back, it takes the expected maximum of independent
+    Gaussians; `expected_maxima` takes it in training too, at the price of slower steps.
 
-    Attention takes weights that favour uncertain scores. The expected weights, which it takes with
-    `expected_weights`, are nearer to the truth where scores have a standard deviation of 1 and
-    more, but TAGI learns worse from them: while nothing is known, they hardly differ from key to
-    key.
+    Attention uses weights that favour uncertain scores. `expected_weights` uses the expected
+    weights, which are nearer to the truth where scores have a standard deviation of 1 or more. TAGI
+    learns worse from them, because before training they hardly differ from key to key.
 
-    With a `width` below 1, deviations are carried at that share of their size, and the outputs'
-    are made as much larger. Where the network is linear nothing changes; elsewhere it is looked at
-    nearer to its means, in the limit to first order. In deep nets the spread of first weights is
-    larger than the weights, and normalising layers then divide what examples differ in by what
-    nothing is known of: little of it arrives at the outputs, and no innovation comes back.
+    A `width` below 1 multiplies standard deviations by this factor on entry to the network and
+    divides those of the outputs by it. A linear network does not change; any other one is evaluated
+    nearer to its means, in the limit to first order. In deep nets the weights' initial spread
+    exceeds their means. Normalising layers then divide the differences between examples by this
+    spread, so little of them reaches the outputs and no innovation comes back.
     """
 
     constant_statistics: bool = False
@@ -57,28 +56,28 @@ class Activations:
 
     def __post_init__(self) -> None:
         if not 0 < self.width <= 1:
-            raise ValueError(f"width is a share of deviations, over 0 to 1, got {self.width}.")
+            raise ValueError(f"width must be above 0 and at most 1, got {self.width}.")
 
     @property
     def share(self) -> float:
-        """The share of variances that is carried."""
+        """The factor on variances inside the network."""
         return self.width**2
 
 
 @dataclass(frozen=True)
 class LocallyLinear(Activations):
-    """`φ(z)` as its tangent at the mean: `μ = φ(m)`, `σ² = φ'(m)² s`."""
+    """Replaces `φ(z)` by its tangent at the mean: `μ = φ(m)`, `σ² = φ'(m)² s`."""
 
     by_tangent = True
 
 
 @dataclass(frozen=True)
 class MomentMatched(Activations):
-    """`φ(z)` as the Gaussian of the same mean and variance, and the same covariance with z."""
+    """Replaces `φ(z)` by the Gaussian with its mean, variance and covariance with z."""
 
 
 class Node:
-    """A Gaussian tensor on the tape: what it was computed from and its innovation so far."""
+    """A Gaussian tensor on the tape: its sources and the innovation that has arrived so far."""
 
     __slots__ = ("delta", "eta", "sources", "to_sources")
 
@@ -90,7 +89,7 @@ class Node:
         self.eta: Tensor | None = None
 
     def learn(self, delta: Tensor, eta: Tensor) -> None:
-        """Adds an innovation; those of several uses of one tensor add up."""
+        """Adds an innovation: each use of the tensor contributes one."""
         if self.delta is None or self.eta is None:
             self.delta, self.eta = delta, eta
         else:
@@ -98,10 +97,10 @@ class Node:
 
 
 class Tape:
-    """The operations of one forward pass on Gaussian tensors, in order, if they are recorded.
+    """The operations on Gaussian tensors in one forward pass, in order, if `record` is set.
 
-    `activations` says how Gaussians pass functions that are not linear; `afterwards` is called once
-    all innovations have come back.
+    `activations` says how Gaussians pass nonlinear functions. The functions in `afterwards` run
+    once all innovations have come back.
     """
 
     def __init__(self, activations: Activations, *, record: bool) -> None:
@@ -122,7 +121,7 @@ class Tape:
         sources: Sequence[Node | None],
         to_sources: ToSources,
     ) -> GaussianTensor:
-        """A Gaussian computed from others, and how its innovation becomes innovations of them."""
+        """A Gaussian computed from `sources`; `to_sources` turns its innovation into theirs."""
         if self.nodes is None:
             return GaussianTensor(mean, variance, self, None)
         node = Node(sources, to_sources)
@@ -136,29 +135,29 @@ class Tape:
         sources: Sequence[Node | None],
         to_sources: Callable[[list[Innovation]], Sequence[Innovation | None]],
     ) -> list[GaussianTensor]:
-        """Several Gaussians computed together; the innovation of one that is not used is zero."""
-        learned: dict[int, Innovation] = {}
+        """Several Gaussians computed together; an unused one has a zero innovation."""
+        arrived: dict[int, Innovation] = {}
 
-        def together(*_: Tensor) -> Sequence[Innovation | None]:
+        def jointly(*_: Tensor) -> Sequence[Innovation | None]:
             means = enumerate(mean for mean, _ in moments)
-            return to_sources([learned.get(i) or (torch.zeros_like(m),) * 2 for i, m in means])
+            return to_sources([arrived.get(i) or (torch.zeros_like(m),) * 2 for i, m in means])
 
-        def noted(i: int) -> ToSources:
-            def to_whole(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
-                learned[i] = delta, eta
+        def recorder(i: int) -> ToSources:
+            def to_joint(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
+                arrived[i] = delta, eta
                 return ((delta.new_empty(0), eta.new_empty(0)),)
 
-            return to_whole
+            return to_joint
 
-        # The results come off the tape before the whole. Each notes its innovation in `learned` and
-        # gives the whole an empty one, without which the tape would skip it.
-        whole = Node(sources, together)
+        # The results come off the tape before their joint node. Each one stores its innovation in
+        # `arrived` and gives the joint node an empty one, without which the tape would skip it.
+        joint = Node(sources, jointly)
         if self.nodes is not None:
-            self.nodes.append(whole)
-        return [self.result(name, *m, (whole,), noted(i)) for i, m in enumerate(moments)]
+            self.nodes.append(joint)
+        return [self.result(name, *m, (joint,), recorder(i)) for i, m in enumerate(moments)]
 
     def back(self, output: GaussianTensor, delta: Tensor, eta: Tensor) -> None:
-        """Carries the innovation of the output back to every tensor that it was computed from."""
+        """Carries the output's innovation back to every tensor it was computed from."""
         assert self.nodes is not None
         if output.node is None:
             return
@@ -181,14 +180,14 @@ class NoRule(TypeError):
 
 
 RULES: dict[Any, Callable[..., Any]] = {}
-"""For each torch function, its rule for Gaussian tensors."""
+"""The rule for Gaussian tensors of each torch function."""
 
 
 def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers what torch functions do with Gaussian tensors.
+    """Registers a rule: how the given torch functions act on Gaussian tensors.
 
-    The rule gets the arguments of the function and returns Gaussian tensors; it is written with
-    other rules, with `elementwise`, or with `Tape.result`.
+    The rule takes the function's arguments and returns Gaussian tensors. Write it with other rules,
+    with `elementwise`, or with `Tape.result`.
 
     >>> from bayesrule import moments
     >>> @moments.rule(torch.special.log1p)
@@ -206,9 +205,8 @@ def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 class GaussianTensor(StandIn):
     """A tensor of independent Gaussians: `centre` holds the means, `variance` the variances.
 
-    Torch functions and unmodified modules take it where they take tensors, if the functions that
-    they call are in the table of rules. (`mean` is a method of every tensor, so the means have
-    another name.)
+    Torch functions and unmodified modules accept it like any tensor, if every function they call
+    has a rule. (`mean` is a method of every tensor, so the means have another name.)
     """
 
     centre: Tensor
@@ -230,7 +228,7 @@ class GaussianTensor(StandIn):
 
     @classmethod
     def unhandled(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        names = {name_of(one) for one in RULES}
+        names = {name_of(known) for known in RULES}
         public = sorted(name for name in names if name and not name.startswith("_"))
         raise NoRule(
             f"No moment rule for '{name_of(function)}'. Known: {', '.join(public)}. "
@@ -244,27 +242,27 @@ class GaussianTensor(StandIn):
 
 
 def name_of(function: Any) -> str:
-    """A torch function's name as people know it."""
+    """A torch function's usual name."""
     name = getattr(function, "__name__", str(function))
     owner = getattr(function, "__self__", None)
     return getattr(owner, "__name__", name) if name == "__get__" else name
 
 
 def spread(x: Any, share: float) -> Any:
-    """The same quantities with their variances multiplied by a number; nests of them, too."""
+    """The Gaussian tensors in a nested object with their variances multiplied by `share`."""
     if share == 1:
         return x
     if isinstance(x, GaussianTensor):
         return GaussianTensor(x.centre, x.variance * share, x.tape, x.node)
     if isinstance(x, tuple | list):
-        return type(x)(spread(one, share) for one in x)
+        return type(x)(spread(item, share) for item in x)
     if isinstance(x, dict):
-        return {name: spread(one, share) for name, one in x.items()}
+        return {name: spread(item, share) for name, item in x.items()}
     return x
 
 
 def parts(x: Any) -> tuple[Tensor, Tensor | None, Node | None]:
-    """Mean, variance and node of a Gaussian tensor; of a plain one only the first."""
+    """Mean, variance and node of a Gaussian tensor; a plain tensor has only a mean."""
     if isinstance(x, GaussianTensor):
         return x.centre, x.variance, x.node
     return x, None, None
@@ -277,7 +275,7 @@ def full_parts(x: Any) -> tuple[Tensor, Tensor, Node | None]:
 
 
 def innovation(x: GaussianTensor) -> Innovation:
-    """The innovation (δ, η) of a quantity after a pass back; zero where none arrived."""
+    """The innovation (δ, η) of a tensor after a backward pass; zero if none arrived."""
     if x.node is None or x.node.delta is None or x.node.eta is None:
         return torch.zeros_like(x.variance), torch.zeros_like(x.variance)
     return x.node.delta, x.node.eta
@@ -289,16 +287,16 @@ def tape_of(*tensors: Any) -> Tape:
 
 
 def summed_like(t: Tensor, x: Tensor) -> Tensor:
-    """t summed and converted to the shape and type that x had before broadcasting."""
+    """Sums t to the shape that x had before broadcasting, in the type of x."""
     return t.sum_to_size(x.shape).to(x.dtype)
 
 
 def mapped(
     name: str, x: GaussianTensor, mean: Tensor, variance: Tensor, back: Map, back_squares: Map
 ) -> GaussianTensor:
-    """A linear function `A x + b` of one Gaussian tensor, from its moments.
+    """A linear function `A x + b` of one Gaussian tensor, given its mean and variance.
 
-    `back` is `Aᵀ` and `back_squares` is `(A ∘ A)ᵀ`, the transposed map of the variances.
+    `back` applies `Aᵀ`, and `back_squares` applies `(A ∘ A)ᵀ`.
     """
 
     def to_sources(delta: Tensor, eta: Tensor) -> tuple[Innovation]:
@@ -308,11 +306,11 @@ def mapped(
 
 
 def uncertain(mean: Any, variance: Any) -> GaussianTensor:
-    """Inputs that are not known for sure, for `learner.step`, `predict` and anything between.
+    """Uncertain inputs or targets, for `learner.step`, `predict` and the functions around them.
 
-    `predict` looks at 512 points of them, and is right however wide the network is. A step of
-    training carries their moments along, where units are taken as independent: what inputs add to
-    the outputs' variance is then too small, by up to the width of the layers.
+    `predict` runs the network at 512 points of the inputs, which is accurate however wide the
+    network is. A training step propagates their moments and takes units as independent, so the part
+    of the outputs' variance that inputs cause comes out too small, by up to the layers' width.
 
     `variance` is one number or has the shape of `mean`.
 
@@ -330,7 +328,7 @@ def uncertain(mean: Any, variance: Any) -> GaussianTensor:
     if not (spread > 0).all() or not spread.isfinite().all():
         raise ValueError(
             "Every variance must be positive and finite, got "
-            f"{float(spread.min())} to {float(spread.max())}. An input that is known for sure is "
-            "given as a plain tensor."
+            f"{float(spread.min())} to {float(spread.max())}. Give inputs without uncertainty as "
+            "plain tensors."
         )
     return GaussianTensor(centre, spread.expand(centre.shape).contiguous())

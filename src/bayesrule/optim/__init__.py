@@ -1,6 +1,6 @@
-"""`torch.optim` optimisers for people with their own loop: the methods that need only `.grad`.
+"""`torch.optim` optimisers for your own training loop: the methods that need only `.grad`.
 
-The loss is the batch mean of the negative log-likelihood; the prior is the optimiser's own.
+The loss is the batch mean of the negative log-likelihood; the optimiser adds the prior.
 
 >>> import torch
 >>> from bayesrule.optim import IVON

@@ -1,4 +1,4 @@
-"""A torch optimiser that keeps a Gaussian belief over the parameters."""
+"""A torch optimiser that keeps a Gaussian posterior over the parameters."""
 
 from __future__ import annotations
 
@@ -26,27 +26,26 @@ from bayesrule.types import Derivatives, Params
 
 
 class BayesianOptimizer(Optimizer):
-    """A belief over the parameters, updated by gradients that the caller's own loop computes.
+    """A posterior over the parameters, updated by gradients that your own loop computes.
 
-    Inside a `sampled_params()` block the weights are a draw; `step()` updates the belief by the
-    mean gradient of the blocks since the last step, each with its own batch-mean loss: gradients
-    of several batches are accumulated in a block for each, whose losses are not divided by their
-    number. Backward passes within one block add up, as they do in torch. Gradients that were made
-    before a block, at the mean, are refused; `zero_grad()` outside a block discards the blocks
-    before it. Clipping and unscaling
+    Inside a `sampled_params()` block the weights are a draw. `step()` updates the posterior by the
+    mean gradient of all blocks since the last step. To accumulate gradients of several batches, use
+    a block for each with its batch-mean loss, not divided by the number of batches. Backward passes
+    within one block add up, as usual in torch. Gradients computed before a block, at the mean, are
+    refused; `zero_grad()` outside a block discards the blocks before it. Clipping and unscaling
     between a block and the step act on the curvature too. Methods that evaluate the loss at the
     mean need no block.
 
-    - `num_data`: how many examples the whole data set has.
-    - `prior_precision`: of the prior N(0, I / prior_precision); each group may have its own, as it
-      may have its own `lr`. The rule's learning rate is the first `lr` of every group.
+    - `num_data`: the number of examples of the whole data set.
+    - `prior_precision`: of the prior N(0, I / prior_precision). Each group may have its own, and
+      its own `lr`; the rule's learning rate is the initial `lr` of every group.
     - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more.
-    - `seed`: all draws follow from it and the step. The processes of a data-parallel run draw the
+    - `seed`: determines all draws, with the step. The processes of a data-parallel run draw the
       same weights, so that their averaged gradient belongs to one draw.
 
-    Frozen parameters do not change. A parameter whose `.grad` is None has gradient zero: only its
-    prior acts. The belief of a half-precision weight is kept in single precision. Save between
-    steps: the gradients and curvature of blocks are not part of `state_dict()`.
+    Frozen parameters do not change. A parameter whose `.grad` is None has gradient zero, so only
+    its prior acts. The posterior of a half-precision weight is kept in single precision. Save
+    between steps: the gradients and curvature of blocks are not part of `state_dict()`.
     """
 
     _open: Open | None
@@ -80,7 +79,7 @@ class BayesianOptimizer(Optimizer):
 
     @property
     def posterior(self) -> Gaussian:
-        """The belief over the trainable parameters, by name if they were given by name.
+        """The posterior over the trainable parameters, by name if they were given by name.
 
         Without names the keys are the positions "0", "1", ... over all groups.
         """
@@ -88,9 +87,9 @@ class BayesianOptimizer(Optimizer):
         mean: Params = {}
         precision: Params = {}
         for part in self._parts():
-            belief, _ = self._belief(part)
-            mean |= belief.mean
-            precision |= belief.precision.diagonal()
+            posterior, _ = self._belief(part)
+            mean |= posterior.mean
+            precision |= posterior.precision.diagonal()
         order = {name: label_of(self.param_groups, name) for name in sorted(mean, key=int)}
         matrix = DiagonalMatrix({label: precision[name] for name, label in order.items()})
         return Gaussian({label: mean[name] for name, label in order.items()}, matrix)
@@ -99,9 +98,9 @@ class BayesianOptimizer(Optimizer):
     def sampled_params(self, train: bool = True, add: bool = False) -> Iterator[None]:
         """Replaces the weights by a draw inside the block; afterwards they are the mean again.
 
-        With `train=False` the draw is for predictions: its gradients do not count, and it does not
-        touch the random stream that training reads. With `add=True` gradients of blocks are added
-        instead of averaged: for losses that are divided by the number of batches already.
+        With `train=False` the draw is for predictions: its gradients do not count, and training's
+        random stream does not advance. With `add=True` gradients of blocks are added instead of
+        averaged, for losses that are already divided by the number of batches.
         """
         self.begin_draw(train, add)
         try:
@@ -112,7 +111,7 @@ class BayesianOptimizer(Optimizer):
         self.end_draw()
 
     def begin_draw(self, train: bool = True, add: bool = False) -> None:
-        """Opens a block of `sampled_params`, for loops that say only when its ends come."""
+        """Opens a block of `sampled_params`, for loops that cannot use `with`; see `end_draw`."""
         self._outside("sampled_params()")
         parts = self._parts()
         params = _all(parts)
@@ -128,7 +127,7 @@ class BayesianOptimizer(Optimizer):
         self._open.enter()
 
     def end_draw(self, keep: bool = True) -> None:
-        """Closes the block: the weights are the mean again, its gradient counts if it is kept."""
+        """Closes the block: the weights are the mean again; with `keep` its gradient counts."""
         if self._open is None:
             return
         block, self._open = self._open, None
@@ -144,16 +143,16 @@ class BayesianOptimizer(Optimizer):
             block.leave()
 
     def rewind(self) -> None:
-        """Draws for predictions begin anew, so that they are the same each time."""
+        """Restarts the draws for predictions, so that they are the same each time."""
         self._preview = Blocks(PREVIEW)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates the belief and sets the weights to its mean; returns what `closure` returns.
+        """Updates the posterior and sets the weights to its mean; returns the closure's result.
 
-        A closure (zero_grad, loss, backward, return the loss) is called in its own block, once for
-        each point of the expectation; with several points, the mean loss is returned. Where a block
-        is open, the closure runs once, in that block, and has to end it (`end_draw`).
+        A closure (zero_grad, loss, backward, return the loss) runs in a block of its own, once for
+        each point of the expectation; with several points, the mean loss is returned. If a block is
+        already open, the closure runs once, in that block, and has to end it (`end_draw`).
         """
         loss = None if closure is None else self._call(closure)
         self._outside("step()")
@@ -164,8 +163,8 @@ class BayesianOptimizer(Optimizer):
             posterior, memory = self._belief(part)
             rule = dataclasses.replace(self.rule, learning_rate=float(part.group["lr"]))
             prior = GaussianPrior(part.group["prior_precision"])
-            moved, memory = rule.step(posterior, derivative, prior, memory, part.step)
-            part.keep(self.state, moved.coordinates(), memory)
+            new, memory = rule.step(posterior, derivative, prior, memory, part.step)
+            part.keep(self.state, new.coordinates(), memory)
         for group in self.param_groups:
             group["step"] += 1
         self._reset()
@@ -173,13 +172,13 @@ class BayesianOptimizer(Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discards gradients: outside a block all, inside a block those of the block."""
+        """Discards gradients: outside a block all of them, inside a block those of the block."""
         super().zero_grad(set_to_none)
         if self._open is None:
             self._blocks.forget()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters; their belief starts from their values, at step 0."""
+        """Adds parameters; their posterior starts from their values, at step 0."""
         group = {**self.defaults, **param_group}
         for name in ("lr", "prior_precision"):
             if not isinstance(group[name], int | float | Tensor) or not 0 <= group[name] < math.inf:
@@ -208,7 +207,7 @@ class BayesianOptimizer(Optimizer):
         super().load_state_dict(state_dict)
         saved = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         for place, (_, p) in zip(saved, numbered(self.param_groups), strict=True):
-            # torch rounds state to the type of the parameter; a belief is wider than that.
+            # torch rounds state to the dtype of the parameter; the posterior's is wider.
             for key, value in state_dict["state"].get(place, {}).items():
                 self.state[p][key] = value.to(p.device) if isinstance(value, Tensor) else value
         self._spend()
@@ -228,10 +227,9 @@ class BayesianOptimizer(Optimizer):
         self._preview = Blocks(PREVIEW)
 
     def _spend(self) -> None:
-        """Notes that the gradients there are do not belong to the next step."""
-        grads = ((name, p.grad) for name, p in numbered(self.param_groups))
-        known = {name: grad for name, grad in grads if grad is not None}
-        self._spent = {k: (weakref.ref(grad), grad._version) for k, grad in known.items()}
+        """Records that the present gradients do not belong to the next step."""
+        grads = {name: p.grad for name, p in numbered(self.param_groups) if p.grad is not None}
+        self._spent = {name: (weakref.ref(grad), grad._version) for name, grad in grads.items()}
 
     def _outside(self, what: str) -> None:
         if self._open is not None:
@@ -302,7 +300,7 @@ class BayesianOptimizer(Optimizer):
             )
 
     def _refuse_outside(self, params: Params) -> None:
-        """Refuses gradients that were made since the last step, but in no block."""
+        """Refuses gradients that were computed since the last step outside of any block."""
         for name, p in params.items():
             spent, version = self._spent.get(name, (lambda: None, 0))
             if p.grad is None or (spent() is p.grad and p.grad._version == version):
@@ -333,13 +331,13 @@ def _all(parts: list[Part]) -> Params:
 def _check(
     family: GaussianFamily, expectation: Expectation, curvature: Curvature, rule: Natural
 ) -> None:
-    """Refuses parts that do not fit, by name and with the way out."""
+    """Refuses parts that do not fit an optimiser; the error says what to use instead."""
     if curvature.needs_rows or curvature.look is not Look.WEIGHTS or not curvature.from_gradient:
         raise TypeError(
             f"An optimiser sees only .grad, which is not enough for {curvature!r}; use Price(), "
             "SquaredGradient() or NoCurvature(), or a Learner, which sees single examples."
         )
-    # The optimiser's own step is written with the fields of this rule, so no other will do.
+    # `step` sets the fields of this rule, so no other rule works.
     if not isinstance(rule, Natural):
         raise TypeError(f"rule takes a Natural(...), got {rule!r}.")
     rule.check(family, expectation, curvature)

@@ -17,12 +17,12 @@ from bayesrule.posteriors import Gaussian, Point
 from bayesrule.tensors import seeds, vectors
 from bayesrule.types import Params
 
-# Streams of randomness: that of a learner's draws, and one that training never reads.
+# Random streams: the one of a learner's draws, and one that training never uses.
 TRAINING, PREVIEW = 2, 0
 
 
 class Draw(NamedTuple):
-    """A part of the parameters, its belief and the point at which the loss is looked at."""
+    """A part of the parameters, its posterior, and the point at which the loss is evaluated."""
 
     part: Part
     posterior: Gaussian
@@ -31,10 +31,10 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Open:
-    """A block that is open: its draws, and the gradients that there were before it.
+    """An open block: its draws, and the gradients from before it.
 
     - `train`: its gradients count; `add`: they are added to the earlier ones, not averaged.
-    - `moves`: whether the weights are others inside.
+    - `moves`: whether the weights change inside the block.
     """
 
     params: Params
@@ -45,7 +45,7 @@ class Open:
     moves: bool
 
     def enter(self) -> None:
-        """Sets the weights to the draws, or to the mean again if that cannot be done."""
+        """Sets the weights to the draws; if that fails, back to the mean."""
         try:
             for draw in self.draws if self.moves else ():
                 draw.part.set_weights(draw.point.params)
@@ -65,7 +65,7 @@ class Open:
 class Blocks:
     """The blocks since the last step; their joint gradient is in the parameters' `.grad`.
 
-    - `curvature`: Price's curvature of the batch-mean loss, joined as the gradients are.
+    - `curvature`: Price's curvature of the batch-mean loss, joined in the same way.
     - `norms`: of each parameter's gradient when the last block ended.
     """
 
@@ -77,19 +77,19 @@ class Blocks:
     points: dict[tuple[int, int], Iterator[Point]] = field(default_factory=dict)
 
     def draw(self, part: Part, posterior: Gaussian, expectation: Expectation) -> Draw:
-        """The next point of the expectation, whose points repeat in turn."""
+        """The next point of the expectation, starting over after its last point."""
         if part.stream not in self.generators:
             origin = part.group["seed"], part.group["step"], self.stream + 3 * part.stream
             self.generators[part.stream] = seeds.generator(part.device, *origin)
         key = part.stream, part.step
         if key not in self.points:
-            rounds = itertools.repeat((posterior, self.generators[part.stream]))
-            points = itertools.starmap(expectation.points, rounds)
-            self.points[key] = itertools.chain.from_iterable(points)
+            arguments = itertools.repeat((posterior, self.generators[part.stream]))
+            rounds = itertools.starmap(expectation.points, arguments)
+            self.points[key] = itertools.chain.from_iterable(rounds)
         return Draw(part, posterior, next(self.points[key]))
 
     def forget(self) -> None:
-        """Discards gradients and curvature; draws continue, so that no two of them are the same."""
+        """Discards gradients and curvature; draws continue, so that none repeats."""
         self.count, self.curvature, self.norms = 0, {}, {}
 
     def start(self, curvature: Params) -> None:
@@ -97,10 +97,10 @@ class Blocks:
         self.count, self.curvature = 1, curvature
 
     def joined(self, earlier: Params, gradient: Params, curvature: Params, add: bool) -> Params:
-        """Counts one more block; the mean of its gradient and the earlier ones', or the sum."""
+        """Counts one more block; returns the mean (or sum) of its gradient and earlier ones."""
         self.check(gradient)
         if not all(norm.isfinite() for norm in self.norms.values()):
-            # A step was skipped for an overflow; its gradient must not enter the mean.
+            # A step was skipped because of an overflow; its gradient must not enter the mean.
             self.start(curvature)
             return gradient
         self.count += 1
@@ -113,7 +113,7 @@ class Blocks:
         return vectors.add(earlier, new) if add else vectors.lerp(earlier, new, 1.0 / self.count)
 
     def shrunk(self, gradient: Params) -> Params:
-        """The curvature, scaled down as clipping or unscaling has scaled the gradient since."""
+        """The curvature, scaled down as clipping or unscaling has since scaled the gradient."""
         ratios = vectors.div(norms(gradient), self.norms)
         factors = {name: ratio.nan_to_num(1.0).clamp(max=1.0) for name, ratio in ratios.items()}
         return vectors.mul(factors, self.curvature)
@@ -128,12 +128,12 @@ class Blocks:
 
 
 def unfit(params: Params) -> list[str]:
-    """The parameters on a CPU whose gradients are not finite; a GPU would have to wait."""
-    found = {k: p.grad for k, p in params.items() if p.grad is not None}
-    here = {k: v for k, v in found.items() if v.is_cpu and v.layout is torch.strided}
-    if not here or math.isfinite(sum(norm.item() for norm in norms(here).values())):
+    """The parameters on a CPU with non-finite gradients; a GPU would have to wait."""
+    grads = {k: p.grad for k, p in params.items() if p.grad is not None}
+    grads = {k: v for k, v in grads.items() if v.is_cpu and v.layout is torch.strided}
+    if not grads or math.isfinite(sum(norm.item() for norm in norms(grads).values())):
         return []
-    return [name for name, gradient in here.items() if not gradient.isfinite().all()]
+    return [name for name, grad in grads.items() if not grad.isfinite().all()]
 
 
 def norms(gradient: Params) -> Params:

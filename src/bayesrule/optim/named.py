@@ -1,4 +1,4 @@
-"""The named optimisers: each is one assignment of parts, as in `bayesrule.methods`."""
+"""The named optimisers: each is one choice of parts, as in `bayesrule.methods`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rate = float | Schedule
 
 
 class Settings(TypedDict, total=False):
-    """Options that every optimiser has; `BayesianOptimizer` explains them."""
+    """Options of every optimiser; see `BayesianOptimizer`."""
 
     seed: int
     num_data: Required[int]
@@ -44,7 +44,7 @@ class _AtMean(BayesianOptimizer):
 
 
 class SGD(_AtMean):
-    """Gradient descent with a heavy ball: a Gaussian whose covariance is fixed, about I/N."""
+    """Gradient descent with heavy-ball momentum: a Gaussian of fixed covariance, about I/N."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RMSprop(_AtMean):
 
 
 class Adam(_AtMean):
-    """Adam: RMSprop with averaged gradients; both averages are corrected for their start at zero.
+    """Adam: RMSprop with averaged gradients; both averages are bias-corrected.
 
     Kingma & Ba (2015).
     """
@@ -90,8 +90,8 @@ class Adam(_AtMean):
 class IVON(BayesianOptimizer):
     """Improved variational online Newton: Price's curvature at draws, kept positive by retraction.
 
-    Shen et al. (2024). `draws` is how often `step(closure)` calls its closure; in a loop without
-    closures, each block is a draw.
+    Shen et al. (2024). `draws` is the number of times `step(closure)` calls its closure; in a loop
+    without closures, each block is a draw.
     """
 
     def __init__(

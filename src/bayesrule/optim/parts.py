@@ -1,6 +1,6 @@
-"""The belief of an optimiser, kept tensor by tensor in the optimiser's state.
+"""An optimiser's posterior, stored parameter by parameter in the optimiser's state.
 
-torch keeps state by parameter, so freezing, unfreezing and adding parameters just work.
+torch stores state by parameter, so freezing, unfreezing and adding parameters just work.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Grads = Mapping[str, Tensor | None]
 
 @dataclass(frozen=True)
 class Part:
-    """Trainable parameters of one group, device and age, which move together.
+    """Trainable parameters of one group, device and number of steps, which move together.
 
-    Inside the optimiser a parameter's name is its position, "0", "1", ..., over all groups.
+    Inside the optimiser, a parameter's name is its position "0", "1", ... over all groups.
     """
 
     group: dict[str, Any]
@@ -40,12 +40,12 @@ class Part:
     def belief(
         self, state: OptimizerState, family: GaussianFamily, rule: Rule, weight: float
     ) -> tuple[Gaussian, Memory]:
-        """The belief and the rule's memory, assembled from the state of each parameter."""
+        """The posterior and the rule's memory, assembled from the state of each parameter."""
         mean = {name: _mean(p, state.get(p, {}).get("mean")) for name, p in self.params.items()}
         if self.step == 0:
             prior = self.group["prior_precision"]
-            first = family.init(mean, weight=weight, prior=prior)
-            return first, rule.init(family, first, weight)
+            posterior = family.init(mean, weight=weight, prior=prior)
+            return posterior, rule.init(family, posterior, weight)
         memory: Memory = {}
         for key in state[next(iter(self.params.values()))].keys() - {"step", "mean"}:
             values = {name: state[p][key] for name, p in self.params.items()}
@@ -57,14 +57,14 @@ class Part:
     def set_weights(self, weights: Params) -> None:
         """Sets the weights to the mean, or to a draw.
 
-        They are written in place, so that a backward pass after the block is an error of autograd
-        instead of a gradient at the wrong weights.
+        This writes in place, so that a backward pass after the block is an autograd error instead
+        of a gradient at the wrong weights.
         """
         for name, p in self.params.items():
             p.copy_(weights[name])
 
     def keep(self, state: OptimizerState, posterior: Gaussian, memory: Memory) -> None:
-        """Stores belief and memory by parameter, and sets the weights to the mean."""
+        """Stores posterior and memory by parameter, and sets the weights to the mean."""
         self.set_weights(posterior.mean)
         for name, p in self.params.items():
             state[p]["step"] = self.step + 1
@@ -79,9 +79,9 @@ def parts_of(groups: Groups, state: OptimizerState) -> list[Part]:
     """The trainable parameters, in parts; every group and device has its own random stream."""
     streams: dict[tuple[int, torch.device], int] = {}
     parts: dict[tuple[int, int], Part] = {}
-    everything = numbered(groups)
+    params = numbered(groups)
     for index, group in enumerate(groups):
-        for name, p in itertools.islice(everything, len(group["params"])):
+        for name, p in itertools.islice(params, len(group["params"])):
             stream = streams.setdefault((index, p.device), len(streams))
             if p.requires_grad:
                 step = state.get(p, {}).get("step", 0)
@@ -92,18 +92,18 @@ def parts_of(groups: Groups, state: OptimizerState) -> list[Part]:
 
 def numbered(groups: Groups) -> Iterator[tuple[str, Tensor]]:
     """All parameters with their positions as names."""
-    everything = itertools.chain.from_iterable(group["params"] for group in groups)
-    return ((str(index), p) for index, p in enumerate(everything))
+    params = itertools.chain.from_iterable(group["params"] for group in groups)
+    return ((str(index), p) for index, p in enumerate(params))
 
 
 def label_of(groups: Groups, name: str) -> str:
-    """The name that the caller gave a parameter, or its position where it has none."""
+    """The caller's name for a parameter, or its position without one."""
     labels = [label for group in groups for label in group.get("param_names", ())]
     return labels[int(name)] if labels else name
 
 
 def wide(value: Tensor) -> Tensor:
-    """In single precision or better: in half, averages with small rates would not change."""
+    """Single precision or better: in half precision, averages with small rates would not change."""
     return value.detach().to(torch.promote_types(value.dtype, torch.float32))
 
 
@@ -116,7 +116,7 @@ def gradient_of(params: Params, grads: Grads) -> Params:
 
 
 def set_grads(params: Params, grads: Grads) -> None:
-    """Writes `.grad`, in the type of each parameter."""
+    """Writes `.grad`, in the dtype of each parameter."""
     for name, p in params.items():
         grad = grads[name]
         p.grad = None if grad is None else grad.to(p.dtype)

@@ -1,1 +1,1 @@
-"""Tensors by name, trees of them, a module as a function, randomness and ranks."""
+"""Named tensors and trees of them, modules as functions, randomness, distributed ranks."""

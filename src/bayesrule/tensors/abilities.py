@@ -1,4 +1,4 @@
-"""Abilities that a whole derives from its parts, or an object from what it is made of."""
+"""Properties for abilities that an object derives from its fields or from its parts."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ T = TypeVar("T")
 
 
 def derived(ability: Callable[[Any], T]) -> T:
-    """A property in the place of a class attribute: an ability that depends on the object.
+    """A property in place of a base class's attribute, for an ability that depends on the object.
 
-    To a type checker it is what the property returns, as the attribute of the base class is.
+    A type checker sees the type that the property returns, as for the base class's attribute.
     """
     return property(ability)  # type: ignore[return-value]
 
 
 def every(parts: str, ability: str) -> Any:
-    """An ability that holds where it does for all of the parts, a dictionary of that name."""
+    """An ability that holds if all parts have it; `parts` names the dictionary of parts."""
     return _of_parts(parts, ability, all)
 
 
 def some(parts: str, ability: str) -> Any:
-    """An ability that holds where it does for any of the parts, a dictionary of that name."""
+    """An ability that holds if any part has it; `parts` names the dictionary of parts."""
     return _of_parts(parts, ability, any)
 
 
 def first(parts: str, obstacle: str) -> Any:
-    """What hinders the first of the parts that has an obstacle; None where none has."""
-    return _of_parts(parts, obstacle, lambda found: next((one for one in found if one), None))
+    """The obstacle of the first part that has one, or None; `parts` names their dictionary."""
+    return _of_parts(parts, obstacle, lambda reasons: next(filter(None, reasons), None))
 
 
 def _of_parts(parts: str, name: str, whole: Callable[[Iterable[Any]], Any]) -> Any:

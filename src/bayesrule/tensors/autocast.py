@@ -1,4 +1,4 @@
-"""torch.autocast around a step or a prediction: for the module alone, not for work on a belief."""
+"""Restricts the caller's torch.autocast to the module: the posterior keeps full precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WANTED: ContextVar[Wanted | None] = ContextVar("autocast", default=None)
 
 @contextmanager
 def full_precision(device_type: str, in_modules: Wanted | None = None) -> Iterator[None]:
-    """Without autocast, but for what is wanted in modules."""
+    """Switches autocast off, except for `in_modules`, which `called` applies to modules."""
     token = _WANTED.set(in_modules)
     try:
         with torch.autocast(device_type, enabled=False):
@@ -36,15 +36,15 @@ def full_precision(device_type: str, in_modules: Wanted | None = None) -> Iterat
 
 
 def half_wanted() -> bool:
-    """Whether modules work in float16, whose numbers end at 65504."""
+    """Whether modules compute in float16, which overflows at 65504."""
     wanted = _WANTED.get()
     return wanted is not None and wanted.dtype is torch.float16
 
 
 def for_modules_only(method: Method) -> Method:
-    """A function of a learner and a state, in which autocast is for the module alone.
+    """Decorates a function of a learner and a state: autocast applies to the module alone.
 
-    A belief would be rounded by it.
+    It would round the posterior.
     """
 
     @functools.wraps(method)
@@ -60,7 +60,7 @@ def for_modules_only(method: Method) -> Method:
 
 
 def called(module: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """What a module returns, under the autocast that the caller wanted for it."""
+    """Calls a module under the autocast that the caller switched on."""
     wanted = _WANTED.get()
     if wanted is None:
         return module(*args, **named)

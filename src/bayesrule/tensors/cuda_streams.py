@@ -1,4 +1,4 @@
-"""Kernels that run beside each other on a GPU: none of a small layer fills it alone."""
+"""Kernels that run side by side on a GPU, which those of a small layer do not fill alone."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import TypeVar
 
 import torch
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 _NUM = 16
 
 
-def side_by_side(work: Callable[[str], Found], names: Sequence[str]) -> dict[str, Found]:
-    """What some work finds for each name; in a CUDA graph that is captured, in several streams.
+def side_by_side(work: Callable[[str], Result], names: Sequence[str]) -> dict[str, Result]:
+    """The result of `work` for each name, in several streams while a CUDA graph is captured.
 
-    No work may use what another finds. Outside of graphs starting kernels takes longer than
-    running them, so all stay in one stream.
+    No call may depend on another one. Outside of graphs, starting kernels takes longer than running
+    them, so everything stays in one stream.
 
     >>> side_by_side(len, ["weight", "bias"])
     {'weight': 6, 'bias': 4}
     """
     if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         return {name: work(name) for name in names}
-    main, found = torch.cuda.current_stream(), {}
+    main, results = torch.cuda.current_stream(), {}
     streams = _streams(main.device_index)[: len(names)]
     for stream in streams:
         stream.wait_stream(main)
     for number, name in enumerate(names):
         with torch.cuda.stream(streams[number % len(streams)]):
-            found[name] = work(name)
+            results[name] = work(name)
     for stream in streams:
         main.wait_stream(stream)
-    return found
+    return results
 
 
 @cache

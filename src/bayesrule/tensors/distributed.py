@@ -1,7 +1,7 @@
-"""Data-parallel training on torch.distributed: the one place where machines meet.
+"""Data-parallel training on torch.distributed; all communication between ranks is here.
 
-Under `torchrun`, call `setup()` once and give each rank its own part of every batch; a learner then
-sums its derivatives over the ranks by itself.
+Under `torchrun`, call `setup()` once and give each rank its own part of every batch. Learners sum
+their derivatives over the ranks by themselves.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def is_main() -> bool:
 
 
 def setup(backend: str | None = None) -> torch.device:
-    """Joins the group that `torchrun` describes in the environment; returns this rank's device.
+    """Joins the process group that `torchrun` set up in the environment; returns the rank's device.
 
-    Without torchrun's variables nothing is joined, so a script runs alone as it is.
+    Without torchrun's variables it joins nothing, so the same script also runs alone.
     """
     gpu = torch.cuda.is_available()
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -50,7 +50,7 @@ def setup(backend: str | None = None) -> torch.device:
         if gpu:
             torch.cuda.set_device(device)
         distributed.init_process_group(backend or ("nccl" if gpu else "gloo"))
-        # A group that is still there when Python ends may abort the process.
+        # A group that still exists when Python exits may abort the process.
         atexit.register(_leave)
     return device
 
@@ -69,7 +69,7 @@ def sum_over_ranks(local: T) -> T:
     """All tensors of a nested object, summed over the ranks; one call for each dtype."""
     if world_size() == 1:
         return local
-    # What is no sum of its tensors, such as a low-rank matrix, says how it is summed.
+    # Objects whose tensors cannot simply be added, such as low-rank matrices, convert themselves.
     return _each(_all_reduce(_each(local, "before_sum")), "after_sum")
 
 
@@ -81,12 +81,14 @@ def count_over_ranks(count: int, device: torch.device) -> int:
 
 
 def mean_over_ranks(local: T) -> T:
-    """Floating tensors of a nested object averaged over the ranks, all others (counters, masks) as
-    the first rank has them."""
+    """A nested object averaged over the ranks.
+
+    Floating-point tensors are averaged, all others (counters, masks) come from the first rank.
+    """
     if world_size() == 1:
         return local
     tensors = tree.tensors(local)
-    # In float64 the mean of equal float32 numbers is that number: frozen weights do not drift.
+    # In float64 the mean of equal float32 numbers is exact, so frozen weights do not drift.
     wide = {k: v.double() for k, v in tensors.items() if v.is_floating_point()}
     new = {k: (v / world_size()).to(tensors[k].dtype) for k, v in _all_reduce(wide).items()}
     new |= from_first_rank({k: v for k, v in tensors.items() if k not in wide})
@@ -94,14 +96,14 @@ def mean_over_ranks(local: T) -> T:
 
 
 def from_first_rank(nested: T) -> T:
-    """A nested object with the first rank's tensors, sent as bytes: one call for every type."""
+    """A nested object with the first rank's tensors, sent as bytes: one call for all types."""
     tensors = tree.tensors(nested)
     if not (tensors and is_active()):
         return nested
     flat = torch.cat([v.contiguous().reshape(-1).view(torch.uint8) for v in tensors.values()])
     distributed.broadcast(flat, src=0)
     parts = flat.split([v.numel() * v.element_size() for v in tensors.values()])
-    # A copy of its own gives each part the alignment that its type needs.
+    # Cloning gives each part the alignment that its type needs.
     shaped = zip(tensors.items(), parts, strict=True)
     new = {k: part.clone().view(v.dtype).reshape(v.shape) for (k, v), part in shaped}
     return tree.rebuild(nested, lambda name, old: new.get(name, old))
@@ -127,9 +129,9 @@ def _all_reduce(local: T) -> T:
 
 
 def _each(nested: Any, method: str) -> Any:
-    """A copy of a nested object in which every part that has the method is what it returns."""
-    own = getattr(nested, method, None)
-    if own is not None and not isinstance(nested, type):
-        return own(rank(), world_size())
+    """A copy of a nested object; each part with this method is replaced by the method's result."""
+    convert = getattr(nested, method, None)
+    if convert is not None and not isinstance(nested, type):
+        return convert(rank(), world_size())
     new = {name: _each(child, method) for name, child in tree.children(nested)}
     return tree.with_children(nested, new)

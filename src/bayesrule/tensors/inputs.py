@@ -1,8 +1,7 @@
-"""What a module is called with: one tensor, or tensors in nested tuples, lists and dicts.
+"""Inputs of a module: one tensor, or tensors in nested tuples, lists and dicts.
 
-A tuple holds the arguments of the module in their order, a dict those that go by name; what is
-nested deeper reaches the module as it is. Every function here asks first for the common case, one
-tensor.
+A tuple holds positional arguments of the module, a dict keyword arguments; deeper nesting reaches
+the module unchanged. Every function here tests first for the common case, one tensor.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
-"""A tensor, arguments in their order, or arguments by name; examples along the first axes."""
+"""A tensor, positional arguments, or keyword arguments; examples are along the first axes."""
 
 LABELS = "labels"
-"""Under this name a batch that is one dict has its targets, as those of Hugging Face do."""
+"""The key of the targets in a batch that is one dict, as in Hugging Face's datasets."""
 
 
 def named(x: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All leaves with slash-separated names, those of a dict in the order of the alphabet.
+    """All leaves with slash-separated names; those of a dict in alphabetical order.
 
     >>> import torch
     >>> [name for name, _ in named(({"b": torch.zeros(2), "a": torch.zeros(2)}, torch.zeros(2)))]
@@ -30,8 +29,8 @@ def named(x: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(x, Tensor) or not _is_nested(x):
         yield prefix, x
         return
-    inside = sorted(x.items()) if isinstance(x, Mapping) else enumerate(x)
-    for name, part in inside:
+    items = sorted(x.items()) if isinstance(x, Mapping) else enumerate(x)
+    for name, part in items:
         yield from named(part, f"{prefix}/{name}" if prefix else str(name))
 
 
@@ -41,7 +40,7 @@ def parts(x: Any) -> list[Any]:
 
 
 def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
-    """The same nest with `function` of each leaf; lists are tuples then, and mappings dicts."""
+    """Applies `function` to each leaf; lists become tuples, and mappings dicts."""
     if isinstance(x, Tensor) or not _is_nested(x):
         return function(x)
     if isinstance(x, Mapping):
@@ -50,20 +49,20 @@ def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def zipped(nests: Sequence[Any], function: Callable[[list[Any]], Any]) -> Any:
-    """One nest from several of the same form: `function` of the list of their leaves in each place.
+    """Merges inputs of one structure: `function` gets the list of leaves at each position.
 
     >>> zipped([(1, {"a": 2}), (3, {"a": 4})], sum)
     (4, {'a': 6})
     """
     if isinstance(nests[0], Mapping):
-        return {name: zipped([one[name] for one in nests], function) for name in nests[0]}
+        return {name: zipped([nest[name] for nest in nests], function) for name in nests[0]}
     if not isinstance(nests[0], Tensor) and _is_nested(nests[0]):
-        return tuple(zipped(each, function) for each in zip(*nests, strict=True))
+        return tuple(zipped(children, function) for children in zip(*nests, strict=True))
     return function(list(nests))
 
 
 def replaced(x: Any, leaves: Mapping[str, Any], prefix: str = "") -> Any:
-    """The same nest with other leaves, by the names that `named` gives them."""
+    """The same structure with other leaves, by the names that `named` gives them."""
     if isinstance(x, Tensor) or not _is_nested(x):
         return leaves[prefix]
     begin = f"{prefix}/" if prefix else ""
@@ -78,12 +77,12 @@ def num_examples(x: Inputs) -> int:
 
 
 def take(x: Inputs, rows: slice | Tensor | int) -> Any:
-    """Some of the examples."""
+    """The chosen examples."""
     return x[rows] if isinstance(x, Tensor) else mapped(x, lambda part: part[rows])
 
 
 def arguments(x: Inputs) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """What a module is called with: arguments in their order, and by name."""
+    """Positional and keyword arguments for the module."""
     if isinstance(x, Tensor):
         return (x,), {}
     return ((), x) if isinstance(x, Mapping) else (x, {})
@@ -112,14 +111,14 @@ def pair(batch: Any) -> tuple[Any, Any]:
 
 
 def as_pair(data: Any) -> Any:
-    """One dict with its targets under `labels` as a pair; other data as they are."""
+    """Turns one dict with targets under `labels` into a pair; returns other data unchanged."""
     return pair(data) if isinstance(data, Mapping) and LABELS in data else data
 
 
 def streamed(x: Any, batch_size: int) -> Iterator[Any]:
-    """Inputs a batch at a time: those of a loader, a Dataset or an iterator; all of others at once.
+    """Batches of inputs from a loader, a Dataset or an iterator; other inputs as one batch.
 
-    Of pairs (x, y), and of dicts with `labels`, the inputs alone.
+    Of pairs (x, y) and of dicts with `labels` it yields the inputs alone.
 
     >>> import torch
     >>> loader = torch.utils.data.DataLoader([(torch.zeros(2), 1), (torch.ones(2), 0)])
@@ -131,13 +130,13 @@ def streamed(x: Any, batch_size: int) -> Iterator[Any]:
 
 
 def pairs(data: Any, batch_size: int) -> Iterator[tuple[Any, Any]]:
-    """Inputs and targets a batch at a time, from a pair, a Dataset or a loader."""
+    """Batches of inputs and targets, from a pair, a Dataset or a loader."""
     batches = loader_of(data, batch_size)
     return map(pair, [data] if batches is None else batches)
 
 
 def loader_of(data: Any, batch_size: int) -> Iterable[Any] | None:
-    """What gives batches one after another; None where the data are all there at once."""
+    """An iterable of batches; None for data that are all in memory, as one batch."""
     if isinstance(data, Tensor | Mapping | tuple | list) or hasattr(data, "__array__"):
         return None
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
@@ -146,18 +145,18 @@ def loader_of(data: Any, batch_size: int) -> Iterable[Any] | None:
 
 
 def _inputs_alone(batch: Any) -> Any:
-    """The inputs of a batch that a loader gave, with or without targets."""
+    """The inputs of a loader's batch, which may or may not have targets."""
     if isinstance(batch, Mapping):
         return {name: part for name, part in batch.items() if name != LABELS}
     if not isinstance(batch, tuple | list):
         return batch
     x = batch[0] if len(batch) == 1 else pair(batch)[0]
-    # Several inputs come out of a loader as a list.
+    # Loaders return several inputs as a list.
     return tuple(x) if isinstance(x, list) else x
 
 
 def _is_nested(x: Any) -> bool:
-    """Whether x holds inputs, and is not one: a list of numbers is an array."""
+    """Whether x contains inputs instead of being one: a list of numbers is an array."""
     if isinstance(x, Mapping | tuple):
         return True
     return isinstance(x, list) and bool(x) and _holds_tensors(x[0])

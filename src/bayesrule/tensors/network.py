@@ -25,17 +25,17 @@ _GLOBAL_RANDOMNESS = threading.RLock()
 
 
 def copies(params: Params) -> Params:
-    """The same numbers in tensors of their own."""
+    """Clones of all tensors."""
     return {name: value.clone() for name, value in params.items()}
 
 
 def as_leaves(params: Params) -> Params:
-    """The same numbers as tensors whose gradients can be asked for."""
+    """The same values as leaf tensors that require gradients."""
     return {name: value.detach().requires_grad_() for name, value in params.items()}
 
 
 def check_batch(x: Inputs, y: Tensor) -> int:
-    """How many examples a batch has; an empty or uneven one is refused."""
+    """The number of examples of a batch; refuses empty and uneven batches."""
     size = num_examples(x)
     if size == 0:
         raise ValueError("The batch is empty.")
@@ -46,21 +46,21 @@ def check_batch(x: Inputs, y: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Understood:
-    """Which recorded calls have the examples first, and parameters that no call explains."""
+    """Which recorded calls have examples along the first axis, and parameters without a call."""
 
     batch_first: tuple[bool, ...]
     missed: frozenset[str]
 
 
 class Network:
-    """A module whose trainable parameters are given from outside at each call.
+    """A module as a function: each call is given its trainable parameters.
 
     Frozen parameters and buffers (batch-norm statistics) belong to the state and travel together as
-    `buffers`. The module itself is never changed, not even for the time of a call: each call runs a
-    copy of its own (`Blueprint`), so threads do not see each other's weights. What the code of the
-    module keeps in plain attributes is forgotten with the copy. Training is done in the modes that
-    the parts had when the network was made, if it was in training mode. Of outputs that are no
-    tensor the field `logits` is taken, if there is one.
+    `buffers`. The module itself never changes, not even during a call: each call runs a private
+    copy (`Blueprint`), so threads do not see each other's weights. Plain attributes that the
+    module's code sets are lost with the copy. In training, parts keep the modes they had when the
+    network was made, if the module was in training mode. If the module does not return a tensor but
+    something with a field `logits`, that field is the output.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -68,23 +68,25 @@ class Network:
             raise TypeError(f"The model must be a torch.nn.Module, got {type(model).__name__}.")
         check_module(model)
         self.model = model
-        named = model.named_modules()
-        self._normalising = {k: m for k, m in named if getattr(m, "running_mean", None) is not None}
+        modules = model.named_modules()
+        self._normalising = {
+            name: part for name, part in modules if getattr(part, "running_mean", None) is not None
+        }
         self._blueprint = Blueprint(model)
         self._trainable = [k for k, v in model.named_parameters() if v.requires_grad]
-        # What is known of the module's calls; found on first need.
+        # Facts about the module's calls, found when they are first needed:
         self.understood: Understood | None = None
-        self.shares: bool | None = None  # Whether a row of an embedding may be for all examples.
-        # Whether torch maps it over weights to the outputs that calls one by one have.
+        self.shares: bool | None = None  # whether all examples may use the same embedding row
+        # whether vmap over weights gives the same outputs as single calls
         self.maps_weights: bool | None = None
-        self.slow = False  # Whether it was said that examples go through it one by one.
+        self.slow = False  # whether the user was told that examples go through it one by one
         self._watched = False
         if not self._trainable:
             raise ValueError("The model has no trainable parameters, so there is nothing to learn.")
 
     @property
     def couples(self) -> bool:
-        """Whether the outputs of an example in training depend on the others of its batch."""
+        """Whether an example's outputs in training depend on the other examples of its batch."""
         kind = nn.modules.batchnorm._BatchNorm
         parts = [part for part in self.model.modules() if isinstance(part, kind)]
         return any(part.training or not self.model.training for part in parts)
@@ -97,11 +99,11 @@ class Network:
     def buffers(self) -> Params:
         """Copies of the buffers and of the frozen parameters."""
         frozen = {k: v for k, v in self.model.named_parameters() if not v.requires_grad}
-        known = {**frozen, **dict(self.model.named_buffers())}
-        return {name: value.detach().clone() for name, value in known.items()}
+        tensors = {**frozen, **dict(self.model.named_buffers())}
+        return {name: value.detach().clone() for name, value in tensors.items()}
 
     def averaged(self) -> list[str]:
-        """The buffers in which normalising layers keep averages over batches."""
+        """The names of the buffers that hold normalising layers' averages over batches."""
         return [
             f"{prefix}.{key}".removeprefix(".")
             for prefix, module in self._normalising.items()
@@ -110,7 +112,7 @@ class Network:
         ]
 
     def averaging_equally(self) -> Network:
-        """A network whose normalising layers give every batch the same weight, not later ones more.
+        """A network whose normalising layers weight all batches equally, not recent ones more.
 
         >>> norm = nn.BatchNorm1d(1)
         >>> network, buffers = Network(norm).averaging_equally(), Network(norm).buffers()
@@ -119,12 +121,14 @@ class Network:
         >>> buffers["running_mean"], norm.momentum
         (tensor([4.]), 0.1)
         """
-        made = copy.copy(self)
-        made._blueprint = self._blueprint.with_settings(self._normalising.values(), momentum=None)
-        return made
+        network = copy.copy(self)
+        network._blueprint = self._blueprint.with_settings(
+            self._normalising.values(), momentum=None
+        )
+        return network
 
     def __call__(self, params: Params, buffers: Params, x: Inputs, *, training: bool) -> Tensor:
-        """The outputs; in training mode the module may change `buffers`, in place or by name."""
+        """The outputs; in training, buffers may change in place or be replaced in `buffers`."""
         args, named = arguments(x)
         parts = self._blueprint.copied({**buffers, **params}, training=training)
         if self._watched or not training:
@@ -143,15 +147,15 @@ class Network:
 
 @contextmanager
 def forked_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Seeded global randomness for what a module draws itself (dropout), restored afterwards.
+    """Seeds torch's global generators for a module's own draws (dropout), then restores them.
 
-    There is one state for all threads of a process, so they wait for each other here.
+    All threads of a process share these generators, so they wait for each other here.
     """
     devices = [device] if device.type == "cuda" else []
     with _GLOBAL_RANDOMNESS, torch.random.fork_rng(devices=devices):
         # torch.manual_seed would also seed devices that are not restored.
         torch.default_generator.manual_seed(seed)
-        for one in devices:
-            with torch.cuda.device(one):
+        for gpu in devices:
+            with torch.cuda.device(gpu):
                 torch.cuda.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""What a module returns: one tensor, or several things of which one is meant."""
+"""Outputs of a module: one tensor, or a container with one field to use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOGITS = "logits"
 
 
 def fields(outputs: Any) -> list[str | int]:
-    """What can be chosen of outputs that are no tensor: keys, names or places; often nothing."""
+    """The fields of outputs that are not a tensor: keys, names or positions; often none."""
     if isinstance(outputs, Mapping):
         return list(outputs)
     if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
@@ -23,7 +23,7 @@ def fields(outputs: Any) -> list[str | int]:
 
 
 def field(outputs: Any, name: str | int) -> Any:
-    """One field of a dict, a tuple or an object; one that is not there is refused by name."""
+    """One field of a dict, a tuple or an object; raises a TypeError if it does not exist."""
     try:
         by_key = isinstance(outputs, Mapping) or isinstance(name, int)
         return outputs[name] if by_key else getattr(outputs, str(name))
@@ -36,7 +36,7 @@ def field(outputs: Any, name: str | int) -> Any:
 
 
 def logits(outputs: Any) -> Any:
-    """A tensor, or the field `logits` that a classifier returns; others come back as they are."""
+    """The field `logits` of a classifier's outputs, if there is one, else the outputs."""
     if isinstance(outputs, Tensor):
         return outputs
     if isinstance(outputs, Mapping):
@@ -45,9 +45,9 @@ def logits(outputs: Any) -> Any:
 
 
 class Output(nn.Module):
-    """A module that returns one field of what another returns: a name, a key or a place.
+    """A module that returns one field of another's outputs, by name, key or position.
 
-    Fields called `logits` are found without it.
+    A field called `logits` is found without it.
 
     >>> import torch
     >>> lstm = Output(nn.LSTM(2, 3, batch_first=True), 0)
@@ -62,7 +62,7 @@ class Output(nn.Module):
         if not isinstance(field, str | int):
             raise TypeError(f"field is a name or a place, got {field!r}.")
         self.module, self.field = module, field
-        # A wrapper must not change in which mode the module is.
+        # The wrapper must not change the module's mode.
         self.training = module.training
 
     def forward(self, *args: Any, **named: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Private copies of a module, made for one call, in which other tensors stand for its own.
+"""Private copies of a module, made for one call, in which other tensors replace its own.
 
-The module that the caller gave is never written to: other threads may be running it, and what a
-call leaves behind when it fails goes with its copy. A copy has the attributes of the original and
-dictionaries of its own; numbers are shared.
+The caller's module is never written to: other threads may be running it, and what a failed call
+leaves behind disappears with the copy. A copy has the attributes of the original in dictionaries of
+its own; it shares the memory of tensors that are not replaced.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bayesrule.tensors.stand_in import FACTS, StandIn
 from bayesrule.types import Params
 
 Slot = tuple[str, str, Tensor | None]
-"""A key in a module, the name of the tensor in the whole, and the module's own tensor."""
+"""A tensor's key in its module, its name in the whole model, and the module's own tensor."""
 
 
 class _Part(NamedTuple):
-    """One module of the whole; `held` names plain attributes that lead to tensors or modules."""
+    """One submodule; `held` names its plain attributes that lead to tensors or modules."""
 
     kind: type[nn.Module]
-    own: dict[str, Any]
+    attributes: dict[str, Any]
     mode: bool
     children: list[tuple[str, int | None]]
     parameters: list[Slot]
@@ -39,11 +39,10 @@ class _Part(NamedTuple):
 
 
 class Blueprint:
-    """What a module consists of, looked up once, so that a copy takes microseconds.
+    """The structure of a module, looked up once, so that a copy takes microseconds.
 
-    In training the parts have the modes that they had when the blueprint was made, if the whole was
-    in training mode: a part that was put into evaluation mode, such as a frozen batch norm, stays
-    in it.
+    In training, parts keep the modes they had when the blueprint was made, if the whole was in
+    training mode: a part in evaluation mode, such as a frozen batch norm, stays in it.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -71,54 +70,58 @@ class Blueprint:
                 self.places |= {name: (i, store, key) for key, name, _ in slots}
 
     def copied(self, tensors: Params, *, training: bool) -> list[nn.Module]:
-        """Copies of all parts, the whole first, in which the given tensors have their places."""
-        made: list[nn.Module] = [object.__new__(part.kind) for part in self._parts]
-        for module, part in zip(made, self._parts, strict=True):
-            own = module.__dict__
-            own.update(part.own)
-            own["training"] = training and part.mode
-            own["_modules"] = {key: None if i is None else made[i] for key, i in part.children}
-            own["_parameters"] = {key: tensors.get(name, old) for key, name, old in part.parameters}
-            own["_buffers"] = {key: tensors.get(name, old) for key, name, old in part.buffers}
+        """Copies of all parts, the whole first, in which `tensors` replace the originals."""
+        copies: list[nn.Module] = [object.__new__(part.kind) for part in self._parts]
+        for module, part in zip(copies, self._parts, strict=True):
+            state = module.__dict__
+            state.update(part.attributes)
+            state["training"] = training and part.mode
+            state["_modules"] = {key: None if i is None else copies[i] for key, i in part.children}
+            state["_parameters"] = {key: tensors.get(name, t) for key, name, t in part.parameters}
+            state["_buffers"] = {key: tensors.get(name, t) for key, name, t in part.buffers}
             if part.held:
-                self._lead_to_copies(own, part.held, made, tensors)
+                self._lead_to_copies(state, part.held, copies, tensors)
         for i, changed in self._settings.items():
-            made[i].__dict__.update(changed)
-        return made
+            copies[i].__dict__.update(changed)
+        return copies
 
     def with_settings(self, modules: Iterable[nn.Module], **settings: Any) -> Blueprint:
-        """A blueprint whose copies of some parts have other attributes."""
-        made = copy.copy(self)
-        made._settings = {self._modules.index(module): settings for module in modules}
-        return made
+        """A blueprint whose copies of these modules have the attributes `settings`."""
+        blueprint = copy.copy(self)
+        blueprint._settings = {self._modules.index(module): settings for module in modules}
+        return blueprint
 
     def _lead_to_copies(
-        self, own: dict[str, Any], held: list[str], made: list[nn.Module], tensors: Params
+        self, state: dict[str, Any], held: list[str], copies: list[nn.Module], tensors: Params
     ) -> None:
-        """Replaces modules and tensors in lists, bound methods and the like, which lead to them."""
+        """Replaces modules and tensors inside plain attributes: lists, bound methods, closures."""
         new: dict[int, Any] = {id(v): tensors.get(k, v) for k, v in self._tensors.items()}
-        new |= {id(old): copied for old, copied in zip(self._modules, made, strict=True)}
+        new |= {id(old): copied for old, copied in zip(self._modules, copies, strict=True)}
         for key in held:
-            own[key] = _rebuilt(own[key], new)
+            state[key] = _rebuilt(state[key], new)
         if "_flat_weights" in held:
-            _keep_as_listed(own)
+            _keep_as_listed(state)
 
     def watched(self, params: Params) -> Watch:
-        """A context that looks at how the module uses its parameters."""
-        own = {id(value): name for name, value in self._tensors.items() if name in params}
-        given = {name: value for name, value in params.items() if value.requires_grad}
-        known = {id(value) for value in given.values()}
-        return Watch({i: name for i, name in own.items() if i not in known}, given)
+        """A context that checks how the module uses its parameters."""
+        originals = {id(value): name for name, value in self._tensors.items() if name in params}
+        trainable = {name: value for name, value in params.items() if value.requires_grad}
+        replaced = {id(value) for value in trainable.values()}
+        return Watch({i: k for i, k in originals.items() if i not in replaced}, trainable)
 
 
 class Watch(TorchFunctionMode):
-    """Refuses calls with tensors that should have been replaced, or that cannot be followed."""
+    """Refuses calls that use original tensors, which should be replaced, or block gradients.
 
-    def __init__(self, own: Mapping[int, str], given: Params) -> None:
+    `originals` maps the identities of the module's own tensors to names; `params` replace them.
+    """
+
+    def __init__(self, originals: Mapping[int, str], params: Params) -> None:
         super().__init__()
-        self._names, self._params = own, given
-        self._given = {id(value): name for name, value in given.items()}
-        self._seen: dict[bool, set[str]] = {True: set(), False: set()}
+        self._names, self._params = originals, params
+        self._replacements = {id(value): name for name, value in params.items()}
+        # The parameters that were used, by whether gradients were on.
+        self._used: dict[bool, set[str]] = {True: set(), False: set()}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -130,11 +133,11 @@ class Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def check(self, outputs: Any) -> None:
-        """Refuses weights that were only used where gradients are off, and lead to no output.
+        """Refuses weights used only where gradients are off, unless the outputs depend on them.
 
-        A torch.autograd.Function switches gradients off within itself, and has its own.
+        (A torch.autograd.Function switches gradients off inside, but has gradients of its own.)
         """
-        doubtful = sorted(self._seen[False] - self._seen[True])
+        doubtful = sorted(self._used[False] - self._used[True])
         nodes = _nodes_behind(outputs) if doubtful else set()
         for name in doubtful:
             weight = self._params[name]
@@ -149,8 +152,8 @@ class Watch(TorchFunctionMode):
             )
 
     def _note(self, tensor: Tensor) -> None:
-        if id(tensor) in self._given:
-            self._seen[torch.is_grad_enabled()].add(self._given[id(tensor)])
+        if id(tensor) in self._replacements:
+            self._used[torch.is_grad_enabled()].add(self._replacements[id(tensor)])
         if isinstance(tensor, StandIn):
             if torch.is_autocast_enabled(tensor.device.type):
                 raise TypeError(
@@ -182,7 +185,7 @@ def _slots(store: Mapping[str, Tensor | None], names: Mapping[int, str]) -> list
 
 
 def _plain(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The attributes that are no registered tensors or parts."""
+    """The attributes other than registered tensors and submodules."""
     stores = "_parameters", "_buffers", "_modules"
     return ((key, value) for key, value in vars(module).items() if key not in stores)
 
@@ -210,66 +213,66 @@ def _leads_to(value: Any, known: set[int], seen: set[int]) -> bool:
     if id(value) in seen:
         return False
     seen.add(id(value))
-    return any(_leads_to(one, known, seen) for one in _inside(value))
+    return any(_leads_to(item, known, seen) for item in _inside(value))
 
 
 def _rebuilt(value: Any, new: dict[int, Any]) -> Any:
-    """The same with new objects for known ones; `new` is by the identity of the old ones."""
+    """A copy of a value with objects replaced; `new` maps identities of old objects to new ones."""
     if id(value) in new:
         return new[id(value)]
     if not _leads_to(value, set(new), set()):
         return value
-    made: Any
+    rebuilt: Any
     if isinstance(value, dict):
-        made = new[id(value)] = copy.copy(value)
-        made.update({key: _rebuilt(one, new) for key, one in value.items()})
+        rebuilt = new[id(value)] = copy.copy(value)
+        rebuilt.update({key: _rebuilt(item, new) for key, item in value.items()})
     elif isinstance(value, list):
-        made = new[id(value)] = copy.copy(value)
-        made[:] = [_rebuilt(one, new) for one in value]
+        rebuilt = new[id(value)] = copy.copy(value)
+        rebuilt[:] = [_rebuilt(item, new) for item in value]
     elif isinstance(value, MethodType):
-        made = MethodType(value.__func__, _rebuilt(value.__self__, new))
+        rebuilt = MethodType(value.__func__, _rebuilt(value.__self__, new))
     elif isinstance(value, partial):
-        named = {key: _rebuilt(one, new) for key, one in value.keywords.items()}
-        made = partial(_rebuilt(value.func, new), *_rebuilt(value.args, new), **named)
+        named = {key: _rebuilt(item, new) for key, item in value.keywords.items()}
+        rebuilt = partial(_rebuilt(value.func, new), *_rebuilt(value.args, new), **named)
     elif isinstance(value, FunctionType):
-        made = _with_closure(value, new)
+        rebuilt = _with_closure(value, new)
     else:
-        parts = [_rebuilt(one, new) for one in value]
-        made = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return made
+        parts = [_rebuilt(item, new) for item in value]
+        rebuilt = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return rebuilt
 
 
 def _with_closure(function: FunctionType, new: dict[int, Any]) -> FunctionType:
-    """A function that reads other variables from around it."""
+    """A copy of a function whose closure variables have objects replaced."""
     cells = [CellType() for _ in function.__closure__ or ()]
-    given = function.__globals__, function.__name__, function.__defaults__, tuple(cells)
-    made = new[id(function)] = FunctionType(function.__code__, *given)
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__dict__.update(function.__dict__)
+    options = function.__globals__, function.__name__, function.__defaults__, tuple(cells)
+    rebuilt = new[id(function)] = FunctionType(function.__code__, *options)
+    rebuilt.__kwdefaults__ = function.__kwdefaults__
+    rebuilt.__dict__.update(function.__dict__)
     for cell, old in zip(cells, function.__closure__ or (), strict=True):
         if old != CellType():
             cell.cell_contents = _rebuilt(old.cell_contents, new)
-    return made
+    return rebuilt
 
 
-def _keep_as_listed(own: dict[str, Any]) -> None:
-    """Leaves a recurrent layer's list of its weights alone where they are stand-ins.
+def _keep_as_listed(state: dict[str, Any]) -> None:
+    """Keeps a recurrent layer from rearranging its list of weights if they are stand-ins.
 
-    The layer would bring weights on a GPU into one piece of memory, but tensor subclasses have
-    none; with references to those that are listed it sees nothing to be done.
+    On a GPU the layer would move its weights into one block of memory, but tensor subclasses have
+    no memory. With references to the listed weights it finds nothing to do.
     """
-    listed = own["_flat_weights"]
+    listed = state["_flat_weights"]
     if any(type(weight) not in (Tensor, nn.Parameter) for weight in listed):
-        own["_flat_weight_refs"] = [weakref.ref(weight) for weight in listed]
+        state["_flat_weight_refs"] = [weakref.ref(weight) for weight in listed]
 
 
 def _nodes_behind(outputs: Any) -> set[Any]:
-    """All nodes of the autograd graph that the outputs were made by."""
-    left = [one.grad_fn for one in _tensors_in((outputs,)) if one.grad_fn is not None]
-    seen = set(left)
-    while left:
-        for node, _ in left.pop().next_functions:
+    """All nodes of the autograd graph that produced the outputs."""
+    todo = [t.grad_fn for t in _tensors_in((outputs,)) if t.grad_fn is not None]
+    seen = set(todo)
+    while todo:
+        for node, _ in todo.pop().next_functions:
             if node is not None and node not in seen:
                 seen.add(node)
-                left.append(node)
+                todo.append(node)
     return seen

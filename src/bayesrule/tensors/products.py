@@ -1,4 +1,4 @@
-"""Products of a linear layer on CPUs where another of torch's libraries is faster."""
+"""Products of linear layers on CPUs where torch's default library is not the fastest."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from torch.overrides import TorchFunctionMode
 
 
 def quick_products() -> AbstractContextManager[object]:
-    """Linear layers without gradients by oneDNN on a CPU of AMD, elsewhere as they are.
+    """On AMD CPUs, runs linear layers without gradients by oneDNN; elsewhere changes nothing.
 
-    torch takes MKL for products in single precision, which leaves more than half of what such a
-    CPU can do unused. The numbers are the same up to rounding.
+    torch uses MKL for products in single precision, which leaves more than half of such a CPU's
+    speed unused. Results agree up to rounding.
     """
     return _OneDNN() if _amd() and _has_product() else nullcontext()
 
 
 @cache
 def _amd() -> bool:
-    """Whether the CPU calls itself one of AMD."""
-    listed = Path("/proc/cpuinfo")
-    said = listed.read_text(encoding="utf-8") if listed.exists() else platform.processor()
-    return "AuthenticAMD" in said
+    """Whether the CPU reports AMD as its vendor."""
+    path = Path("/proc/cpuinfo")
+    description = path.read_text(encoding="utf-8") if path.exists() else platform.processor()
+    return "AuthenticAMD" in description
 
 
 @cache
@@ -38,7 +38,7 @@ def _has_product() -> bool:
 
 
 class _OneDNN(TorchFunctionMode):
-    """Takes the calls of linear layers over."""
+    """Replaces the calls of linear layers."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -50,13 +50,13 @@ class _OneDNN(TorchFunctionMode):
 
 
 def _suits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether all are plain numbers in single precision on a CPU, and nothing asks for slopes."""
-    given = [x, weight] if bias is None else [x, weight, bias]
+    """Whether all are plain float32 tensors on a CPU, without gradients or autocast."""
+    tensors = [x, weight] if bias is None else [x, weight, bias]
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not x.numel():
         return False
     return all(
-        type(one) in (Tensor, torch.nn.Parameter)
-        and one.dtype == torch.float32
-        and one.device.type == "cpu"
-        for one in given
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+        for tensor in tensors
     )

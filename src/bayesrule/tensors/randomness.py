@@ -1,4 +1,4 @@
-"""Normal numbers: in bulk, and for many nets at once as each has them alone."""
+"""Normal random numbers, in bulk, and for many nets at once with each net's own streams."""
 
 from __future__ import annotations
 
@@ -8,65 +8,64 @@ from functools import cached_property
 import torch
 from torch import Generator, Tensor
 
-# Below this many numbers the way around costs more than it saves.
+# Below this many numbers, the bulk generator costs more than it saves.
 _BULK = 1 << 14
-# So many words of 64 bits are worked on at a time: they stay in a core's own cache.
+# 64-bit words processed at a time, which stay in a core's own cache.
 _BLOCK = 1 << 16
 _ALL = (1 << 64) - 1
-# A little less than 2⁻³¹, so that no number of 32 bits gets to an end, where the inverse is
-# infinite.
+# A little less than 2⁻³¹, so that no 32-bit number maps to ±1, where the inverse is infinite.
 _STEP = 2.0**-31 * (1.0 - 2.0**-24)
 
 
 def normal(size: int, generator: Generator, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`size` standard normal numbers.
 
-    torch's generator on the CPU is a Mersenne twister that works on one core. In bulk and single
-    precision it only seeds a generator that works on all of them; what comes out is made normal by
-    the inverse error function: `√2 erf⁻¹(u)`, u a whole number of 32 bits over a little more than
-    2³¹, in single precision: within ±(1 − 2⁻²⁴), so within ±5.4.
+    torch's CPU generator is a Mersenne twister that runs on one core. For many float32 numbers it
+    only seeds a generator that runs on all cores; its words become normal by the inverse error
+    function, `√2 erf⁻¹(u)`. Here u is a 32-bit integer divided by a little more than 2³¹, in single
+    precision: within ±(1 − 2⁻²⁴), so the normal numbers are within ±5.4.
     """
     if device.type != "cpu" or dtype != torch.float32 or size < _BULK:
         return torch.empty(size, dtype=dtype, device=device).normal_(generator=generator)
-    found = torch.empty(size, dtype=dtype)
+    numbers = torch.empty(size, dtype=dtype)
     seed, gamma = torch.randint(1 << 62, (2,), generator=generator).tolist()
     blocks = words(-(-size // 2), seed, gamma_of(gamma))
-    for part, bits in zip(found.split(2 * _BLOCK), blocks, strict=True):
+    for part, bits in zip(numbers.split(2 * _BLOCK), blocks, strict=True):
         part.copy_(bits.view(torch.int32)[: len(part)]).mul_(_STEP).erfinv_().mul_(2.0**0.5)
-    return found
+    return numbers
 
 
 def words(num: int, seed: int, gamma: int) -> Iterator[Tensor]:
-    """Random words of 64 bits, a block at a time, each in the place of the one before.
+    """Random 64-bit words, block by block; each block overwrites the one before.
 
-    SplitMix64: `seed + i gamma` for the i-th of them, mixed; Steele, Lea & Flood (2014), fig. 17.
-    Unlike a recurrence it can be worked out for all at once.
+    SplitMix64: the i-th word is `seed + i gamma`, mixed; Steele, Lea & Flood (2014), fig. 17.
+    Unlike a recurrence, it can be computed for all words at once.
     """
     steps = torch.arange(1, min(num, _BLOCK) + 1).mul_(_signed(gamma))
-    word, part = torch.empty_like(steps), torch.empty_like(steps)
-    for begun in range(0, num, _BLOCK):
-        size = min(num - begun, _BLOCK)
-        steps, word, part = steps[:size], word[:size], part[:size]
-        torch.add(steps, _signed(seed + begun * gamma), out=word)
-        _fold(word, 30, part).mul_(_signed(0xBF58476D1CE4E5B9))
-        _fold(word, 27, part).mul_(_signed(0x94D049BB133111EB))
-        yield _fold(word, 31, part)
+    word, buffer = torch.empty_like(steps), torch.empty_like(steps)
+    for start in range(0, num, _BLOCK):
+        size = min(num - start, _BLOCK)
+        steps, word, buffer = steps[:size], word[:size], buffer[:size]
+        torch.add(steps, _signed(seed + start * gamma), out=word)
+        _fold(word, 30, buffer).mul_(_signed(0xBF58476D1CE4E5B9))
+        _fold(word, 27, buffer).mul_(_signed(0x94D049BB133111EB))
+        yield _fold(word, 31, buffer)
 
 
-def _fold(word: Tensor, bits: int, part: Tensor) -> Tensor:
-    """`word ^ (word >> bits)` in the word's place, with zeros shifted in."""
-    torch.bitwise_right_shift(word, bits, out=part)
-    return word.bitwise_xor_(part.bitwise_and_((1 << (64 - bits)) - 1))
+def _fold(word: Tensor, bits: int, buffer: Tensor) -> Tensor:
+    """`word ^ (word >> bits)`, in place, with zeros shifted in."""
+    torch.bitwise_right_shift(word, bits, out=buffer)
+    return word.bitwise_xor_(buffer.bitwise_and_((1 << (64 - bits)) - 1))
 
 
 def _signed(word: int) -> int:
-    """The same 64 bits as a number with a sign."""
+    """The same 64 bits as a signed integer."""
     word &= _ALL
     return word - (1 << 64) if word >> 63 else word
 
 
 def gamma_of(word: int) -> int:
-    """An odd step whose bits change often, so that streams of other steps are other streams.
+    """An odd increment with many bit changes, so that different increments give distinct streams.
 
     Steele, Lea & Flood (2014), fig. 16.
     """
@@ -84,16 +83,16 @@ def normal_like(x: Tensor, generator: Generator | Generators) -> Tensor:
 
 
 class Generators:
-    """A generator for each net of a stack: every net gets the numbers that it would get alone.
+    """A generator for each net of a stack: every net gets the numbers it would get alone.
 
-    `keys` gives their seeds, when a number is first asked for. `own` (num, n) tells the examples of
-    each net from those that only fill up, for which no numbers are drawn.
+    `keys` returns their seeds; it is called when numbers are first needed. `present` (num, n) marks
+    each net's own examples; the others are padding, for which no numbers are drawn.
     """
 
     def __init__(
-        self, device: torch.device, keys: Callable[[], Sequence[int]], own: Tensor | None = None
+        self, device: torch.device, keys: Callable[[], Sequence[int]], present: Tensor | None = None
     ) -> None:
-        self._device, self._keys, self._own = device, keys, own
+        self._device, self._keys, self._present = device, keys, present
 
     @cached_property
     def _each(self) -> list[Generator]:
@@ -101,52 +100,52 @@ class Generators:
 
     def rows(self, size: int, dtype: torch.dtype) -> Tensor:
         """`size` numbers for each net, (num, size)."""
-        found = torch.empty(len(self._each), size, dtype=dtype, device=self._device)
-        for row, generator in zip(found.unbind(), self._each, strict=True):
+        numbers = torch.empty(len(self._each), size, dtype=dtype, device=self._device)
+        for row, generator in zip(numbers.unbind(), self._each, strict=True):
             if size < _BULK:
                 row.normal_(generator=generator)
             else:
                 row.copy_(normal(size, generator, dtype=dtype, device=self._device))
-        return found
+        return numbers
 
     def like(self, x: Tensor) -> Tensor:
-        """Numbers in the shape of x, (num · n, *), the examples of one net after another's."""
-        num, each = len(self._each), x[0].numel()
-        if self._own is None:
+        """Numbers in the shape of x, (num · n, *), net after net."""
+        num, width = len(self._each), x[0].numel()
+        if self._present is None:
             return self.rows(x.numel() // num, x.dtype).view(x.shape)
-        found = x.new_zeros(num, len(x) // num, each)
-        for row, own, generator in zip(found, self._own, self._each, strict=True):
-            count = int(own.sum())
-            row[own] = row.new_empty(count, each).normal_(generator=generator)
-        return found.view(x.shape)
+        numbers = x.new_zeros(num, len(x) // num, width)
+        for row, present, generator in zip(numbers, self._present, self._each, strict=True):
+            count = int(present.sum())
+            row[present] = row.new_empty(count, width).normal_(generator=generator)
+        return numbers.view(x.shape)
 
     def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
-        """The numbers of as many calls of `rows`, (num, draws, size)."""
+        """The numbers of `draws` calls of `rows`, (num, draws, size)."""
         return torch.stack([self.rows(size, dtype) for _ in range(draws)], 1)
 
     def again(self, num: int, draws: int) -> Generators:
-        """The numbers for several draws of num nets at once, as for one after another."""
+        """Generators for several draws of num nets at once, with the numbers of single draws."""
         return Again(self, num, draws)
 
 
 class Again(Generators):
-    """The numbers for several draws, (num · draws · n, *): those of `given`, asked for each draw.
+    """The numbers for several draws at once, (num · draws · n, *).
 
-    Each net gets the numbers that it would get for one draw after another.
+    Each net gets the numbers that `generators` would give it for one draw after another.
     """
 
-    def __init__(self, given: Generators, num: int, draws: int) -> None:
-        self._given, self._num, self._draws = given, num, draws
+    def __init__(self, generators: Generators, num: int, draws: int) -> None:
+        self._generators, self._num, self._draws = generators, num, draws
 
     def like(self, x: Tensor) -> Tensor:
-        one = x[: len(x) // self._draws]
-        found = [self._given.like(one) for _ in range(self._draws)]
-        apart = [part.unflatten(0, (self._num, -1)) for part in found]
-        return torch.stack(apart, 1).view(x.shape)
+        single = x[: len(x) // self._draws]
+        numbers = [self._generators.like(single) for _ in range(self._draws)]
+        by_net = [part.unflatten(0, (self._num, -1)) for part in numbers]
+        return torch.stack(by_net, 1).view(x.shape)
 
 
 class OneForAll(Generators):
-    """Numbers for all nets of a stack from one generator, which goes on from step to step."""
+    """Numbers for all nets of a stack from one generator that continues from step to step."""
 
     def __init__(self, generator: Generator, num: int) -> None:
         super().__init__(generator.device, list)
@@ -159,8 +158,8 @@ class OneForAll(Generators):
         return torch.empty_like(x).normal_(generator=self._generator)
 
     def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
-        found = torch.empty(self._num, draws, size, dtype=dtype, device=self._device)
-        return found.normal_(generator=self._generator)
+        numbers = torch.empty(self._num, draws, size, dtype=dtype, device=self._device)
+        return numbers.normal_(generator=self._generator)
 
     def again(self, num: int, draws: int) -> Generators:
-        return self  # There is no order to keep.
+        return self  # Any order of the numbers will do.

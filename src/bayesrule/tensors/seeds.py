@@ -1,4 +1,4 @@
-"""Random streams that depend on (seed, step, stream) alone, so a state needs no generator in it."""
+"""Random streams that depend only on (seed, step, stream), so that states hold no generator."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def generator(device: torch.device | str, seed: int, step: int, stream: int = 0)
 def key(seed: int, step: int, stream: int = 0) -> int:
     """A 32-bit seed for one step and stream of one run.
 
-    The CPU generator keeps 32 bits of its seed, so the key is mixed by steps that are one-to-one in
-    32 bits: within a run no two (step, stream) pairs share a stream for the first million steps.
+    The CPU generator uses 32 bits of its seed, so the key is mixed by bijections of 32-bit numbers:
+    within the first million steps of a run, no two (step, stream) pairs share a stream.
     """
     return _mix(_mix(seed + _mix(seed >> 32)) + step * 4096 + stream)
 

@@ -1,7 +1,7 @@
-"""Tensors that stand in a network for something that plain numbers cannot hold.
+"""Tensor subclasses that stand in a network for what plain numbers cannot express.
 
-Modules are unmodified, so what is special about a weight must be seen by the torch functions that
-use it. A stand-in looks like a tensor, has no memory of its own, and answers those functions.
+Modules are unmodified, so special weights must act through the torch functions that use them. A
+stand-in looks like a tensor, has no memory of its own, and handles those functions itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from bayesrule.types import Params
 
-# What can be asked of a tensor without looking at its values.
+# What can be read from a tensor without its values.
 _ATTRIBUTES = ("shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_mps", "is_nested",
                "is_sparse", "is_quantized", "layout", "requires_grad", "is_leaf")  # fmt: skip
 FACTS = {getattr(Tensor, name).__get__ for name in _ATTRIBUTES} | {
@@ -29,9 +29,9 @@ FACTS = {getattr(Tensor, name).__get__ for name in _ATTRIBUTES} | {
 class StandIn(Tensor):
     """A tensor without memory, made with `Tensor._make_wrapper_subclass`.
 
-    A torch function that is called with it runs the entry of `handlers` with the same arguments.
-    Functions without an entry go to `unhandled`. Calls that torch makes from its own C++ code,
-    which do not look for handlers, go to `bypassed`.
+    A torch function that is called with it runs its entry in `handlers` with the same arguments.
+    Functions without an entry go to `unhandled`. Calls from torch's C++ code, which do not look for
+    handlers, go to `bypassed`.
     """
 
     handlers: ClassVar[Mapping[Any, Callable[..., Any]]] = {}
@@ -70,10 +70,10 @@ class StandIn(Tensor):
 
 
 class WeightStandIn(StandIn):
-    """A weight whose numbers are worked out only when a torch function asks for them.
+    """A weight whose values are computed only when a torch function needs them.
 
-    Functions without a handler run on `materialised()`. `alternative` is the sentence that ends
-    errors: what to use where the stand-in cannot be used.
+    Functions without a handler run on `materialised()`. `alternative` is the last sentence of
+    errors: what to use instead where the stand-in does not work.
     """
 
     label: str
@@ -84,7 +84,7 @@ class WeightStandIn(StandIn):
 
     @property
     def alternative(self) -> str:
-        """What to use where this stand-in cannot be used."""
+        """What to use where this stand-in does not work."""
         raise NotImplementedError
 
     @classmethod
@@ -95,11 +95,11 @@ class WeightStandIn(StandIn):
 
 
 def plain(value: Any) -> Any:
-    """The same arguments with plain tensors in place of stand-ins, in lists and tuples too."""
+    """Replaces stand-ins by plain tensors, in lists and tuples too."""
     if isinstance(value, WeightStandIn):
         return value.materialised()
     if type(value) in (tuple, list):
-        return type(value)(plain(one) for one in value)
+        return type(value)(plain(item) for item in value)
     return value
 
 
@@ -111,10 +111,11 @@ def gradients(
     *,
     retain_graph: bool = False,
 ) -> Params:
-    """The gradients of `leaves` by name, zero for one that was not used.
+    """The gradients of `leaves` by name; zero for a leaf that was not used.
 
     `weights` may hold stand-ins that were computed from the leaves. A gradient that reaches a
-    stand-in itself would be lost: a `torch.autograd.Function` took it without asking any handler.
+    stand-in itself would be lost, so it raises: a `torch.autograd.Function` took the stand-in
+    without calling a handler.
     """
     stand_ins = [v for v in (weights or {}).values() if isinstance(v, WeightStandIn)]
     wanted = [*leaves.values(), *stand_ins]

@@ -15,17 +15,17 @@ from bayesrule.tensors.network import forked_randomness
 from bayesrule.types import State
 
 Streams = tuple[Any, Any, Callable[[], AbstractContextManager[None]]]
-"""Where targets and weights are drawn from, and the context in which the module itself draws."""
+"""Generators of targets and of weights, and the context in which the module itself draws."""
 
-# Streams of randomness within one step, and how many there are for each rank.
+# Streams of randomness within one step, and their number per rank.
 TARGETS, MODULE, DRAWS, _STREAMS = 0, 1, 2, 3
-# The divergence is asked for after a step, away from the streams of all ranks.
+# For the divergence after a step; away from the streams of all ranks.
 DIVERGENCE = 4000
 
 
 @dataclass(frozen=True)
 class StepRandomness:
-    """What steps draw from; it follows from the seed, the step, the purpose and the rank.
+    """The random streams of steps; they follow from the seed, the step, the purpose and the rank.
 
     With `shared_draws` all ranks draw the same weights.
     """
@@ -43,7 +43,7 @@ class StepRandomness:
         return seeds.generator(device, state.seed, state.step, self.stream(kind))
 
     def streams(self, state: State) -> Streams:
-        """Where targets and weights are drawn from, and the context in which the module draws."""
+        """Generators of targets and of weights, and the context in which the module draws."""
         targets, draws = (self.generator(state, kind) for kind in (TARGETS, DRAWS))
         key = seeds.key(state.seed, state.step, self.stream(MODULE))
         return targets, draws, partial(forked_randomness, state.posterior.device, key)

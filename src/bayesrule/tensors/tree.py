@@ -1,4 +1,4 @@
-"""Walk through nested dataclasses, dicts and tensors: one mechanism for saving, loading, moving."""
+"""Nested dataclasses, dicts and tensors as trees: one mechanism for saving, loading, moving."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def leaves(tree: Any) -> Iterator[tuple[str, Tensor | int | float | bool]]:
 
 
 def parts(tree: Any, kind: type | UnionType, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All parts of a kind, with slash-separated names; what is within one of them is left out."""
+    """All parts of a kind, with slash-separated names; does not descend into such parts."""
     if isinstance(tree, kind):
         yield prefix, tree
         return
@@ -49,7 +49,7 @@ def rebuild(tree: T, leaf: Callable[[str, Any], Any], prefix: str = "") -> T:
 
 
 def with_children(tree: T, new: dict[str, Any]) -> T:
-    """A copy of a dataclass or a dict with other parts of the same names; other things as is."""
+    """A copy of a dataclass or a dict with the parts `new`; returns other objects unchanged."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return dataclasses.replace(tree, **new)
     return new if isinstance(tree, dict) else tree  # type: ignore[return-value]
@@ -61,7 +61,7 @@ def map_tensors(tree: T, function: Callable[[Tensor], Tensor]) -> T:
 
 
 def children(tree: Any) -> Iterator[tuple[str, Any]]:
-    """The named parts of a dataclass or a dict; other things have none."""
+    """The named parts of a dataclass or a dict; other objects have none."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in dataclasses.fields(tree):
             if field.init:

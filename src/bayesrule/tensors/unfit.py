@@ -1,4 +1,4 @@
-"""Modules and numbers from which nothing can be learned, refused by name."""
+"""Checks that refuse unfit modules and non-finite numbers, with errors that name them."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ NARROW = torch.float16, torch.bfloat16
 
 
 def check_module(model: nn.Module) -> None:
-    """Refuses modules whose parameters or layers cannot be worked on, by name."""
+    """Raises a ValueError that names a layer or parameter which the library cannot handle."""
     for name, module in model.named_modules():
         reason = _layer_obstacle(module)
         if reason is not None:
@@ -66,8 +66,8 @@ def _parameter_obstacle(parameter: Tensor) -> str | None:
         )
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         return (
-            "has a hook on its gradient, which would not be called: the loss is looked at with "
-            "other tensors in its place. Remove the hook."
+            "has a hook on its gradient, which would not be called, because the loss is computed "
+            "with other tensors in its place. Remove the hook."
         )
     if not parameter.isfinite().all():
         return f"holds {_shown(parameter)}; a belief has to start from finite numbers."
@@ -75,9 +75,9 @@ def _parameter_obstacle(parameter: Tensor) -> str | None:
 
 
 def check_outputs(outputs: Any, examples: int) -> Tensor:
-    """The outputs of a module, refused where they are not one real tensor with a row per example.
+    """Checks that the outputs of a module are one real tensor with a row per example.
 
-    What autocast within the module left in half precision comes back in single.
+    Returns them, in single precision if autocast inside the module left them in half.
     """
     if not isinstance(outputs, Tensor):
         raise TypeError(_no_tensor(outputs))
@@ -92,30 +92,32 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
 
 
 def _no_tensor(outputs: Any) -> str:
-    """Why outputs are refused that are no tensor, and the way out."""
+    """The error message for outputs that are not a tensor, with the way out."""
     kind = "None" if outputs is None else f"a {type(outputs).__name__}"
-    way = "Wrap it in a module that returns that tensor alone."
+    way_out = "Wrap it in a module that returns that tensor alone."
     if names := fields(outputs):
         kind += f" of {', '.join(map(str, names))}"
-        way = f"Choose one as bayesrule.Output(model, {names[0]!r}); 'logits' is found by itself."
+        way_out = (
+            f"Choose one as bayesrule.Output(model, {names[0]!r}); 'logits' is found by itself."
+        )
     return (
         f"The module returns {kind}, but its outputs must be one tensor with a row for each "
-        f"example. {way}"
+        f"example. {way_out}"
     )
 
 
 def wide(value: Any) -> Any:
-    """A tensor, or the tensors of a tuple, out of the half precision that autocast works in."""
+    """Converts half-precision tensors, alone or in a tuple, to single precision."""
     if isinstance(value, tuple):
         return tuple(wide(part) for part in value)
     return value.float() if isinstance(value, Tensor) and value.dtype in NARROW else value
 
 
 def check_finite(what: str, values: Any) -> None:
-    """Refuses NaN and infinite numbers among inputs or targets, by column and row.
+    """Refuses NaN and infinite numbers among inputs or targets, naming columns and rows.
 
-    All rows are looked at by one sum; only where that is not finite, which may be an overflow, each
-    number is.
+    One sum tests all rows. Only if it is not finite, which may be an overflow, is each number
+    tested.
     """
     for part in parts(values):
         if type(part) is Tensor and part.is_floating_point() and not _sums_up(part):
@@ -123,13 +125,13 @@ def check_finite(what: str, values: Any) -> None:
 
 
 def refuse_where(what: str, bad: Tensor) -> None:
-    """A ValueError that names the columns (n, columns), or else the rows, of unfit numbers."""
+    """Raises a ValueError that names the columns (for (n, columns)) or rows of bad numbers."""
     if not bad.any():
         return
     rows = bad.flatten(1).any(1) if bad.ndim > 1 else bad
     kind, places = ("columns", bad.any(0)) if bad.ndim == 2 else ("examples", rows)
-    found = places.nonzero().flatten().tolist()
-    shown = ", ".join(map(str, found[:10])) + (", ..." if len(found) > 10 else "")
+    numbers = places.nonzero().flatten().tolist()
+    shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
     raise ValueError(
         f"{what} are not finite in {kind} {shown} ({int(bad.sum())} numbers that are NaN or "
         f"infinite in all, the first in row {int(rows.nonzero()[0])}). Fill them in or drop their "
@@ -139,22 +141,22 @@ def refuse_where(what: str, bad: Tensor) -> None:
 
 
 def check_loss(loss: Tensor, y: Tensor, mean: Callable[[], Params]) -> None:
-    """Says why a loss is not finite, where the targets or the weights are not."""
+    """Explains a non-finite loss: raises if the targets or the weights are not finite."""
     if not _sums_up(loss):
         check_finite("The targets", y)
         check_belief(loss, mean)
 
 
-def check_belief(found: Tensor, mean: Callable[[], Params]) -> None:
-    """Refuses a belief whose mean is not finite, if what was found with it is not."""
-    if _sums_up(found):
+def check_belief(result: Tensor, mean: Callable[[], Params]) -> None:
+    """Explains a non-finite result: raises if the posterior's mean is not finite."""
+    if _sums_up(result):
         return
     for name, value in mean().items():
         if not value.isfinite().all():
             raise FloatingPointError(
                 f"The belief is not finite: the mean of {name!r} holds {_shown(value)}. It was "
-                "given so, or an earlier step has left it so: a smaller learning_rate, "
-                "standardised inputs or a larger prior_precision usually help."
+                "given so, or an earlier step made it so; a smaller learning_rate, standardised "
+                "inputs or a larger prior_precision usually help."
             )
 
 
@@ -167,7 +169,7 @@ def _shown(values: Tensor) -> str:
 
 
 def with_gradients(step: Step) -> Step:
-    """A step that can be taken where the caller has switched gradients off."""
+    """Decorates a step so that it works where the caller has switched gradients off."""
 
     @functools.wraps(step)
     def taken(self: Any, state: State, batch: Any, **options: Any) -> Any:
@@ -181,5 +183,5 @@ def with_gradients(step: Step) -> Step:
 
 
 def recordable(x: Any) -> Any:
-    """Tensors that a backward pass may keep, which those made in inference mode are not."""
+    """Clones tensors made in inference mode, which a backward pass may not keep."""
     return mapped(x, lambda part: part.clone() if part.is_inference() else part)

@@ -1,6 +1,7 @@
 """Arithmetic on parameters as vectors: one fused call over all tensors where torch has one.
 
-As in torch, names that end in an underscore work in place; they are for vectors just made.
+As in torch, functions whose names end in an underscore work in place. Use them only on vectors
+that nothing else refers to.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
 
 Shapes = dict[str, tuple[int, ...]]
-# So many numbers of two vectors stay in the cache of a CPU.
+# Pieces of two vectors of this size stay in a CPU's cache.
 _PIECE = 1 << 15
 
 
 class Flat(dict[str, Tensor]):
-    """Parameters that are views of one row of numbers, in which arithmetic on all of them is one.
+    """Parameters that are views of one row of numbers, so that arithmetic takes a single call.
 
-    On a GPU a call for a list of small tensors leaves most of the chip idle; a call for one row
-    does not.
+    On a GPU, a call on a list of small tensors leaves most of the chip idle; a call on one row does
+    not.
     """
 
     row: Tensor
@@ -38,12 +39,12 @@ class Flat(dict[str, Tensor]):
 
     @classmethod
     def around(cls, row: Tensor, like: Params) -> Flat:
-        """The views of a row that look like other parameters."""
+        """Views of a row with the names, shapes and strides of other parameters."""
         parts = row.split([value.numel() for value in like.values()])
-        each = zip(like.items(), parts, strict=True)
-        found = cls({name: laid_out(part, value) for (name, value), part in each})
-        found.row = row
-        return found
+        pairs = zip(like.items(), parts, strict=True)
+        params = cls({name: laid_out(part, value) for (name, value), part in pairs})
+        params.row = row
+        return params
 
 
 def _in_a_row(value: Tensor) -> Tensor:
@@ -52,14 +53,14 @@ def _in_a_row(value: Tensor) -> Tensor:
 
 
 def matched(vector: Params, like: Params) -> Params:
-    """The same vector, in one row where the other is."""
+    """The same vector, as one row if `like` is one."""
     if not isinstance(like, Flat) or isinstance(vector, Flat):
         return vector
     return Flat.of({name: placed_as(vector[name], value) for name, value in like.items()})
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
-    """The same numbers, in memory as those of another tensor are (channels last)."""
+    """The same numbers with the memory layout of `like` (channels last)."""
     return value if value.stride() == like.stride() else torch.empty_like(like).copy_(value)
 
 
@@ -70,41 +71,41 @@ def _named(like: Params, values: Sequence[Tensor]) -> Params:
 
 
 def _list(a: Params) -> list[Tensor]:
-    """The tensors to work on: all of them, or the row that holds them."""
+    """The tensors to compute on: all parameters, or the row that holds them."""
     return [a.row] if isinstance(a, Flat) else list(a.values())
 
 
 def _values(vector: Params, like: Params) -> list[Tensor]:
-    """The tensors of a vector beside those of another."""
+    """The tensors of a vector in the order and layout of `_list(like)`."""
     return _list(matched(vector, like)) if isinstance(like, Flat) else [vector[k] for k in like]
 
 
 def _apply(name: str, a: Params, *others: Params | float | Tensor, **options: float) -> Params:
-    """One of torch's operations on vectors and numbers; a name with an underscore is in place.
+    """Applies one of torch's operations to vectors and numbers; a final underscore means in place.
 
-    torch's form for lists works on pieces of many thousand numbers, so one tensor is faster by the
-    plain form. With a number that is a tensor, 0-d or one for each net, (num,), the call for all at
-    once would ask a GPU what the number is.
+    torch's `_foreach` form splits tensors into pieces of many thousand numbers, so for a single
+    tensor the plain form is faster. For a number that is a tensor, 0-d or one per net (num,), the
+    `_foreach` form would make a GPU wait to read it.
     """
     tensors = _list(a)
-    rest = [_values(other, a) if isinstance(other, dict) else other for other in others]
-    # Products of a list take a 0-d tensor as it is.
+    operands = [_values(other, a) if isinstance(other, dict) else other for other in others]
+    # `_foreach_mul` takes a 0-d tensor without reading it.
     least = 1 if name.startswith("mul") else 0
     single = any(isinstance(other, Tensor) and other.ndim >= least for other in others)
     if len(tensors) > 1 and not single:
-        values = getattr(torch, f"_foreach_{name}")(tensors, *rest, **options)
+        values = getattr(torch, f"_foreach_{name}")(tensors, *operands, **options)
     else:
         values = []
-        for i, one in enumerate(tensors):
-            own = [other[i] if isinstance(other, list) else over(other, one) for other in rest]
-            values.append(getattr(Tensor, name)(one, *own, **options))
+        for i, tensor in enumerate(tensors):
+            args = [x[i] if isinstance(x, list) else over(x, tensor) for x in operands]
+            values.append(getattr(Tensor, name)(tensor, *args, **options))
     return a if name[-1] == "_" else _named(a, values)
 
 
 def over(factor: float | Tensor, like: Tensor) -> float | Tensor:
-    """One number for each net of a stack, (num,), in a shape that goes with the nets' tensors.
+    """One number per net of a stack, (num,), reshaped to broadcast over the nets' tensors.
 
-    Numbers that all nets share are left as they are.
+    Numbers that all nets share are returned unchanged.
     """
     if isinstance(factor, Tensor) and factor.ndim:
         return factor.reshape(-1, *[1] * (like.ndim - 1))
@@ -126,22 +127,22 @@ def add_(a: Params, b: Params, alpha: float | Tensor = 1.0) -> Params:
 
 
 def shift(a: Params, value: float | Tensor) -> Params:
-    """`a + value`, elementwise; the value as alpha for `add`."""
+    """`a + value`, elementwise; the value is like alpha for `add`."""
     return _apply("add", a, value)
 
 
 def shift_(a: Params, value: float | Tensor) -> Params:
-    """`a ← a + value`, elementwise; the value as alpha for `add`."""
+    """`a ← a + value`, elementwise; the value is like alpha for `add`."""
     return _apply("add_", a, value)
 
 
 def scale(a: Params, factor: float | Tensor) -> Params:
-    """`factor a`; the factor as alpha for `add`."""
+    """`factor a`; the factor is like alpha for `add`."""
     return _apply("mul", a, factor)
 
 
 def scale_(a: Params, factor: float | Tensor) -> Params:
-    """`a ← factor a`; the factor as alpha for `add`."""
+    """`a ← factor a`; the factor is like alpha for `add`."""
     return _apply("mul_", a, factor)
 
 
@@ -151,7 +152,7 @@ def lerp(a: Params, b: Params, weight: float | Tensor) -> Params:
 
 
 def lerp_(a: Params, b: Params, weight: float | Tensor) -> Params:
-    """`a ← (1 − weight) a + weight b`; the weight as for `lerp`."""
+    """`a ← (1 − weight) a + weight b`; the weight is a number or a 0-d tensor."""
     return _apply("lerp_", a, b, weight)
 
 
@@ -181,14 +182,14 @@ def addcmul(a: Params, b: Params, c: Params, value: float = 1.0) -> Params:
 
 
 def addcmul_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
-    """`a ← a + value b ∘ c`; the value as alpha for `add`."""
+    """`a ← a + value b ∘ c`; the value is like alpha for `add`."""
     if isinstance(value, Tensor):
         return add_(a, mul(matched(b, a), c), alpha=value)
     return _apply("addcmul_", a, b, c, value=value)
 
 
 def addcdiv_(a: Params, b: Params, c: Params, value: float | Tensor = 1.0) -> Params:
-    """`a ← a + value b / c`, elementwise; the value as alpha for `add`."""
+    """`a ← a + value b / c`, elementwise; the value is like alpha for `add`."""
     if isinstance(value, Tensor):
         return add_(a, div(matched(b, a), c), alpha=value)
     return _apply("addcdiv_", a, b, c, value=value)
@@ -203,7 +204,7 @@ def sqrt(a: Params) -> Params:
     """`√a`, elementwise."""
     if any(value.device.type != "cpu" for value in _list(a)):
         return _apply("sqrt", a)
-    # Twice as fast there as the root itself, and zero for zero too.
+    # On a CPU this is twice as fast as the square root, and it also maps 0 to 0.
     return _apply("reciprocal_", rsqrt(a))
 
 
@@ -213,22 +214,22 @@ def rsqrt(a: Params) -> Params:
 
 
 def clamp_(a: Params, bound: float | Tensor) -> Params:
-    """`a` kept within ±bound, elementwise; the bound is a number or a 0-d tensor."""
+    """`a` clamped to ±bound, elementwise; the bound is a number or a 0-d tensor."""
     if isinstance(bound, Tensor):
-        for one in _list(a):
-            torch.minimum(torch.maximum(one, -bound, out=one), bound, out=one)
+        for tensor in _list(a):
+            torch.minimum(torch.maximum(tensor, -bound, out=tensor), bound, out=tensor)
         return a
     return _apply("clamp_min_", _apply("clamp_max_", a, bound), -bound)
 
 
 def dot(a: Params, b: Params, nets: int = 0) -> Tensor:
-    """`⟨a, b⟩`, 0-d; with `nets=1` one of each net of a stack, (num,)."""
+    """`⟨a, b⟩`, 0-d; with `nets=1` one for each net of a stack, (num,)."""
     pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
     return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)
 
 
 def dot_over(a: Params, b: Params, nets: int = 0) -> Tensor:
-    """`Σ a² / b`, 0-d; with `nets=1` one of each net of a stack, (num,)."""
+    """`Σ a² / b`, 0-d; with `nets=1` one for each net of a stack, (num,)."""
     pairs = [(a[k], b[k]) for k in a] if nets else zip(_list(a), _values(b, a), strict=True)
     flat = [(top.flatten(nets), bottom.flatten(nets)) for top, bottom in pairs]
     pieces = [piece for pair in flat for piece in _in_pieces(*pair)]
@@ -236,14 +237,14 @@ def dot_over(a: Params, b: Params, nets: int = 0) -> Tensor:
 
 
 def _in_pieces(a: Tensor, b: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-    """Two tensors, on a CPU in pieces that stay in its cache."""
+    """Two tensors, split on a CPU into pieces that stay in its cache."""
     if a.device.type != "cpu" or a.shape[-1] <= _PIECE:
         return [(a, b)]
     return zip(a.split(_PIECE, -1), b.split(_PIECE, -1), strict=True)
 
 
 def total(a: Params, nets: int = 0) -> Tensor:
-    """The sum of all entries, 0-d; with `nets=1` one of each net of a stack, (num,)."""
+    """The sum of all entries, 0-d; with `nets=1` one for each net of a stack, (num,)."""
     return torch.stack([v.flatten(nets).sum(-1) for v in a.values()]).sum(0)
 
 
@@ -264,14 +265,14 @@ def randn_like(a: Params, generator: Generator | Generators) -> Params:
         num = len(next(iter(a.values())))
         rows = generator.rows(numel(a) // num, dtype)
         blocks = rows.split([value.numel() // num for value in a.values()], dim=1)
-        # Each weight gets memory of its own, which fused arithmetic wants.
+        # Each weight gets memory of its own, as fused arithmetic needs.
         return {k: part.reshape(v.shape) for (k, v), part in zip(a.items(), blocks, strict=True)}
     flat = Flat.around(randomness.normal(numel(a), generator, dtype=dtype, device=device), a)
     return flat if isinstance(a, Flat) else dict(flat)
 
 
 def several_randn(a: Params, num: int, generator: Generator) -> Params:
-    """The numbers of as many calls of `randn_like`, (num, *shape), for weights of one type."""
+    """The numbers of `num` calls of `randn_like`, (num, *shape), for weights of one dtype."""
     like, size = next(iter(a.values())), numel(a)
     kind: Any = {"dtype": like.dtype, "device": like.device}
     rows = torch.stack([randomness.normal(size, generator, **kind) for _ in range(num)])
@@ -279,7 +280,7 @@ def several_randn(a: Params, num: int, generator: Generator) -> Params:
 
 
 def several_randn_like(a: Params, draws: int, generators: Generators) -> Params:
-    """The numbers of as many calls of `randn_like` for a stack, {name: (num, draws, *shape)}."""
+    """The numbers of `draws` calls of `randn_like` for a stack, {name: (num, draws, *shape)}."""
     like = next(iter(a.values()))
     sizes = [value[0].numel() for value in a.values()]
     rows = generators.several(draws, sum(sizes), like.dtype)
@@ -288,7 +289,7 @@ def several_randn_like(a: Params, draws: int, generators: Generators) -> Params:
 
 
 def laid_out(flat: Tensor, like: Tensor) -> Tensor:
-    """A view of one row of numbers that lies in memory as another tensor does, gaps aside.
+    """A view of one row of numbers with the shape and memory layout of `like`, without gaps.
 
     >>> kernel = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
     >>> laid_out(torch.zeros(96), kernel).stride() == kernel.stride()
@@ -301,9 +302,9 @@ def laid_out(flat: Tensor, like: Tensor) -> Tensor:
 
 
 def in_memory(tensor: Tensor) -> list[int] | None:
-    """The axes in the order in which they lie in memory, as of kernels with their channels last.
+    """The axes in the order in which they lie in memory, for example channels last.
 
-    None if that is their own order, or if there are gaps.
+    None if the tensor is contiguous, or if its memory has gaps.
     """
     if tensor.is_contiguous():
         return None
@@ -312,12 +313,12 @@ def in_memory(tensor: Tensor) -> list[int] | None:
 
 
 def inverse(order: Sequence[int]) -> list[int]:
-    """The order that undoes another one."""
+    """The inverse permutation."""
     return sorted(range(len(order)), key=order.__getitem__)
 
 
 def apart(a: Params, others: Iterable[Tensor] = ()) -> Params:
-    """Each with memory of its own: a sum hands one gradient to all its terms."""
+    """Gives each tensor memory of its own: a sum passes one gradient tensor to all its terms."""
     seen = {other.untyped_storage().data_ptr() for other in others}
     for name, value in a.items():
         place = value.untyped_storage().data_ptr()
@@ -333,7 +334,7 @@ def numel(a: Params) -> int:
 
 
 def shapes_of(params: Params, leading: int = 0) -> Shapes:
-    """The shapes by name, without the given number of leading axes."""
+    """The shapes by name, without `leading` axes."""
     return {name: tuple(value.shape[leading:]) for name, value in params.items()}
 
 
@@ -345,5 +346,5 @@ def flatten(params: Params, shapes: Shapes, leading: int = 0) -> Tensor:
 def unflatten(vector: Tensor, shapes: Shapes) -> Params:
     """One vector (*leading axes, P) back into named tensors."""
     parts = vector.split([math.prod(shape) for shape in shapes.values()], dim=-1)
-    each, axes = zip(shapes.items(), parts, strict=True), vector.shape[:-1]
-    return {k: part.reshape(*axes, *shape) for (k, shape), part in each}
+    pairs, axes = zip(shapes.items(), parts, strict=True), vector.shape[:-1]
+    return {k: part.reshape(*axes, *shape) for (k, shape), part in pairs}

@@ -294,7 +294,7 @@ class TestFilling:
         stack = Stacked(method("vogn")(20), NUM)
         state, (x, y) = stack.init(), real(0)
         for wrong in ([6, 6], [6, 6, 0], [6, 6, 7]):
-            with pytest.raises(ValueError, match="3 nets have as many sizes from 1 to 6, got"):
+            with pytest.raises(ValueError, match="3 nets need 3 sizes from 1 to 6, got"):
                 stack.step(state, (x, y), sizes=wrong)
         y[2] = math.nan
         with pytest.raises(ValueError, match="Net 2 has no target in this batch"):

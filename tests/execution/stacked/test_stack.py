@@ -177,13 +177,13 @@ class TestRefusals:
 
     def test_learners_whose_nets_cannot_step_together(self) -> None:
         learner = br.noisy_kfac(mlp(3, 3), br.CategoricalLikelihood(), num_data=30)
-        with pytest.raises(TypeError, match="there is targets drawn by CategoricalLikelihood"):
+        with pytest.raises(TypeError, match="because of targets drawn by CategoricalLikelihood"):
             Stacked(learner, 2)
         with pytest.raises(TypeError, match="made of a Learner, got Linear"):
             Stacked(nn.Linear(3, 1), 2)  # type: ignore[arg-type]
 
     def test_numbers_of_data_that_do_not_fit(self) -> None:
-        with pytest.raises(ValueError, match=r"2 nets have as many positive num_data, got \[30\]"):
+        with pytest.raises(ValueError, match=r"2 nets need 2 positive num_data, got \[30\]"):
             Stacked(learner_of(), 2, num_data=[30])
         with pytest.raises(ValueError, match="same num_data, since one example alone"):
             Stacked(learner_of(), 2, num_data=[30, 31])

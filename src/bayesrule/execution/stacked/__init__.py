@@ -1,1 +1,1 @@
-"""Many nets of one architecture, each with its own weights and data, stepped together."""
+"""Trains many nets of one architecture together, each with its own weights and data."""

@@ -1,4 +1,4 @@
-"""All draws of the weights of all nets at once, where the module is a chain of layers."""
+"""All weight draws of all nets at once, for modules that are chains of layers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bayesrule.posteriors import Point, Posterior, Pull
 from bayesrule.tensors import vectors
 from bayesrule.types import Local, Params
 
-# How many weights are drawn at once, over all nets: what saves time for small ones takes memory.
+# The largest number of weights drawn at once, over all nets: it saves time but takes memory.
 _MOST = 1 << 25
 
 
 @dataclass(frozen=True)
 class SeveralDraws(Point):
-    """Several draws of each net, {name: (num, draws, *shape)}, whose sums are those of the net.
+    """Several draws of each net, {name: (num, draws, *shape)}; derivatives are summed over draws.
 
-    `whole` is a point of all draws, or `parts` are points of one draw each.
+    `whole` is one point with all draws, or else `parts` are points of one draw each.
     """
 
     num: int
@@ -33,11 +33,11 @@ class SeveralDraws(Point):
 
     @classmethod
     def of(cls, parts: list[Point]) -> SeveralDraws:
-        """From single draws, one after another; a single one has no axis of draws."""
+        """Combines points of one draw each; a single draw has no axis of draws."""
         plain = [part.plain for part in parts]
         if len(parts) == 1:
             return cls(plain[0], 1, parts=tuple(parts))
-        weights = {name: torch.stack([one[name] for one in plain], 1) for name in plain[0]}
+        weights = {name: torch.stack([draw[name] for draw in plain], 1) for name in plain[0]}
         return cls(weights, len(parts), parts=tuple(parts))
 
     @property
@@ -58,7 +58,7 @@ class SeveralDraws(Point):
         return self.whole.price(gradient)
 
     def pulled(self, local: Local, pull: Pull) -> Local:
-        """Sums over the draws, for what has an axis of them, as gradients by one pass have."""
+        """Sums over draws whatever has an axis of them, such as gradients by one pass."""
         gradient, curvature = local.gradient, local.curvature
         if self.num > 1:
             drawn = self.coordinates
@@ -71,12 +71,12 @@ class SeveralDraws(Point):
 def several_points(
     expectation: Expectation, posterior: Posterior, generators: Any, wanted: Wanted
 ) -> Iterator[Point]:
-    """The points of an expectation, as many draws at a time as give what single ones give."""
+    """The points of an expectation, with several draws at a time where results do not change."""
     together = wanted.structure.draws_together and wanted.curvature.draws_together
     most = max(1, _MOST // vectors.numel(posterior.mean)) if together else 1
     if drawn_at_once(expectation, posterior):
-        for begun in range(0, expectation.num, most):
-            draws = min(most, expectation.num - begun)
+        for start in range(0, expectation.num, most):
+            draws = min(most, expectation.num - start)
             if draws == 1:
                 yield posterior.draw(generators)
             else:
@@ -90,5 +90,5 @@ def several_points(
 
 
 def drawn_at_once(expectation: Expectation, posterior: Posterior) -> bool:
-    """Whether one call makes several draws of a belief."""
+    """Whether one call can make several draws of the posterior."""
     return posterior.several_draws and expectation.plain_draws

@@ -1,4 +1,4 @@
-"""Which learners can take the steps of many nets together, and why others cannot."""
+"""Which learners can step many nets together, and why others cannot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bayesrule.tensors.chain import Chain
 
 
 def obstacle(learner: Learner) -> str | None:
-    """Why the steps of several nets of a learner cannot be taken together; None where they can.
+    """Why several nets of a learner cannot be stepped together; None if they can.
 
     >>> from bayesrule import CategoricalLikelihood, noisy_kfac
     >>> obstacle(noisy_kfac(nn.Linear(4, 3), CategoricalLikelihood(), num_data=100))
@@ -34,14 +34,14 @@ def obstacle(learner: Learner) -> str | None:
 
 
 def ragged_obstacle(learner: Learner) -> str | None:
-    """Why batches of a stack cannot differ in size; None where they can."""
+    """Why batches of a stack cannot differ in size; None if they can."""
     if not learner.curvature.whole_data:
         return "one example alone is conditioned on in another way than several"
     return "batch norm mixes the examples of a batch" if learner.network.averaged() else None
 
 
 def layered(learner: Learner) -> bool:
-    """Whether the curvature is looked at layer by layer."""
+    """Whether the curvature is estimated layer by layer."""
     structure = learner.family.structure
     return structure is not None and structure.layered and learner.curvature.needs_rows
 
@@ -49,7 +49,7 @@ def layered(learner: Learner) -> bool:
 def _likelihood(learner: Learner) -> str | None:
     likelihood = learner.likelihood
     state = likelihood.init(next(iter(learner.network.params().values())))
-    # Other than learned noise there are schedules, which are the same for all nets.
+    # Besides learned noise, a state may hold a schedule, which is the same for all nets.
     if not likelihood.learns and not set(state) <= {"step", "std"}:
         return f"the likelihood {type(likelihood).__name__}, which learns something itself"
     if "sample" in learner.curvature.asks and not likelihood.normal_sampling:

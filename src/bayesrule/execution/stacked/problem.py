@@ -1,7 +1,7 @@
-"""A batch for each of several nets: what is asked of one net, answered for all of them together.
+"""The problem of a stack: a batch for each of several nets, evaluated for all nets together.
 
-Weights, inputs and targets have the nets along their first axis. No net has a part in the loss of
-another, so one backward pass from all losses gives each net its own gradient.
+Weights, inputs and targets have the nets along their first axis. No net affects another net's loss,
+so one backward pass from the sum of the losses gives each net its own gradient.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from bayesrule.types import Params
 class StackedProblem(Problem):
     """The problems of several nets; `scale` is a number, or one for each net, (num,).
 
-    `own` (num, n) tells the examples of each net from those that only fill up a batch; without it
-    all are its own. `chain` is the module as a chain of layers, where it is one.
+    `present` (num, n) marks each net's own examples; the others are padding, and without it there
+    is none. `chain` is the module as a chain of layers, if it is one.
 
-    With several `at_once` a chain takes weights (num, draws, *shape), and the examples of all draws
-    are examples of their net: `drawn` makes such a problem.
+    With `at_once` > 1 draws, a chain takes weights (num, draws, *shape), and the examples of all
+    draws count as examples of their net: `drawn` makes such a problem.
     """
 
     axes: ClassVar[int] = 1
 
-    own: Tensor | None = None
+    present: Tensor | None = None
     chain: Chain | None = None
     at_once: int = 1
 
@@ -55,7 +55,7 @@ class StackedProblem(Problem):
         self, expectation: Expectation, posterior: Posterior, wanted: Wanted
     ) -> Iterator[tuple[Problem, Point]]:
         curvature = wanted.curvature
-        # It looks at weights alone, or what it does with several draws is a product.
+        # The curvature reads weights alone, or handles several draws by one product.
         several = curvature.of_weights or (
             curvature.needs_draws and drawn_at_once(expectation, posterior)
         )
@@ -69,61 +69,60 @@ class StackedProblem(Problem):
         """The problem at several draws of each net's weights."""
         if draws == 1:
             return self
-        own = None if self.own is None else self.own.repeat(1, draws)
+        present = None if self.present is None else self.present.repeat(1, draws)
         y = self.y.repeat(1, draws, *[1] * (self.y.ndim - 2))
         targets = self.targets.again(len(self.y), draws)
-        # The scale is that of the batch as it was: its examples are looked at again and again.
-        return replace(self, y=y, own=own, at_once=draws, targets=targets)
+        # The scale stays that of the original batch, whose examples are only repeated.
+        return replace(self, y=y, present=present, at_once=draws, targets=targets)
 
     def forward(self, params: Params) -> Tensor:
         if self.chain is not None:
             return self.folded(self.chain(*self.spread(params)))
 
-        def one(params: Params, buffers: Params, x: Inputs) -> tuple[Tensor, Params]:
+        def single(params: Params, buffers: Params, x: Inputs) -> tuple[Tensor, Params]:
             after = dict(buffers)
             return self.network(params, after, x, training=True), after
 
-        outputs, after = vmap(one, randomness="different")(params, self.buffers, self.x)
+        outputs, after = vmap(single, randomness="different")(params, self.buffers, self.x)
         self.buffers.update(after)
         return outputs
 
     def spread(self, params: Params) -> tuple[Params, Params, Any]:
-        """Weights, buffers and inputs with a net for each draw."""
+        """Weights, buffers and inputs as if each draw were a net of its own."""
         if self.at_once == 1:
             return params, self.buffers, self.x
-        known = {name: value.flatten(0, 1) for name, value in params.items()}
-        beside = {k: v.repeat_interleave(self.at_once, 0) for k, v in self.buffers.items()}
+        weights = {name: value.flatten(0, 1) for name, value in params.items()}
+        buffers = {k: v.repeat_interleave(self.at_once, 0) for k, v in self.buffers.items()}
         assert isinstance(self.x, Tensor)
-        return known, beside, self.x.repeat_interleave(self.at_once, 0)
+        return weights, buffers, self.x.repeat_interleave(self.at_once, 0)
 
     def folded(self, value: Tensor) -> Tensor:
-        """Numbers (num · draws, n, *) as (num, draws · n, *)."""
+        """Reshapes (num · draws, n, *) to (num, draws · n, *)."""
         return value if self.at_once == 1 else value.reshape(len(self.y), -1, *value.shape[2:])
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)` of each net, (num,)."""
         values, weight = split(targets)
         flat = outputs.flatten(0, 1), values.flatten(0, 1)
-        found = self.likelihood.log_prob(*flat, self._noise(outputs)).unflatten(
-            0, outputs.shape[:2]
-        )
-        found = times(found, weight).flatten(2).sum(2) if found.ndim > 2 else times(found, weight)
-        if self.own is not None:
-            found = torch.where(self.own, found, 0.0)
-        return -found.sum(1)
+        log_prob = self.likelihood.log_prob(*flat, self._noise(outputs))
+        log_prob = times(log_prob.unflatten(0, outputs.shape[:2]), weight)
+        log_prob = log_prob.flatten(2).sum(2) if log_prob.ndim > 2 else log_prob
+        if self.present is not None:
+            log_prob = torch.where(self.present, log_prob, 0.0)
+        return -log_prob.sum(1)
 
     def sample(self, outputs: Tensor) -> Tensor:
         flat = outputs.flatten(0, 1)
-        found = self.likelihood.sample(flat, self._with_targets(outputs), self.targets)
-        return as_uncertain_as(self.y, found.unflatten(0, outputs.shape[:2]))
+        drawn = self.likelihood.sample(flat, self._with_targets(outputs), self.targets)
+        return as_uncertain_as(self.y, drawn.unflatten(0, outputs.shape[:2]))
 
     def fisher_vectors(self, outputs: Tensor) -> Tensor:
         flat = outputs.flatten(0, 1)
-        found = self.likelihood.fisher_vectors(flat, self._with_targets(outputs))
-        found = found.unflatten(1, outputs.shape[:2])
+        vectors = self.likelihood.fisher_vectors(flat, self._with_targets(outputs))
+        vectors = vectors.unflatten(1, outputs.shape[:2])
         weight = split(self.y)[1]
-        found = found if weight is None else times(found, weight.sqrt(), axis=1)
-        return found if self.own is None else found * _beside(self.own, outputs)
+        vectors = vectors if weight is None else times(vectors, weight.sqrt(), axis=1)
+        return vectors if self.present is None else vectors * _beside(self.present, outputs)
 
     def record(self, point: Point) -> Any:
         return _MappedRecording(self, point) if self.chain is None else _Recording(self, point)
@@ -135,16 +134,16 @@ class StackedProblem(Problem):
         values, weight = split(self.y)
         flat = self.likelihood.check(outputs.flatten(0, 1), values.flatten(0, 1))
         targets = flat.reshape(outputs.shape)
-        if self.own is not None:
-            # What only fills up is without error.
-            targets = torch.where(_beside(self.own, outputs), targets, outputs)
-        # With the examples first, the nets are as many further outputs.
-        given = outputs.transpose(0, 1), targets.transpose(0, 1)
+        if self.present is not None:
+            # Padding has no error.
+            targets = torch.where(_beside(self.present, outputs), targets, outputs)
+        # With examples along the first axis, the nets count as further outputs.
+        by_example = outputs.transpose(0, 1), targets.transpose(0, 1)
         state = _widened(self.likelihood_state, outputs.ndim - 1)
         if weight is not None:
-            counted = weight if self.own is None else weight * self.own
+            counted = weight if self.present is None else weight * self.present
             state = {**state, EXAMPLE_WEIGHT: counted.mT}
-        return scale(self.likelihood.expected_statistics(*given, state), self.scale)
+        return scale(self.likelihood.expected_statistics(*by_example, state), self.scale)
 
     def learned(self, statistics: Params) -> Params:
         """The likelihoods' states of all nets, from statistics (num, *outputs)."""
@@ -152,82 +151,83 @@ class StackedProblem(Problem):
         if not state:
             return {}
         if not statistics:
-            # It does not depend on data, such as a schedule's, and is the same for all nets.
+            # The state does not depend on data (a schedule's), so it is the same for all nets.
             first = {name: value[0] for name, value in state.items()}
-            moved = self.likelihood.update(first, {}, self.num_data)
-            return {name: value.expand(len(self.y)).clone() for name, value in moved.items()}
+            new = self.likelihood.update(first, {}, self.num_data)
+            return {name: value.expand(len(self.y)).clone() for name, value in new.items()}
         statistics = {k: v * over(self.temperature, v) for k, v in statistics.items()}
         like = next(iter(statistics.values()))
         if all(value.ndim < like.ndim for value in state.values()):
-            # The first step: a single net tells what its outputs share from what each has alone.
-            each = 0 if isinstance(self.num_data, Tensor) else None
-            return vmap(self.likelihood.update, (0, 0, each))(state, statistics, self.num_data)
+            # The first step: only the update of a single net knows which parts outputs share.
+            axis = 0 if isinstance(self.num_data, Tensor) else None
+            return vmap(self.likelihood.update, (0, 0, axis))(state, statistics, self.num_data)
         wide = _widened(state, like.ndim)
         statistics = _widened(statistics, like.ndim)
-        found = self.likelihood.update(wide, statistics, over(self.num_data, like))
-        return {name: value.reshape(state[name].shape) for name, value in found.items()}
+        new = self.likelihood.update(wide, statistics, over(self.num_data, like))
+        return {name: value.reshape(state[name].shape) for name, value in new.items()}
 
     def _single(self, state: Params, buffers: Params, x: Any, y: Tensor) -> Problem:
-        """The problem of one net, as far as moments are carried through it."""
+        """The problem of one net, with what moment propagation needs."""
         parts = self.network, self.likelihood, state, buffers, x, y, self.targets
         return Problem(*parts, temperature=self.temperature, training=self.training)
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
-        y, own = observed(self.y, {})
+        y, extras = observed(self.y, {})
 
-        def one(mean: Params, variance: Params, *net: Any) -> tuple[Innovation, Params]:
+        def of_net(mean: Params, variance: Params, *net: Any) -> tuple[Innovation, Params]:
             state, buffers, x, targets, spread = net
             single = self._single(state, buffers, x, as_observed(targets, spread))
             return single.innovations(mean, variance, activations), single.buffers
 
-        nets = mean, variance, self.likelihood_state, dict(self.buffers), self.x, y, own
-        found, after = torch.vmap(one)(*nets)
+        nets = mean, variance, self.likelihood_state, dict(self.buffers), self.x, y, extras
+        innovations, after = torch.vmap(of_net)(*nets)
         self.buffers.update(after)
-        return found
+        return innovations
 
     def explain(
         self, mean: Params, variance: Params, activations: Activations, sound: Tensor
     ) -> None:
-        """What is wrong with the numbers of the first net whose are not finite."""
+        """Raises an error that explains the non-finite numbers of the first net that has any."""
         which = int((~sound).nonzero()[0])
 
-        def one(params: Params) -> Params:
+        def of_net(params: Params) -> Params:
             return {name: value[which] for name, value in params.items()}
 
-        single = self._single({}, one(self.buffers), take(self.x, which), self.y[which])
+        single = self._single({}, of_net(self.buffers), take(self.x, which), self.y[which])
         try:
-            single.explain(one(mean), one(variance), activations, sound)
+            single.explain(of_net(mean), of_net(variance), activations, sound)
         except (ValueError, FloatingPointError) as problem:
             raise type(problem)(f"Net {which}: {problem}") from problem
 
     def _with_targets(self, outputs: Tensor) -> Params:
-        """The noise of every example, and the variance of its targets where they have one."""
-        _, own = observed(split(self.y)[0], {})
-        return self._noise(outputs) | {name: value.flatten(0, 1) for name, value in own.items()}
+        """The noise of every example, and the variance of its targets, if they have one."""
+        _, extras = observed(split(self.y)[0], {})
+        return self._noise(outputs) | {name: value.flatten(0, 1) for name, value in extras.items()}
 
     def _noise(self, outputs: Tensor) -> Params:
-        """The noise of every example, the nets' examples one after another."""
+        """The likelihood's state for every example, net after net."""
         if not self.likelihood.learns:
             return {name: value[0] for name, value in self.likelihood_state.items()}
         num, n = outputs.shape[:2]
-        each = {}
+        by_example = {}
         for name, value in self.likelihood_state.items():
             wide = value.reshape(num, 1, *[1] * (outputs.ndim - 1 - value.ndim), *value.shape[1:])
-            each[name] = wide.expand(num, n, *wide.shape[2:]).flatten(0, 1)
-        return each
+            by_example[name] = wide.expand(num, n, *wide.shape[2:]).flatten(0, 1)
+        return by_example
 
 
 def _widened(state: Params, ndim: int) -> Params:
-    """What each net has, (num, ...), with as many axes as (num, *outputs)."""
+    """Appends axes of length one until each tensor has `ndim` axes."""
     return {k: v.reshape(*v.shape, *[1] * (ndim - v.ndim)) for k, v in state.items()}
 
 
-def _beside(own: Tensor, outputs: Tensor) -> Tensor:
-    return own.reshape(*own.shape, *[1] * (outputs.ndim - 2))
+def _beside(present: Tensor, outputs: Tensor) -> Tensor:
+    """The mask (num, n), reshaped to broadcast against outputs (num, n, *)."""
+    return present.reshape(*present.shape, *[1] * (outputs.ndim - 2))
 
 
 class _Recording:
-    """One forward pass of a chain of layers, with what gradients of single examples need."""
+    """One forward pass of a chain of layers, recorded for gradients of single examples."""
 
     def __init__(self, problem: StackedProblem, point: Point) -> None:
         assert problem.chain is not None
@@ -239,22 +239,22 @@ class _Recording:
         self._layers = [layer.only(params) for layer in chain.layers]
 
     def backward(self, vectors: Tensor, *, gradient: bool) -> tuple[Any, Params]:
-        """Backpropagates each of `vectors` (V, num, n, *); the gradient is left to the rows."""
-        each = [
+        """Backpropagates each of `vectors` (V, num, n, *); the rows complete the gradient."""
+        grads = [
             torch.autograd.grad(self.outputs, self._outs, vector, retain_graph=True)
             for vector in vectors
         ]
-        slopes = [[self._problem.folded(g) for g in slope] for slope in each]
-        return StackedRows(self._layers, self._inputs, slopes, self._problem.own), {}
+        slopes = [[self._problem.folded(g) for g in grad] for grad in grads]
+        return StackedRows(self._layers, self._inputs, slopes, self._problem.present), {}
 
     def gradient(self, vector: Tensor) -> Params:
         """The gradients for one vector (num, n, *) backpropagated from the outputs."""
-        found = self.backward(vector.unsqueeze(0), gradient=True)[0].completed({})
-        return self._point.seen({name: found[name] for name in self._params})
+        sums = self.backward(vector.unsqueeze(0), gradient=True)[0].completed({})
+        return self._point.seen({name: sums[name] for name in self._params})
 
 
 class _MappedRecording(_Recording):
-    """Gradients of single examples of any module, by a pass for each of them."""
+    """Gradients of single examples of any module, by a mapped pass for each example."""
 
     def __init__(self, problem: StackedProblem, point: Point) -> None:
         self._problem, self._point, self._params = problem, point, point.plain
@@ -265,11 +265,11 @@ class _MappedRecording(_Recording):
         network = self._problem.network
 
         def pull(params: Params, buffers: Params, x: Any, vector: Tensor) -> Tensor:
-            one = mapped(x, lambda part: part.unsqueeze(0))
-            out = network(params, buffers, one, training=True)
+            batch = mapped(x, lambda part: part.unsqueeze(0))
+            out = network(params, buffers, batch, training=True)
             return (out.squeeze(0) * vector).sum()
 
-        examples = vmap(grad(pull), (None, None, 0, 0))
-        each = vmap(vmap(examples, (None, None, None, 0)))
-        given = self._params, self._problem.buffers, self._problem.x
-        return StackedTable(each(*given, vectors.transpose(0, 1))), {}
+        over_examples = vmap(grad(pull), (None, None, 0, 0))
+        over_nets = vmap(vmap(over_examples, (None, None, None, 0)))
+        args = self._params, self._problem.buffers, self._problem.x
+        return StackedTable(over_nets(*args, vectors.transpose(0, 1))), {}

@@ -19,20 +19,20 @@ from bayesrule.types import Params
 class StackedProducts(Products):
     """`r_vn = g_vn a_nᵀ` of one layer of each net: inputs (num, n, in), slopes (num, V, n, out).
 
-    `own` (num, n) tells the inputs that do not only fill up a batch; without it all count. With
-    `biased` there is one input more, which is 1.
+    `present` (num, n) marks inputs that are not padding; without it all count. With `biased` there
+    is one more input, which is 1.
     """
 
-    given: Tensor
+    raw_inputs: Tensor
     slopes: Tensor
-    own: Tensor | None = None
+    present: Tensor | None = None
     biased: bool = False
 
     def moments(self) -> tuple[Tensor, Tensor, int | Tensor]:
-        slopes, inputs = self.slopes.flatten(1, 2), self._kept
+        slopes, inputs = self.slopes.flatten(1, 2), self._masked
         square = inputs.mT @ inputs
         if self.biased:
-            # The products with ones are sums: a copy of all inputs beside ones would cost more.
+            # Products with ones are sums, which costs less than appending ones to a copy.
             num, width = square.shape[:2]
             square, inner = square.new_empty(num, width + 1, width + 1), square
             square[:, :width, :width] = inner
@@ -42,22 +42,22 @@ class StackedProducts(Products):
 
     @cached_property
     def inputs(self) -> Tensor:
-        """All inputs, (num, n, in), zero where they only fill up."""
+        """All inputs, (num, n, in), with zeros for padding."""
         if not self.biased:
-            return self._kept
-        ones = self.given.new_ones(*self.given.shape[:-1], 1)
-        return torch.cat([self._kept, self._mask(ones)], dim=-1)
+            return self._masked
+        ones = self.raw_inputs.new_ones(*self.raw_inputs.shape[:-1], 1)
+        return torch.cat([self._masked, self._mask(ones)], dim=-1)
 
     @cached_property
-    def _kept(self) -> Tensor:
-        return self._mask(self.given)
+    def _masked(self) -> Tensor:
+        return self._mask(self.raw_inputs)
 
     def _mask(self, inputs: Tensor) -> Tensor:
-        return inputs if self.own is None else inputs * self.own.unsqueeze(-1)
+        return inputs if self.present is None else inputs * self.present.unsqueeze(-1)
 
     @cached_property
     def _count(self) -> int | Tensor:
-        return self.given.shape[1] if self.own is None else self.own.sum(1)
+        return self.raw_inputs.shape[1] if self.present is None else self.present.sum(1)
 
     def means(self) -> Means:
         return self.inputs, self.slopes, self._count
@@ -75,8 +75,7 @@ class StackedProducts(Products):
 class StackedRows:
     """Rows from layers' inputs (num, n, in) and, for V vectors, outputs' gradients (num, n, out).
 
-    `own` (num, n) tells the examples of each net from those that only fill up, whose vectors are
-    zero.
+    `present` (num, n) marks each net's own examples; the others are padding, with zero vectors.
     """
 
     axes: ClassVar[int] = 1
@@ -86,12 +85,13 @@ class StackedRows:
         layers: list[Linear],
         inputs: list[Tensor],
         slopes: list[list[Tensor]],
-        own: Tensor | None = None,
+        present: Tensor | None = None,
     ) -> None:
-        self._layers, self._inputs, self._slopes, self._own = layers, inputs, slopes, own
+        self._layers, self._inputs = layers, inputs
+        self._slopes, self._present = slopes, present
 
     def _uses(self) -> Iterator[tuple[str, int, bool]]:
-        """The parameters, with the number of their layer and whether they are its bias."""
+        """Each parameter with the number of its layer and whether it is the bias."""
         for i, layer in enumerate(self._layers):
             for name, is_bias in ((layer.weight, False), (layer.bias, True)):
                 if name is not None:
@@ -100,13 +100,13 @@ class StackedRows:
     def _sums(
         self, weight: Callable[[Tensor, Tensor], Tensor], bias: Callable[[Tensor], Tensor]
     ) -> Params:
-        """Sums over the vectors of what two functions make of a layer."""
-        found: Params = {}
+        """Sums over the vectors of `weight(inputs, slopes)` and `bias(slopes)` of each layer."""
+        sums: Params = {}
         for slope in self._slopes:
             for name, i, is_bias in self._uses():
-                one = bias(slope[i]) if is_bias else weight(self._inputs[i], slope[i])
-                found[name] = found[name] + one if name in found else one
-        return found
+                term = bias(slope[i]) if is_bias else weight(self._inputs[i], slope[i])
+                sums[name] = sums[name] + term if name in sums else term
+        return sums
 
     def squares(self) -> Params:
         """`Σ_vn r²` of each net: `(g aᵀ)² = g² (a²)ᵀ`, so no row is ever formed."""
@@ -118,18 +118,18 @@ class StackedRows:
 
     def _stacked(self, which: int) -> Tensor:
         """The gradients of a layer's outputs, (num, V, n, out)."""
-        each = [slope[which] for slope in self._slopes]
-        return torch.stack(each, dim=1) if len(each) > 1 else each[0].unsqueeze(1)
+        slopes = [slope[which] for slope in self._slopes]
+        return torch.stack(slopes, dim=1) if len(slopes) > 1 else slopes[0].unsqueeze(1)
 
     def per_example(self) -> Params:
-        """Those of all nets, {name: (num, V, n, *shape)}."""
-        found: Params = {}
+        """The rows of all nets, {name: (num, V, n, *shape)}."""
+        rows: Params = {}
         for name, i, is_bias in self._uses():
             g = self._stacked(i)
-            found[name] = g if is_bias else g.unsqueeze(-1) * self._inputs[i][:, None, :, None]
-        return found
+            rows[name] = g if is_bias else g.unsqueeze(-1) * self._inputs[i][:, None, :, None]
+        return rows
 
-    # What structures with a block for each layer ask for.
+    # For structures with a block for each layer:
 
     @property
     def names(self) -> Iterable[str]:
@@ -144,23 +144,23 @@ class StackedRows:
 
     def only(self, names: tuple[str, ...]) -> StackedRows:
         layers = [layer.only(names) for layer in self._layers]
-        return StackedRows(layers, self._inputs, self._slopes, self._own)
+        return StackedRows(layers, self._inputs, self._slopes, self._present)
 
     def layer(self, weight: str, bias: str | None) -> StackedProducts | None:
-        """The rows of a layer, None where the bias belongs to another."""
+        """The rows of a layer; None if the bias belongs to another one."""
         which = [layer.weight for layer in self._layers].index(weight)
         if bias is not None and self._layers[which].bias != bias:
             return None
         slopes = self._stacked(which)
-        return StackedProducts(self._inputs[which], slopes, self._own, bias is not None)
+        return StackedProducts(self._inputs[which], slopes, self._present, bias is not None)
 
     def broken_chain(self, weights: tuple[str, ...]) -> str | None:
-        """None: these rows come from layers that follow each other."""
+        """None, because the rows of a chain come from consecutive layers."""
         return None
 
 
 class StackedTable:
-    """Rows that were formed, {name: (num, V, n, *shape)}, asked for as all `Rows` are."""
+    """Rows stored as tensors, {name: (num, V, n, *shape)}, with the interface of `Rows`."""
 
     axes: ClassVar[int] = 1
 

@@ -1,4 +1,4 @@
-"""Many nets of one architecture learned at once, each with its own weights and its own data."""
+"""Trains many nets of one architecture at once, each with its own weights and data."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from bayesrule.types import Info, State
 
 
 class Stacked:
-    """`num` nets of one learner, stepped together for little more than the price of one.
+    """`num` nets of one learner, stepped together for little more than the cost of one.
 
     A stacked state is a State whose tensors, and seeds, have the nets along their first axis. Each
-    net has its own data and gets the random numbers that it would get alone, with two exceptions
-    that have the same distribution but other values: what the module itself draws (dropout), and
-    weights that are drawn in eigenbases (`noisy_ekfac`, and `noisy_kfac` with `inverse_every` above
-    1), because eigenvectors of equal eigenvalues are not unique. A row whose targets are all NaN
-    fills up a batch and teaches nothing; on a GPU, where searching for them would be slow, give
-    `sizes` to `step` instead. `num_data` may differ from net to net.
+    net has its own data and gets the random numbers that it would get alone, with two exceptions of
+    the same distribution but other values: what the module itself draws (dropout), and weights
+    drawn in eigenbases (`noisy_ekfac`, and `noisy_kfac` with `inverse_every` above 1), because
+    eigenvectors of equal eigenvalues are not unique. A row whose targets are all NaN is padding and
+    teaches nothing; on a GPU, where searching for such rows would be slow, give `sizes` to `step`
+    instead. `num_data` may differ from net to net.
 
-    Nets of linear layers and activations are run by batched products, all weight draws of a step at
-    once; others by `torch.vmap`. For what cannot be stepped together, `obstacle(learner)` of
-    `execution.stacked.obstacles` says why.
+    Nets of linear layers and activations run by batched products, with all weight draws of a step
+    at once; others by `torch.vmap`. `obstacle(learner)` of `execution.stacked.obstacles` says why a
+    learner's nets cannot be stepped together.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn
@@ -67,30 +67,30 @@ class Stacked:
         problem = obstacle(learner)
         if problem is not None:
             raise TypeError(
-                f"Nets are stepped together where no net looks at another; here there is {problem}."
-                " fit_many trains such nets one by one; joblib does on many cores "
+                f"The nets of this learner cannot be stepped together because of {problem}. "
+                "fit_many trains such nets one by one; joblib does on many cores "
                 "(docs/clusters.md)."
             )
         if num < 1:
             raise ValueError(f"A stack has at least one net, got {num}.")
         self.learner, self.num = learner, int(num)
         self.num_data = self._each(num_data, "num_data", learner.num_data)
-        usual = [learner.temperature_for(number) for number in self.num_data]
-        given = usual if temperatures is None else temperatures
-        self.temperatures = self._each(given, "temperature", learner.temperature)
+        if temperatures is None:
+            temperatures = [learner.temperature_for(number) for number in self.num_data]
+        self.temperatures = self._each(temperatures, "temperature", learner.temperature)
         self._chain = Chain.of(learner.network)
         self._placed: dict[str, Tensor] = {}
 
-    def _each(self, given: Sequence[float] | None, name: str, of_learner: float) -> list[float]:
-        """A number for each net; those of the learner where none are given."""
-        each = [of_learner] * self.num if given is None else list(given)
+    def _each(self, values: Sequence[float] | None, name: str, default: float) -> list[float]:
+        """One number for each net; `default` is the learner's."""
+        each = [default] * self.num if values is None else list(values)
         if len(each) != self.num or not min(each) > 0:
-            raise ValueError(f"{self.num} nets have as many positive {name}, got {each}.")
+            raise ValueError(f"{self.num} nets need {self.num} positive {name}, got {each}.")
         problem = ragged_obstacle(self.learner)
         if len(set(each)) > 1 and problem is not None:
             raise ValueError(f"All nets need the same {name}, since {problem}; got {each}.")
-        if not self.learner.curvature.whole_data and each[0] != of_learner:
-            raise ValueError(f"The learner has {name}={of_learner}, got {each[0]}.")
+        if not self.learner.curvature.whole_data and each[0] != default:
+            raise ValueError(f"The learner has {name}={default}, got {each[0]}.")
         return each
 
     @property
@@ -100,9 +100,9 @@ class Stacked:
         return [num_data / temperature for num_data, temperature in pairs]
 
     def init(self, seeds: int | Sequence[int] = 0) -> State:
-        """The first state; each net is initialised anew by its module's own way under its seed.
+        """The first state: initialises each net as its module does, under the net's seed.
 
-        One seed stands for itself and the numbers after it.
+        A single seed gives the nets consecutive seeds, starting from it.
         """
         numbers = list(range(seeds, seeds + self.num) if isinstance(seeds, int) else seeds)
         if len(numbers) != self.num:
@@ -114,12 +114,12 @@ class Stacked:
         return self.stack(states)
 
     def stack(self, states: Sequence[State]) -> State:
-        """One state from those of single nets that have taken the same number of steps."""
+        """One state from those of single nets after the same number of steps."""
         if len(states) != self.num or len({state.step for state in states}) != 1:
             steps = sorted({state.step for state in states})
             raise ValueError(
-                f"A stack of {self.num} takes as many states of one step, got {len(states)} of the "
-                f"steps {steps}."
+                f"A stack of {self.num} takes {self.num} states of one step, got {len(states)} of "
+                f"the steps {steps}."
             )
         return together(states)
 
@@ -128,9 +128,9 @@ class Stacked:
         return [single(state, which) for which in range(self.num)]
 
     def predict(self, state: State, x: Any, **options: Any) -> list[Prediction]:
-        """What each net says of its own inputs x (num, n, *); `options` are those of `br.predict`.
+        """Each net's prediction for its inputs x (num, n, *); `options` are those of `br.predict`.
 
-        Inputs that all nets share are given as `x.expand(num, *x.shape)`.
+        If all nets have the same inputs, give `x.expand(num, *x.shape)`.
         """
         if len(x) != self.num:
             raise ValueError(f"{self.num} nets take inputs ({self.num}, n, ...), got {len(x)}.")
@@ -146,11 +146,10 @@ class Stacked:
         sizes: Sequence[int] | None = None,
         donate: bool = False,
     ) -> tuple[State, Info]:
-        """The next state from x (num, n, *) and y (num, n, *); `info.loss` holds one of each net.
+        """The next state from x (num, n, *) and y (num, n, *); `info.loss` has one loss per net.
 
-        `sizes` says how many of its n examples are each net's own; what comes after them only fills
-        up, whatever it is. With `donate` the caller gives the old state up and its memory is used
-        again.
+        `sizes` says how many of the n examples are each net's own; the rest is padding with any
+        contents. With `donate` the caller gives up the old state, whose memory is reused.
         """
         state = self.begun(state, batch, sizes)
         problem = self.problem(state, batch, sizes=sizes)
@@ -170,8 +169,8 @@ class Stacked:
         """As `Learner.begun`, for each net by its own examples."""
         if state.step > 0 or not self.learner.family.looks_first:
             return state
-        found = first_look(self.problem(state, batch, sizes=sizes), state.posterior)
-        nets = zip(self.unstack(state), found, self.weights, strict=True)
+        looks = first_look(self.problem(state, batch, sizes=sizes), state.posterior)
+        nets = zip(self.unstack(state), looks, self.weights, strict=True)
         return self.stack([self.learner.begun_at(*net) for net in nets])
 
     def problem(
@@ -182,22 +181,22 @@ class Stacked:
         sizes: Sequence[int] | None = None,
         streams: Streams | None = None,
     ) -> StackedProblem:
-        """The batches of all nets, and what each of their examples stands for."""
+        """The batches of all nets, with the weights and random streams of this step."""
         (x, y), learner, chain = batch, self.learner, self._chain
         self.size(x, y)
         y = learner.likelihood.weighed(y)
-        own = self.own(y, sizes)
-        if own is not None:
-            x, y = filled_up(x, own), filled_up(y, own)
+        present = self._present(y, sizes)
+        if present is not None:
+            x, y = filled_up(x, present), filled_up(y, present)
         like = next(iter(state.posterior.mean.values()))
-        seen = chain if chain is not None and chain.takes(x) else None
-        if seen is None and layered(learner):
+        chain = chain if chain is not None and chain.takes(x) else None
+        if chain is None and layered(learner):
             shape = tuple(x.shape) if isinstance(x, Tensor) else "several inputs"
             raise ValueError(
                 "Nets whose covariance has two factors for each layer are stepped together with "
                 f"inputs (num, n, features), got {shape}; others are trained one by one."
             )
-        targets, draws, module = streams or self._streams(state, like.device, own, seen)
+        targets, draws, module = streams or self._streams(state, like.device, present, chain)
         return StackedProblem(
             learner.network,
             learner.likelihood,
@@ -208,55 +207,56 @@ class Stacked:
             targets,
             draws,
             weight=self._number("weight", self.weights, like),
-            count=y.shape[1] if own is None else own.sum(1).to(like.dtype),
+            count=y.shape[1] if present is None else present.sum(1).to(like.dtype),
             num_points=learner.expectation.num,
             temperature=self._number("temperature", self.temperatures, like),
             module_randomness=module,
-            own=own,
-            chain=seen,
+            present=present,
+            chain=chain,
         )
 
     def _number(self, name: str, each: list[float], like: Tensor) -> float | Tensor:
-        """A number where it is that of all nets, else one for each net, (num,)."""
+        """One number if it is the same for all nets, else one for each net, (num,)."""
         if len(set(each)) == 1:
             return each[0]
         if name not in self._placed or self._placed[name].device != like.device:
             self._placed[name] = like.new_tensor(each)
         return self._placed[name]
 
-    def own(self, y: Tensor, sizes: Sequence[int] | None) -> Tensor | None:
-        """The examples (num, n) that are each net's own; None where all are."""
+    def _present(self, y: Tensor, sizes: Sequence[int] | None) -> Tensor | None:
+        """A mask (num, n) of each net's own examples; None if there is no padding."""
         if not self.learner.curvature.whole_data:
             if sizes is not None and set(sizes) != {y.shape[1]}:
                 raise ValueError("Batches of tagi are filled up with NaN targets, not by sizes.")
             return None
-        found = examples_with_targets(y) if sizes is None else first_examples(sizes, *y.shape[:2])
-        problem = None if found is None else ragged_obstacle(self.learner)
-        if problem is not None:
+        present = examples_with_targets(y) if sizes is None else first_examples(sizes, *y.shape[:2])
+        if present is None:
+            return None
+        if problem := ragged_obstacle(self.learner):
             raise ValueError(f"Batches that differ in size cannot be stacked, since {problem}.")
-        return None if found is None else found.to(y.device)
+        return present.to(y.device)
 
     def _streams(
-        self, state: State, device: torch.device, own: Tensor | None, chain: Chain | None
+        self, state: State, device: torch.device, present: Tensor | None, chain: Chain | None
     ) -> Streams:
-        """Where targets and weights are drawn from: for each net what it would have alone."""
+        """Generators of targets and weights: those that each net would have alone."""
 
         def keys(stream: int) -> list[int]:
             return [seeds.key(seed, state.step, stream) for seed in seeds_of(state)]
 
-        targets = Generators(device, partial(keys, TARGETS), own)
+        targets = Generators(device, partial(keys, TARGETS), present)
         draws = Generators(device, partial(keys, DRAWS))
         if chain is not None:
-            return targets, draws, nullcontext  # It draws nothing itself.
+            return targets, draws, nullcontext  # A chain draws nothing itself.
         key = seeds.key(seeds_of(state)[0], state.step, MODULE)
         return targets, draws, partial(forked_randomness, device, key)
 
     def kl(self, state: State) -> Tensor:
         """`KL(q ‖ prior)` of each net, (num,)."""
-        return torch.stack([self.learner.divergence(one) for one in self.unstack(state)])
+        return torch.stack([self.learner.divergence(net) for net in self.unstack(state)])
 
     def size(self, x: Inputs, y: Tensor) -> int:
-        """How many examples each net gets; nets first, examples second."""
+        """The number of examples of each net; checks that all parts are (num, n, ...)."""
         for part in (*parts(x), y):
             if part is not y and isinstance(part, GaussianTensor):
                 raise TypeError("Stacked nets take plain inputs; uncertain ones go one by one.")

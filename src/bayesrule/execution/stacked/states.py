@@ -1,4 +1,4 @@
-"""States of many nets: one of each, put together along the first axis and taken apart again."""
+"""Stacks the states of many nets along the first axis, and takes stacks apart again."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bayesrule.tensors import tree
 from bayesrule.tensors.network import Network, forked_randomness
 from bayesrule.types import State
 
-# The memory of torch's optimisers: what is one number there counts the steps, as for all nets.
+# The memory of torch's optimisers; its 0-d tensors count steps, which all nets share.
 _COUNTS = "rule/optimiser/"
 
 
 def together(states: Sequence[State]) -> State:
     """One state whose tensors, and seeds, have the nets along their first axis."""
-    known = [tree.tensors(state) for state in states]
+    tensors = [tree.tensors(state) for state in states]
 
     def stacked(name: str, old: Any) -> Any:
         if name == "seed":
@@ -29,16 +29,16 @@ def together(states: Sequence[State]) -> State:
             return old
         if name.startswith(_COUNTS) and old.ndim == 0:
             return old.clone()
-        return torch.stack([one[name] for one in known])
+        return torch.stack([of_net[name] for of_net in tensors])
 
     return tree.rebuild(states[0], stacked)
 
 
 def single(state: State, which: int) -> State:
     """The ordinary state of one of the nets."""
-    # Single numbers are counts that all nets share.
-    found = tree.map_tensors(state, lambda v: v[which].clone() if v.ndim else v.clone())
-    return replace(found, seed=int(found.seed))
+    # 0-d tensors are counts that all nets share.
+    net = tree.map_tensors(state, lambda v: v[which].clone() if v.ndim else v.clone())
+    return replace(net, seed=int(net.seed))
 
 
 def seeds_of(state: State) -> list[int]:
@@ -48,7 +48,7 @@ def seeds_of(state: State) -> list[int]:
 
 
 def initialised(model: nn.Module, seed: int) -> Network:
-    """A copy of a module, initialised as its layers do it."""
+    """A copy of a module, initialised by its layers' `reset_parameters`."""
     fresh = copy.deepcopy(model)
     device = next(fresh.parameters()).device
     with forked_randomness(device, seed), torch.no_grad():
