@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from bayesrule.tensors.stand_in import FACTS, StandIn
 from bayesrule.types import Params
 
+_NUMBERS = frozenset((bool, int, float, str, type(None)))
 Slot = tuple[str, str, Tensor | None]
 """A tensor's key in its module, its name in the whole model, and the module's own tensor."""
 
@@ -185,9 +186,12 @@ def _slots(store: Mapping[str, Tensor | None], names: Mapping[int, str]) -> list
 
 
 def _plain(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The attributes other than registered tensors and submodules."""
+    """The attributes other than registered tensors and submodules, numbers, and empty dicts."""
     stores = "_parameters", "_buffers", "_modules"
-    return ((key, value) for key, value in vars(module).items() if key not in stores)
+    for key, value in vars(module).items():
+        nothing = type(value) in _NUMBERS or (isinstance(value, dict) and not value)
+        if not nothing and key not in stores:
+            yield key, value
 
 
 def _inside(value: Any) -> Iterator[Any]:

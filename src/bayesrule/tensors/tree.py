@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from types import UnionType
 from typing import Any, TypeVar
 
@@ -50,8 +51,9 @@ def rebuild(tree: T, leaf: Callable[[str, Any], Any], prefix: str = "") -> T:
 
 def with_children(tree: T, new: dict[str, Any]) -> T:
     """A copy of a dataclass or a dict with the parts `new`; returns other objects unchanged."""
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return dataclasses.replace(tree, **new)
+    kind: type = type(tree)
+    if _fields(kind) is not None:
+        return dataclasses.replace(tree, **new)  # type: ignore[type-var]
     return new if isinstance(tree, dict) else tree  # type: ignore[return-value]
 
 
@@ -60,11 +62,17 @@ def map_tensors(tree: T, function: Callable[[Tensor], Tensor]) -> T:
     return rebuild(tree, lambda _, old: function(old) if isinstance(old, Tensor) else old)
 
 
-def children(tree: Any) -> Iterator[tuple[str, Any]]:
+def children(tree: Any) -> Iterable[tuple[str, Any]]:
     """The named parts of a dataclass or a dict; other objects have none."""
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for field in dataclasses.fields(tree):
-            if field.init:
-                yield field.name, getattr(tree, field.name)
-    elif isinstance(tree, dict):
-        yield from tree.items()
+    if isinstance(tree, dict):
+        return tree.items()
+    kind: type = type(tree)
+    return [(name, getattr(tree, name)) for name in _fields(kind) or ()]
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """The fields that the constructor of a dataclass takes; None for other classes."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
