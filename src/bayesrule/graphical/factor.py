@@ -237,7 +237,7 @@ class FactorAnalysis(LatentModel):
         self.mean_, self._variances = tensors.pop("mean"), tensors.pop("variances")
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         total = self.get_covariance().diagonal().sum()
         shares = (self.components_.square().sum(1) / total).tolist()
         shown = [

@@ -162,7 +162,7 @@ class GP(Supervised):
         self.mean_, self.noise_ = tensors["numbers"].tolist()
         self._solve()
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         words = [f"{len(self._x)} rows; {self.kernel_!r}"]
         if self.likelihood is None:
             words.append(f"noise {self.noise_:.4g}, mean {self.mean_:.4g}")

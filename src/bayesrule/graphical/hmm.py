@@ -229,7 +229,7 @@ class HMM(LatentModel):
         self._facts = {name.removeprefix("facts."): tensors.pop(name) for name in facts}
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         stay = self.transmat_.diagonal().tolist()
         return [
             f"state {k}: {self.emissions.words(self._seen, k, self._facts)}, stays {share:.1%}"

@@ -223,7 +223,7 @@ class Kalman(Model):
         chain = Chain(**{name: tensors[name].numpy() for name in _FIELDS})
         self._know(chain, series, self._need_fit())
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         missing = int(np.isnan(self._y).sum())
         noise = ", ".join(f"{v:.4g}" for v in self.chain_.noise.diagonal()[:4])
         moved = ", ".join(f"{v:.3g}" for v in self.chain_.process.diagonal()[:8])

@@ -132,7 +132,7 @@ class LatentModel(Model):
     def _adopt(self, tensors: dict[str, Tensor]) -> None:
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         return [
             f"{name}: natural parameters {', '.join(str(tuple(one.shape)) for one in parts)}"
             for name, parts in self._natural.items()

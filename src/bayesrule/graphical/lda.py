@@ -205,7 +205,7 @@ class LDA(LatentModel):
         self._vocabulary = tensors["topics/0"].shape[1]
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         sizes = self.components_.sum(1)
         order = sizes.argsort(descending=True)[:8].tolist()
         tops = self.top_words()

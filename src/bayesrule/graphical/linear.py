@@ -233,7 +233,7 @@ class LinearRegression(Supervised):
         self.prior_precision_, self.noise_ = numbers[:2]
         self._sums = _Sums(**tensors, count=int(numbers[2]))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         shown = ", ".join(f"{w:.4g}" for w in self.weights_[:6].tolist())
         more = ", ..." if self.columns_ > 6 else ""
         return [

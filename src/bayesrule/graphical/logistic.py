@@ -175,7 +175,7 @@ class LogisticRegression(Supervised):
         self.belief_ = Gaussian((tensors["first"], tensors["second"]))
         self.prior_precision_ = float(tensors["prior_precision"])
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         shown = ", ".join(f"{w:.4g}" for w in self.weights_[:6].tolist())
         more = ", ..." if self.columns_ > 6 else ""
         return [

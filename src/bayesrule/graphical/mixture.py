@@ -209,7 +209,7 @@ class GaussianMixture(LatentModel):
         self._shift, self._spread = tensors.pop("shift"), tensors.pop("spread")
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         shares, means = self.weights_, self.means_
         order = shares.argsort(descending=True).tolist()
         rows = [f"{float(shares[k]):6.1%} at {tables.brief(means[k])}" for k in order[:8]]
