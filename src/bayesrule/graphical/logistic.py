@@ -1,4 +1,4 @@
-"""Bayesian logistic regression: a Gaussian belief about weights, by non-conjugate messages."""
+"""Bayesian logistic regression: a Gaussian posterior, by non-conjugate message passing."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from bayesrule.training.progress import Progress
 
 @dataclass(frozen=True)
 class _Root:
-    """Where a number `at` meets the `image` that EM gives it, along a line through the last two.
+    """The fixed point of EM in one number `at`, by the secant method.
 
-    EM alone comes closer by a constant factor, which may be near 1.
+    EM alone converges linearly, and its rate may be near 1.
     """
 
     at: float
@@ -46,11 +46,11 @@ class _Root:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LogisticRegression(Supervised):
-    """`y ~ Bernoulli(sigmoid(x w + b))`, and the Gaussian belief q(w, b) of the largest ELBO.
+    """`y ~ Bernoulli(sigmoid(x w + b))`, with the Gaussian q(w, b) that maximises the ELBO.
 
-    Each row sends the message `λ̃ = ∇_μ E_q[log p(y | x w + b)]`, expectations by quadrature, and
-    the belief moves to `λ₀ + Σ λ̃` with ρ = 1 (non-conjugate message passing), or less where that
-    would lower the bound. `prior_precision` that is not given is the one of the largest bound;
+    Each row sends the message `λ̃ = ∇_μ E_q[log p(y | x w + b)]`, with expectations by quadrature.
+    The belief moves to `λ₀ + Σ λ̃` with ρ = 1 (non-conjugate message passing), or with less if that
+    would lower the bound. If `prior_precision` is not given, it maximises the bound too;
     `b ~ N(0, 1 / intercept_precision)`. Khan & Rue (2023), eqs 58 and 60.
 
     >>> model = LogisticRegression().fit([[-2.0], [-1.0], [0.5], [1.0], [2.0]], [0, 0, 1, 0, 1])
@@ -76,7 +76,7 @@ class LogisticRegression(Supervised):
         need_rate(self, self.rate, self.passes)
 
     def fit(self, x: Any, y: Any, *, progress: bool | None = None) -> Self:
-        """The belief given a table x (n, d) and answers y (n,) that are 0 or 1."""
+        """Learns from a table x (n, d) and answers y (n,) that are 0 or 1."""
         rows = self._inputs(x, fitted=False)
         design, targets = self._design(rows), self._targets(y, len(rows))
         self.likelihood.check(targets, targets)
@@ -85,17 +85,17 @@ class LogisticRegression(Supervised):
         with Progress(None, 0, "logistic regression", progress) as bar:
             while True:
                 alpha = math.exp(search.at)
-                found = self._settled(design, targets, alpha, sites, self.passes - len(trace))
-                trace += found.trace if not trace else found.trace[1:]
-                bar.advance(len(found.trace))
+                settled = self._settled(design, targets, alpha, sites, self.passes - len(trace))
+                trace += settled.trace if not trace else settled.trace[1:]
+                bar.advance(len(settled.trace))
                 bar.note(elbo=trace[-1])
-                sites, belief = found.sites, self._belief(design, alpha, found.sites)
+                sites, belief = settled.sites, self._belief(design, alpha, settled.sites)
                 search = search.next(math.log(self._improved(belief)))
                 if search.settled or len(trace) > self.passes:
                     break
         self.belief_, self.prior_precision_ = belief, alpha
-        done = found.converged and search.settled
-        why = found.why if done else f"stopped after {self.passes} passes"
+        done = settled.converged and search.settled
+        why = settled.why if done else f"stopped after {self.passes} passes"
         self.report_ = Report(tuple(trace), done, why)
         return self
 
@@ -115,7 +115,7 @@ class LogisticRegression(Supervised):
         )
 
     def _prior(self, size: int, alpha: float) -> Gaussian:
-        """`λ₀`, of weights and intercept."""
+        """The prior `λ₀` of weights and intercept."""
         precision = torch.full((size,), alpha, dtype=torch.float64)
         if self.intercept:
             precision[-1] = self.intercept_precision
@@ -127,7 +127,7 @@ class LogisticRegression(Supervised):
         return Gaussian((first + design.T @ sites[0], second + (design.T * sites[1]) @ design))
 
     def _improved(self, belief: Gaussian) -> float:
-        """`α = d / E[wᵀ w]`: the prior of the largest bound given the belief, an EM step."""
+        """`α = d / E[wᵀ w]`: the prior precision that maximises the bound at this belief, by EM."""
         if self.prior_precision is not None:
             return self.prior_precision
         size = len(belief.mean) - int(self.intercept)
@@ -157,7 +157,7 @@ class LogisticRegression(Supervised):
         return averaged(self.likelihood, design @ self.belief_.mean, variance)
 
     def sample(self, x: Any, num: int = 1, seed: int = 0) -> Tensor:
-        """`num` draws of the probability of a yes at rows x, (num, n), from the belief."""
+        """`num` draws of p(y = 1 | x) from the posterior, at rows x, (num, n)."""
         design = self._design(self._inputs(x, fitted=True))
         return (self.belief_.sample(num, generator(seed)) @ design.T).sigmoid()
 
