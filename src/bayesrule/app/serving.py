@@ -54,7 +54,7 @@ class Service:
             predicted.refuse_not_finite(figures, table, encoder)
         except DataError as problem:
             raise Refused(422, str(problem)) from problem
-        return [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
+        return predicted.rows(figures)
 
     def facts(self) -> dict[str, str]:
         """The answer of the health check."""

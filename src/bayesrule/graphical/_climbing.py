@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesrule.training.progress import Progress
+
 EXACT = "exact: conjugate Bayes in one step"
+
+
+def show(bar: Progress, evidence: float) -> None:
+    """Advances a progress bar by an evaluation of the evidence."""
+    bar.advance()
+    bar.note(evidence=evidence)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,19 @@ def need_rate(owner: object, rate: float, passes: int) -> None:
         )
 
 
+def with_intercept(rows: Tensor, intercept: bool) -> Tensor:
+    """Rows (n, d) with a last column of ones, if there is an intercept."""
+    ones = torch.ones(len(rows), int(intercept), dtype=torch.float64)
+    return torch.cat([rows, ones], dim=1)
+
+
+def weights_line(weights: Tensor, intercept: float) -> str:
+    """The weights of a linear model in a line, for `repr`."""
+    shown = ", ".join(f"{w:.4g}" for w in weights[:6].tolist())
+    more = ", ..." if len(weights) > 6 else ""
+    return f"weights [{shown}{more}], intercept {intercept:.4g}"
+
+
 def generator(seed: int) -> torch.Generator:
     """A new generator with this seed."""
     return torch.Generator().manual_seed(seed)

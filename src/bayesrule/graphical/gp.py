@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -14,7 +15,7 @@ from bayesrule.families import Natural
 from bayesrule.graphical import _sites
 from bayesrule.graphical._averaged import averaged, best_constant
 from bayesrule.graphical._base import Report
-from bayesrule.graphical._climbing import climbed
+from bayesrule.graphical._climbing import climbed, show
 from bayesrule.graphical._process import Process
 from bayesrule.graphical._process import evidence as evidence_of
 from bayesrule.graphical._supervised import (
@@ -90,7 +91,7 @@ class GP(Supervised):
         self.mean_ = best_constant(of_targets, targets) if self.mean is None else self.mean
         first = self._first(rows, targets)
         with Progress(None, 0, "Gaussian process", progress) as bar:
-            task = _Fit(self, rows, targets, lambda elbo: _shown(bar, elbo))
+            task = _Fit(self, rows, targets, partial(show, bar))
             best = max((task.run(start) for start in self._starts(first)), key=_last)
         self.kernel_, self.noise_, self._sites, self.report_ = best
         self._solve()
@@ -273,8 +274,3 @@ def _check_likelihood(likelihood: Likelihood, noise: float | None) -> None:
 
 def _last(fitted: _Fitted) -> float:
     return fitted[3].objective[-1]
-
-
-def _shown(bar: Progress, elbo: float) -> None:
-    bar.advance()
-    bar.note(evidence=elbo)

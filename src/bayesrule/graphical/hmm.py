@@ -117,8 +117,11 @@ class HMM(LatentModel):
     def _local(self, batch: Sequences) -> Local:
         """Messages and log evidence of q(z), the chain of each sequence."""
         chain = chains.smoothed(self._chain_of(batch))
-        messages = {"initial": (chain.firsts,), "transitions": (chain.pairs,)}
-        messages["emissions"] = self.emissions.said(self._seen, batch.x, chain.states)
+        messages: dict[str, Natural] = {
+            "initial": (chain.firsts,),
+            "transitions": (chain.pairs,),
+            "emissions": self.emissions.said(self._seen, batch.x, chain.states),
+        }
         return Local(messages, chain.evidence)
 
     def _chain_of(self, data: Sequences) -> Chain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from bayesrule.graphical import _chain_em, tables
 from bayesrule.graphical._base import Model, Report
-from bayesrule.graphical._climbing import climbed
+from bayesrule.graphical._climbing import climbed, show
 from bayesrule.graphical._filtering import Array, Chain, Filtered, Smoothed, filtered, smoothed
 from bayesrule.graphical._series_parts import Level, Part, chain_of, groups_of, variance_of
 from bayesrule.graphical._supervised import need_rate
@@ -86,7 +87,7 @@ class Kalman(Model):
             raise ValueError("y has a column without any value.")
         with Progress(None, 0, "Kalman", progress) as bar:
             climb = self._variances if self._structured else self._em
-            chain, report = climb(series, lambda evidence: _shown(bar, evidence))
+            chain, report = climb(series, partial(show, bar))
         self._know(chain, series, report)
         return self
 
@@ -312,8 +313,3 @@ def _noise(covariance: Array, num: int, rng: np.random.Generator) -> Array:
     values, vectors = np.linalg.eigh(covariance)
     white = rng.normal(size=(num, len(covariance)))
     return np.asarray((white * np.sqrt(values.clip(0.0))) @ vectors.T)
-
-
-def _shown(bar: Progress, evidence: float) -> None:
-    bar.advance()
-    bar.note(evidence=evidence)

@@ -12,7 +12,13 @@ from torch import Tensor
 from bayesrule.families import Gaussian
 from bayesrule.graphical import tables
 from bayesrule.graphical._base import Report
-from bayesrule.graphical._supervised import Supervised, generator, need_positive
+from bayesrule.graphical._supervised import (
+    Supervised,
+    generator,
+    need_positive,
+    weights_line,
+    with_intercept,
+)
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.predicting.prediction import Prediction
 
@@ -36,9 +42,7 @@ class _Sums:
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, shift: Tensor, intercept: bool) -> _Sums:
-        x, y = x - shift[:-1], y - shift[-1]
-        if intercept:
-            x = torch.cat([x, torch.ones_like(y)[:, None]], dim=1)
+        x, y = with_intercept(x - shift[:-1], intercept), y - shift[-1]
         return cls(x.T @ x, x.T @ y, y @ y, len(y), shift)
 
     def __add__(self, other: _Sums) -> _Sums:
@@ -219,8 +223,7 @@ class LinearRegression(Supervised):
 
     def _design(self, x: Any) -> Tensor:
         rows = self._inputs(x, fitted=True) - self._sums.shift[:-1]
-        ones = torch.ones(len(rows), int(self.intercept), dtype=torch.float64)
-        return torch.cat([rows, ones], dim=1)
+        return with_intercept(rows, self.intercept)
 
     def _learned(self) -> dict[str, Tensor]:
         self._need_fit()
@@ -234,10 +237,8 @@ class LinearRegression(Supervised):
         self._sums = _Sums(**tensors, count=int(numbers[2]))
 
     def _summary_lines(self) -> list[str]:
-        shown = ", ".join(f"{w:.4g}" for w in self.weights_[:6].tolist())
-        more = ", ..." if self.columns_ > 6 else ""
         return [
             f"{self._sums.count} rows; prior_precision {self.prior_precision_:.4g}, "
             f"noise {self.noise_:.4g}",
-            f"weights [{shown}{more}], intercept {self.intercept_:.4g}",
+            weights_line(self.weights_, self.intercept_),
         ]

@@ -18,6 +18,8 @@ from bayesrule.graphical._supervised import (
     generator,
     need_positive,
     need_rate,
+    weights_line,
+    with_intercept,
 )
 from bayesrule.likelihoods import BernoulliLikelihood, Likelihood
 from bayesrule.predicting.prediction import Prediction
@@ -78,7 +80,7 @@ class LogisticRegression(Supervised):
     def fit(self, x: Any, y: Any, *, progress: bool | None = None) -> Self:
         """Learns from a table x (n, d) and answers y (n,) that are 0 or 1."""
         rows = self._inputs(x, fitted=False)
-        design, targets = self._design(rows), self._targets(y, len(rows))
+        design, targets = with_intercept(rows, self.intercept), self._targets(y, len(rows))
         self.likelihood.check(targets, targets)
         search, sites = _Root(math.log(self.prior_precision or 1.0)), _sites.nothing(targets)
         trace: list[float] = []
@@ -152,18 +154,14 @@ class LogisticRegression(Supervised):
         return len(self.belief_.natural[0]) - int(self.intercept)
 
     def predict(self, x: Any) -> Prediction:
-        design = self._design(self._inputs(x, fitted=True))
+        design = with_intercept(self._inputs(x, fitted=True), self.intercept)
         variance = ((design @ self.belief_.covariance) * design).sum(1)
         return averaged(self.likelihood, design @ self.belief_.mean, variance)
 
     def sample(self, x: Any, num: int = 1, seed: int = 0) -> Tensor:
         """`num` draws of p(y = 1 | x) from the posterior, at rows x, (num, n)."""
-        design = self._design(self._inputs(x, fitted=True))
+        design = with_intercept(self._inputs(x, fitted=True), self.intercept)
         return (self.belief_.sample(num, generator(seed)) @ design.T).sigmoid()
-
-    def _design(self, rows: Tensor) -> Tensor:
-        ones = torch.ones(len(rows), int(self.intercept), dtype=torch.float64)
-        return torch.cat([rows, ones], dim=1)
 
     def _learned(self) -> dict[str, Tensor]:
         self._need_fit()
@@ -176,9 +174,7 @@ class LogisticRegression(Supervised):
         self.prior_precision_ = float(tensors["prior_precision"])
 
     def _summary_lines(self) -> list[str]:
-        shown = ", ".join(f"{w:.4g}" for w in self.weights_[:6].tolist())
-        more = ", ..." if self.columns_ > 6 else ""
         return [
             f"prior_precision {self.prior_precision_:.4g}",
-            f"weights [{shown}{more}], intercept {self.intercept_:.4g}",
+            weights_line(self.weights_, self.intercept_),
         ]

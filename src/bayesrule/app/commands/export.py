@@ -27,7 +27,7 @@ bayesrule export run/ model.pt2 --how mean
 def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "export", _SUMMARY, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("folder", metavar="FOLDER", help="made by `bayesrule fit --out FOLDER`")
+    options.add_folder(parser)
     parser.add_argument("file", metavar="FILE", type=options.place, help="an .onnx or .pt2 file")
     ways.add(parser)
     options.add_seed(parser, "of the weight draws (default: 0)")

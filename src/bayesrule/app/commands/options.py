@@ -161,7 +161,7 @@ def _add_training(group: Any) -> None:
     prior += "default: depends on the method"
     add("--prior-precision", "P", prior, read=not_negative)
     cold = (
-        "below 1 the data count more against the prior; default: "
+        "below 1 the data count more against the prior, and predictions are surer; default: "
         f"{_in_words(TEMPERED.temperatures)}, whichever predicts held-out rows best "
         f"({_untempered()})"
     )
@@ -203,9 +203,18 @@ def _in_words(value: Any) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def add_seed(parser: argparse.ArgumentParser, of: str = "of all randomness (default: 0)") -> None:
+_SEED_HELP = "the same seed repeats all random choices (default: 0)"
+
+
+def add_seed(parser: argparse.ArgumentParser, help: str = _SEED_HELP) -> None:
     """The number that determines all randomness."""
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help=of)
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help=help)
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """The folder of a trained model."""
+    help = "a trained model: the folder made by `bayesrule fit --out FOLDER`"
+    parser.add_argument("folder", metavar="FOLDER", help=help)
 
 
 def add_level(parser: argparse.ArgumentParser) -> None:

@@ -38,7 +38,7 @@ bayesrule predict run/ new.csv --unseen ignore --json
 def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "predict", _SUMMARY, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("folder", metavar="FOLDER", help="made by `bayesrule fit --out FOLDER`")
+    options.add_folder(parser)
     parser.add_argument("data", metavar="NEW", help="a csv, tsv, parquet or npz file")
     add_option = partial(options.add_option, parser)
     add_option("--out", "FILE", "a csv file; default: standard output", read=options.place)
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if out is not None or not args.json:
         _write(columns, out)
     if args.json:
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        print(text.as_json({"predictions": rows, "metrics": measured, "out": args.out}))
+        document = {"predictions": predicted.rows(columns), "metrics": measured, "out": args.out}
+        print(text.as_json(document))
         return 0
     for key, value in measured.items():
         faults.say(f"{label(key)} {text.figure(value)}")

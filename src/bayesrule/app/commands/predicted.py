@@ -42,6 +42,11 @@ def columns(prediction: Prediction, encoder: Encoder, level: float) -> Columns:
     return {name: value.reshape(-1).tolist() for name, value in figures.items()}
 
 
+def rows(figures: Columns) -> list[dict[str, Any]]:
+    """Figures by column as one dict for each row."""
+    return [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
+
+
 def with_ids(figures: Columns, table: Table, name: str | None) -> Columns:
     """The figures, after a column of the table that identifies the rows, spelled as in its file."""
     if name is None:

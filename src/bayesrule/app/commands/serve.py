@@ -32,7 +32,7 @@ curl localhost:8000/predict -d '{"rows": [{"area": 120, "colour": "red"}]}'
 def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "serve", _SUMMARY, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("folder", metavar="FOLDER", help="made by `bayesrule fit --out FOLDER`")
+    options.add_folder(parser)
     add_option = partial(options.add_option, parser)
     add_option("--host", "ADDRESS", "the network address to listen on", default="127.0.0.1")
     port = "the port to listen on; 0 takes any free one"
