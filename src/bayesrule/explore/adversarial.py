@@ -92,8 +92,8 @@ def attack(
     >>> with torch.no_grad():
     ...     _ = model.weight.copy_(torch.eye(3, 4)), model.bias.zero_()
     >>> learner = tagi(model, CategoricalLikelihood(), num_data=1, gain=0.1)
-    >>> found = attack(learner, learner.init(), torch.zeros(5, 4), 2, variance=1.0)
-    >>> found.rate, found.labels
+    >>> result = attack(learner, learner.init(), torch.zeros(5, 4), 2, variance=1.0)
+    >>> result.rate, result.labels
     (1.0, tensor([2, 2, 2, 2, 2]))
     """
     if not learner.likelihood.classification:

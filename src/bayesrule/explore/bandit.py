@@ -94,7 +94,7 @@ class Bandit:
     """Acts and learns, round by round, with a learner of one output, the reward.
 
     - `features`: makes the network's inputs of a context and the number of actions.
-    - `every`, `steps`: every so many rounds, the learner takes so many steps.
+    - `every`, `steps`: after every `every` rounds, the learner takes `steps` steps.
     - `replay`: a step learns from the new rounds and this many drawn from the memory; -1 takes the
       whole memory.
     - `window`: the memory keeps only this many last rounds; None keeps all.

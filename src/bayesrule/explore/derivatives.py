@@ -52,8 +52,8 @@ def derivative_moments(learner: Learner, state: State, x: Any) -> DerivativeMome
     >>> from bayesrule import GaussianLikelihood, tagi
     >>> learner = tagi(nn.Linear(2, 1), GaussianLikelihood(noise=0.1), num_data=1)
     >>> state = learner.init()
-    >>> found = derivative_moments(learner, state, torch.ones(1, 2))
-    >>> torch.equal(found.mean[0], state.posterior.mean["weight"])
+    >>> moments = derivative_moments(learner, state, torch.ones(1, 2))
+    >>> torch.equal(moments.mean[0], state.posterior.mean["weight"])
     True
     """
     inputs, variance = as_inputs(x, state), independent_variances(state)

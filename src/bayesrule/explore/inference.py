@@ -218,8 +218,9 @@ def infer_inputs(
     >>> with torch.no_grad():
     ...     _ = model.weight.fill_(2.0), model.bias.zero_()
     >>> learner = tagi(model, GaussianLikelihood(noise=0.1), num_data=1, gain=1e-3)
-    >>> found = infer_inputs(learner, learner.init(), torch.zeros(1, 1), torch.ones(1), variance=1)
-    >>> found.mean, found.variance
+    >>> x, y = torch.zeros(1, 1), torch.ones(1)
+    >>> inferred = infer_inputs(learner, learner.init(), x, y, variance=1)
+    >>> inferred.mean, inferred.variance
     (tensor([[0.4988]]), tensor([[0.0025]]))
     """
     if steps < 1:
@@ -270,8 +271,8 @@ def infer_hidden(
     >>> from bayesrule import GaussianLikelihood, tagi
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> learner = tagi(model, GaussianLikelihood(noise=0.1), num_data=1)
-    >>> found = infer_hidden(learner, learner.init(), torch.ones(5, 2), torch.ones(5, 1))
-    >>> {name: tuple(h.mean.shape) for name, h in found.items()}
+    >>> units = infer_hidden(learner, learner.init(), torch.ones(5, 2), torch.ones(5, 1))
+    >>> {name: tuple(unit.mean.shape) for name, unit in units.items()}
     {'0': (5, 3), '1': (5, 3), '2': (5, 1)}
     """
     network = FixedNetwork(learner, state, how)

@@ -84,8 +84,8 @@ def find_minima(
     Everything runs in float64 and is determined by `seed`. For functions that are expensive or have
     no gradients see `minimise`.
 
-    >>> found = find_minima(lambda x: (x.square() - 1.0).square().sum(-1), dim=1, components=4)
-    >>> found.minima.flatten().sort().values.round(decimals=3)
+    >>> result = find_minima(lambda x: (x.square() - 1.0).square().sum(-1), dim=1, components=4)
+    >>> result.minima.flatten().sort().values.round(decimals=3)
     tensor([-1.,  1.], dtype=torch.float64)
     """
     _check(dim, components, steps, draws, spread, rate, temperature)

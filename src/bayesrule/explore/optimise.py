@@ -158,8 +158,8 @@ def minimise(
     standardised, which spreads out small differences near the least value; by default it is `tagi`
     with a layer of 50 units. `seed` determines all randomness.
 
-    >>> found = minimise(lambda x: float((x - 0.3).square().sum()), [(-1, 1)], evaluations=15)
-    >>> len(found.points), found.value < 0.01
+    >>> search = minimise(lambda x: float((x - 0.3).square().sum()), [(-1, 1)], evaluations=15)
+    >>> len(search.points), search.value < 0.01
     (15, True)
     """
     corners = torch.as_tensor(bounds, dtype=torch.get_default_dtype())

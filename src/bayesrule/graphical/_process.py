@@ -61,16 +61,16 @@ class Process:
     def half_log_det(self) -> Tensor:
         return self.factor.diagonal().log().sum()
 
-    def at(self, between: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and covariance at m new points of prior covariance `own`, (m, m) or its diagonal.
+    def at(self, between: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and covariance at m new points of covariance `prior`, (m, m) or its diagonal.
 
-        `between` (n, m) is the prior covariance of the rows and the new points.
+        `between` (n, m) is the covariance of the rows and the new points before the sites.
         """
         white = torch.linalg.solve_triangular(
             self.factor, self.root[:, None] * between, upper=False
         )
-        explained = white.T @ white if own.ndim == 2 else white.square().sum(0)
-        return self.mean + between.T @ self.dual, own - explained
+        explained = white.T @ white if prior.ndim == 2 else white.square().sum(0)
+        return self.mean + between.T @ self.dual, prior - explained
 
 
 def _factor(matrix: Tensor, kernel: Kernel) -> Tensor:

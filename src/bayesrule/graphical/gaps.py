@@ -31,7 +31,7 @@ class Filled:
 
     @classmethod
     def by(cls, seen: Gaussians, x: Tensor, hidden: Tensor) -> Filled:
-        """`hidden` (d,) says which columns are missing in all rows of x."""
+        """Fills rows x (n, d), all of which lack the columns `hidden` (d,)."""
         precision = seen.root @ seen.root.mT
         inner = precision[:, hidden][:, :, hidden]
         factor = torch.linalg.cholesky(inner)

@@ -136,15 +136,15 @@ class GP(Supervised):
 
     def predict(self, x: Any) -> Prediction:
         rows = self._inputs(x, fitted=True)
-        between, own = self.kernel_.covariance(self._x, rows), self.kernel_.diagonal(rows)
-        mean, variance = self._process.at(between, own)
+        between, prior = self.kernel_.covariance(self._x, rows), self.kernel_.diagonal(rows)
+        mean, variance = self._process.at(between, prior)
         return averaged(self._likelihood(self.noise_), mean, variance.clamp_min(1e-300))
 
     def sample(self, x: Any, num: int = 1, seed: int = 0) -> Tensor:
         """`num` functions f drawn from the posterior, at m rows x: (num, m)."""
         rows = self._inputs(x, fitted=True)
-        own = self.kernel_.covariance(rows, rows)
-        mean, covariance = self._process.at(self.kernel_.covariance(self._x, rows), own)
+        between, prior = self.kernel_.covariance(self._x, rows), self.kernel_.covariance(rows, rows)
+        mean, covariance = self._process.at(between, prior)
         values, vectors = torch.linalg.eigh(covariance)
         white = torch.randn(num, len(rows), generator=generator(seed), dtype=torch.float64)
         return mean + (white * values.clamp_min(0.0).sqrt()) @ vectors.T
