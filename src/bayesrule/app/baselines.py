@@ -1,4 +1,4 @@
-"""What a user would take instead: models of scikit-learn, judged as the methods are."""
+"""What a user would take instead: models of scikit-learn, scored in the same way."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bayesrule.predicting.prediction import Prediction
 Floats = NDArray[np.float64]
 
 _PROCESS = "gaussian process"
-_MOST_ROWS = 1_000  # a Gaussian process takes time in the cube of the rows, for each class
+_MOST_ROWS = 1_000  # a Gaussian process takes time cubic in the rows, for each class
 _MOST_LABELS = 2_000
-_MOST_LENGTHS = 20  # features that can each have a length scale in reasonable time
+_MOST_LENGTHS = 20  # with more features than this, one length scale for all saves time
 # In units of the target's spread: a model that repeats its rows exactly is still not certain.
 _LEAST_NOISE = 1e-4
 
@@ -32,7 +32,7 @@ def names(task: str) -> list[str]:
 
 
 def obstacles(task: str, rows: int, outputs: int) -> dict[str, str]:
-    """Baselines that so many training rows and classes do not allow, and why in words."""
+    """The baselines that would take too long on so many training rows and classes, and why."""
     if rows <= _MOST_ROWS and rows * outputs <= _MOST_LABELS:
         return {}
     most = f"at most {_MOST_ROWS:,} training rows"
@@ -43,7 +43,7 @@ def obstacles(task: str, rows: int, outputs: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """One model of scikit-learn by its name, in the place of a recipe."""
+    """A scikit-learn model by its name; it stands in for a `Recipe` in a comparison."""
 
     method: str
     task: str
@@ -51,38 +51,38 @@ class Baseline:
     epochs: ClassVar[int] = 1
 
     def for_data(self, num_data: int) -> Baseline:
-        """The same, ready: what takes time to load is not to count as training."""
+        """Imports scikit-learn, so that loading it does not count as training time."""
         _models(self.task, features=1, seed=0)
         return self
 
     def chosen(self, x: Tensor, y: Tensor, targets: int) -> Baseline:
-        """The same: models of scikit-learn are taken as they are."""
+        """Itself: a baseline has no settings to choose on held-out rows."""
         return self
 
     def fit(self, x: Tensor, y: Tensor, targets: int, **_: Any) -> FittedBaseline:
-        """Trains on what a recipe trains on: standardised x (n, d), y (n, 1) or classes (n,)."""
-        rows, wanted = _array(x), y.reshape(-1).numpy()
+        """Trains on the data of a recipe: standardised x (n, d), y (n, 1) or classes (n,)."""
+        rows, observed = _array(x), y.reshape(-1).numpy()
         model = _models(self.task, x.shape[1], self.seed)[self.method]
         with _quietly_on_one_core():
-            model.fit(rows, wanted)
+            model.fit(rows, observed)
             if self.task == "classification":
                 return FittedBaseline(model)
-            return FittedBaseline(model, max(_noise(model, rows, wanted), _LEAST_NOISE))
+            return FittedBaseline(model, max(_noise(model, rows, observed), _LEAST_NOISE))
 
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """A trained model of scikit-learn; `noise` is that of real-valued targets, None for classes."""
+    """A trained model of scikit-learn; `noise` is a standard deviation, None for classes."""
 
     model: Any
     noise: float | None = None
 
     def parts(self) -> dict[str, str]:
-        """What it is, in the place of a method's parts."""
+        """The name of the model, where a method lists its parts."""
         return {"model": f"scikit-learn's {type(self.model).__name__}"}
 
     def predict(self, x: Tensor) -> Prediction:
-        """What it says of new inputs."""
+        """The prediction for new inputs."""
         with _quietly_on_one_core():
             if self.noise is None:
                 return _classes(self.model, x)
@@ -90,7 +90,7 @@ class FittedBaseline:
 
 
 def _numbers(model: Any, x: Tensor, noise: float) -> Prediction:
-    """Gaussian predictions: what the model knows of its own error, and the noise beside it."""
+    """Gaussian predictions: the model's own variance is epistemic, the noise aleatoric."""
     mean, epistemic = _mean_and_variance(model, _array(x), noise)
     column = torch.from_numpy(np.stack([mean, epistemic])).to(x.dtype).unsqueeze(-1)
     marginal = GaussianLikelihood(noise=noise).marginal(column[0], column[1], {})
@@ -100,7 +100,7 @@ def _numbers(model: Any, x: Tensor, noise: float) -> Prediction:
 def _classes(model: Any, x: Tensor) -> Prediction:
     """The classifier's own probabilities."""
     probs = model.predict_proba(_array(x))
-    # A forest counts one vote more for each class: without a vote a class is not impossible.
+    # Each class of a forest gets one more vote: a class without votes is not impossible.
     trees = getattr(model, "n_estimators", None)
     if trees is not None:
         probs = (trees * probs + 1) / (trees + probs.shape[1])
@@ -134,7 +134,7 @@ def _models(task: str, features: int, seed: int) -> dict[str, Any]:
 
 
 def _noise(model: Any, x: Floats, y: Floats) -> float:
-    """The deviation of the noise: the model's own, or that of residuals on rows it did not see."""
+    """The noise's standard deviation: the model's own, or that of residuals on unseen rows."""
     from sklearn.model_selection import KFold, cross_val_predict
 
     if hasattr(model, "lambda_"):
@@ -150,7 +150,7 @@ def _noise(model: Any, x: Floats, y: Floats) -> float:
 
 
 def _mean_and_variance(model: Any, x: Floats, noise: float) -> tuple[Floats, Floats]:
-    """The mean, and the variance of the model itself, without the noise; zero if it has none."""
+    """The mean and the model's own variance without the noise, zero where it gives none."""
     if not (hasattr(model, "lambda_") or hasattr(model, "kernel_")):
         mean = model.predict(x)
         return mean, np.zeros_like(mean)
@@ -164,7 +164,7 @@ def _array(x: Tensor) -> Floats:
 
 @contextmanager
 def _quietly_on_one_core() -> Iterator[None]:
-    """As the methods train; that a search has not converged is not said of a baseline."""
+    """One core, as for the methods, and no warnings of searches that did not converge."""
     from threadpoolctl import threadpool_limits
 
     with warnings.catch_warnings(), threadpool_limits(1):

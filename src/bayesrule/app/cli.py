@@ -14,8 +14,8 @@ from bayesrule.execution.memory import keep_memory
 
 _EXAMPLES = """\
 examples:
-  bayesrule compare                                  which method to take for a built-in set
-  bayesrule compare house.csv --target price         the same on your own table
+  bayesrule compare                                  which method suits a built-in data set
+  bayesrule compare house.csv --target price         the same for your own table
   bayesrule fit house.csv --target price --method vogn --out run/
   bayesrule predict run/ new.csv --out predictions.csv
   bayesrule export run/ model.onnx                   the model as one file for other programs
@@ -23,14 +23,14 @@ examples:
   bayesrule methods                                  all methods and the parts they are made of
 
 exit codes:
-  0  done        1  a run failed        2  an error in the call or the data        130  interrupted
+  0  done        1  a run failed        2  a mistake in the call or the data        130  interrupted
 
-Errors are one line; with BAYESRULE_DEBUG=1 in the environment the traceback is shown too.
+An error is printed as one line; BAYESRULE_DEBUG=1 in the environment adds the traceback.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises an error in the call, which becomes one line."""
+    """Raises a `CallError`, which `run` prints as one line, where argparse would exit."""
 
     def error(self, message: str) -> NoReturn:
         raise faults.CallError(f"{message}. All options: {self.prog} --help")
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(grammar: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
     """Runs the command that the arguments name and returns the exit code.
 
-    An error that a person can fix is one line on stderr; a bug keeps its traceback. With --json
-    the error is a document on standard output, too.
+    An error that the user can fix becomes one line on stderr; a bug keeps its traceback. With
+    --json the error is also printed on standard output, as a json document.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with output.lasting() as (out, _):
@@ -73,9 +73,9 @@ def run(grammar: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> 
                 raise faults.CallError(f"Standard output: {out.fault.strerror}.")
             return code
         except KeyboardInterrupt:
-            kept = getattr(args, "interrupted", "")
-            said = kept() if callable(kept) else kept
-            return faults.end(f"Interrupted. {said}", 130, args)
+            consequence = getattr(args, "interrupted", "")
+            text = consequence() if callable(consequence) else consequence
+            return faults.end(f"Interrupted. {text}", 130, args)
         except Exception as problem:
             return faults.report(problem, args)
 
@@ -88,14 +88,14 @@ def _parse(grammar: argparse.ArgumentParser, words: list[str]) -> argparse.Names
         if unknown:
             raise faults.CallError(_not_understood(grammar, args, unknown))
     except faults.CallError as problem:
-        asked = argparse.Namespace(json="--json" in words)
-        raise SystemExit(faults.end(str(problem), 2, asked)) from None
+        output_format = argparse.Namespace(json="--json" in words)
+        raise SystemExit(faults.end(str(problem), 2, output_format)) from None
     args.words = words
     return args
 
 
 def _refuse_dashes(words: list[str]) -> None:
-    """Refuses `--option=--`, of which argparse before Python 3.13 makes an empty list."""
+    """Refuses `--option=--`, which argparse before Python 3.13 reads as an empty list."""
     for word in words:
         option, _, value = word.partition("=")
         if option.startswith("--") and value == "--":

@@ -32,20 +32,20 @@ from bayesrule.types import State
 # Points of a learning curve: enough to see, few enough not to cost.
 _CURVE_POINTS = 25
 _OF_SCORES = {
-    "regression": "log-likelihoods are per point, of the mixture over weight draws, in the "
-    "target's units",
+    "regression": "log-likelihoods are means per row, of the mixture over weight draws, in "
+    "the target's units",
     "classification": f"ECE uses {ECE_BINS} bins of equal width",
 }
 _VALIDATION = {"regression": "test log-likelihood", "classification": "test NLL"}
-_KILLED = "its process was killed, perhaps for lack of memory; fewer jobs or units take less"
+_KILLED = "its process was killed, perhaps for lack of memory; fewer jobs or units need less"
 Noise = Literal["constant", "by-row"]
-"""Whether the noise of a number is the same in all rows, or depends on their inputs."""
+"""Whether the noise of a regression target is the same in all rows or depends on the inputs."""
 _LOCK, _THREADS = threading.Lock(), list[int]()
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to learn from and to test on, encoded as the first say, once for all methods."""
+    """Training and test rows, encoded once for all methods by what the training rows show."""
 
     train: torch.Tensor
     test: torch.Tensor
@@ -58,17 +58,17 @@ class Split:
     def of(
         cls, table: Table, train: torch.Tensor, test: torch.Tensor, options: dict[str, Any]
     ) -> Split:
-        """The rows of a table with these numbers."""
-        rows, others = table.rows(train), table.rows(test)
-        # A category that occurs in the test rows only is encoded as none of the known ones.
-        encoder = replace(Encoder.fit(rows, **options), unseen="ignore")
-        found = encoder.transform(others), encoder.original_targets(others)
-        return cls(train, test, encoder, encoder.tensors(rows), *found)
+        """The split of a table with these row numbers for training and test."""
+        train_table, test_table = table.rows(train), table.rows(test)
+        # A category that only test rows have is encoded as none of the known ones.
+        encoder = replace(Encoder.fit(train_table, **options), unseen="ignore")
+        inputs, truth = encoder.transform(test_table), encoder.original_targets(test_table)
+        return cls(train, test, encoder, encoder.tensors(train_table), inputs, truth)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One method or baseline on one split, as it is handed to a worker."""
+    """One method or baseline on one split: what a worker process gets."""
 
     split: Split
     recipe: Recipe | Baseline
@@ -77,7 +77,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial gave, its training time among the `metrics`, or the `error` it ended with."""
+    """The scores of a trial, with its training time among the `metrics`, or its `error`."""
 
     method: str
     parts: dict[str, str] = field(default_factory=dict)
@@ -106,10 +106,10 @@ def compare(
 ) -> Comparison:
     """Trains each method on the same random splits and gathers the scores on the test rows.
 
-    `methods` are those that are worth their time where none are named, or with `every` all that fit
-    the task. `baselines` are models of scikit-learn, trained and scored on the same rows.
+    Without `methods`, one method of each group of close relatives takes part, or with `every` all
+    that fit the task. `baselines` are models of scikit-learn, trained and scored on the same rows.
 
-    Independent runs go to joblib: `jobs` processes here, or, with `jobs=None`, whatever backend is
+    joblib runs the trials: in `jobs` processes here, or, with `jobs=None`, on the backend that is
     set around the call (`joblib.parallel_config("dask")` for a Dask cluster).
     """
     begun = time.perf_counter()
@@ -120,8 +120,8 @@ def compare(
     rows = train_rows(table, encoder, test_fraction)
     present = lineup(encoder, rows, methods, every=every, with_baselines=baselines)
     nets = [_recipe(name, base, encoder, noise) for name in present.methods]
-    others = [Baseline(name, kind) for name in present.baselines]
-    trials = _trials(table, encoder, options, [*nets, *others], splits, test_fraction, seed)
+    rivals = [Baseline(name, kind) for name in present.baselines]
+    trials = _trials(table, encoder, options, [*nets, *rivals], splits, test_fraction, seed)
     outcomes = _run(trials, jobs, progress)
     beside = " beside baselines" if present.baselines else ""
     comparison = Comparison(
@@ -172,7 +172,7 @@ def _refuse_unfit(splits: int, test_fraction: float, noise: str, task: str) -> N
 
 
 def run_trial(trial: Trial) -> Outcome:
-    """Trains and scores one method on one split, on one core; a failure is an outcome too."""
+    """Trains and scores one method on one split, on one core; a failure becomes an outcome too."""
     with _one_core():
         try:
             return _train_and_score(trial)
@@ -184,7 +184,7 @@ def run_trial(trial: Trial) -> Outcome:
 def _one_core() -> Iterator[None]:
     """Keeps torch on one core while any trial runs; trials may be threads of one process."""
     with _LOCK:
-        # The first trial notes how many threads to go back to; those beside it note one.
+        # The first trial notes the number of threads to restore; trials beside it note one.
         _THREADS.append(torch.get_num_threads())
         torch.set_num_threads(1)
     try:
@@ -195,13 +195,13 @@ def _one_core() -> Iterator[None]:
 
 
 def _recipe(method: str, base: Recipe, encoder: Encoder, noise: Noise) -> Recipe:
-    """The common recipe for one method, with those of its options that the method has."""
+    """The common recipe for one method, without the options that the method does not have."""
     names = option_names(find(method))
     options = {name: value for name, value in base.options.items() if name in names}
     recipe = replace(base, method=method, options=options)
     if encoder.task.classification:
         return replace(recipe, likelihood="categorical")
-    # Linear models rely on a convex loss, which that of a mean and its noise together is not.
+    # Linear models need a convex loss; the loss of mean and noise together is not convex.
     by_row = noise == "by-row" and not recipe.linear
     return replace(recipe, likelihood="heteroscedastic" if by_row else "gaussian")
 
@@ -228,7 +228,7 @@ def _trials(
 def _run(
     trials: list[Trial], jobs: int | None, progress: Callable[[int, int, Outcome], None] | None
 ) -> list[Outcome]:
-    """The outcomes in the order of the trials, whichever was ready first."""
+    """The outcomes in the order of the trials, whichever finished first."""
     done: dict[int, Outcome] = {}
     for number, outcome in results(run_trial, trials, jobs, _killed):
         done[number] = outcome
@@ -244,7 +244,7 @@ def _killed(trial: Trial) -> Outcome:
 def _train_and_score(trial: Trial) -> Outcome:
     split = trial.split
     encoder, (x, y), x_test, truth = split.encoder, split.learned, split.inputs, split.truth
-    trial.recipe.for_data(len(y))  # loads what takes time to load
+    trial.recipe.for_data(len(y))  # slow imports must not count as training time
     begun = time.perf_counter()
     recipe = trial.recipe.chosen(x, y, encoder.num_outputs)
     recorder = _CurveRecorder(recipe.epochs or 1, encoder, x_test, truth)
@@ -261,9 +261,9 @@ def _train_and_score(trial: Trial) -> Outcome:
 
 
 class _CurveRecorder:
-    """Records training loss and test likelihood at a few epochs, and how long that took.
+    """Records training loss and test score at a few epochs, and how long the recording took.
 
-    The likelihood is that of the table: in the target's units for numbers, the NLL for classes.
+    The score is the log-likelihood in the target's units for numbers, the NLL for classes.
     """
 
     def __init__(self, epochs: int, encoder: Encoder, x: torch.Tensor, truth: torch.Tensor) -> None:
@@ -286,7 +286,7 @@ class _CurveRecorder:
         return -score if self._encoder.task.classification else score
 
     def curve(self) -> Curve | None:
-        """The curve so far; none of what does not learn by epochs."""
+        """The curve so far; None for a model that does not learn by epochs."""
         return Curve(*np.transpose(self._points)) if self._points else None
 
 
@@ -316,7 +316,7 @@ def _how_scored(splits: int, test_fraction: float, task: str) -> str:
 def _notes(
     present: Lineup, nets: Sequence[Recipe], options: Iterable[str], noise: Noise
 ) -> Iterator[str]:
-    """Which choices some of the methods do not have."""
+    """Which of the chosen options had no effect on some of the methods."""
     for option in options:
         without = [name for name in present.methods if not record(name).heeds(option)]
         if without:

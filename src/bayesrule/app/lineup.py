@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: methods that are worth their time, and baselines."""
+"""Which methods and baselines take part in a comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayesrule.methods import METHODS, Need, find, record
 
 @dataclass(frozen=True)
 class Lineup:
-    """The names of the methods and of the baselines; `notes` say in sentences who is left out."""
+    """Names of the methods and the baselines; `notes` say in sentences which are left out."""
 
     methods: list[str]
     baselines: list[str]
@@ -30,33 +30,33 @@ def lineup(
     every: bool = False,
     with_baselines: bool = True,
 ) -> Lineup:
-    """The methods that are named; or with `every` all that fit; or those worth their time.
+    """Chooses the named `methods`, or else all that fit the task, and the baselines.
 
-    Of close relatives the one that represents the others is worth its time.
+    Without names and without `every`, one method represents its close relatives.
     """
     task = encoder.task.kind
     chosen = applicable(methods, task)
     if methods is None and not every:
         chosen = [name for name in chosen if record(name).represented_by not in chosen]
-    away = [] if methods is not None else [n for n in applicable(None, task) if n not in chosen]
+    left_out = [] if methods is not None else [n for n in applicable(None, task) if n not in chosen]
     if not with_baselines:
-        return Lineup(chosen, [], tuple(_absent(away)))
+        return Lineup(chosen, [], tuple(_left_out_note(left_out)))
     obstacles = baselines.obstacles(task, train_rows, encoder.num_outputs)
     present = [name for name in baselines.names(task) if name not in obstacles]
     missing = (f"The baseline {name} is left out: {why}." for name, why in obstacles.items())
-    return Lineup(chosen, present, (*_absent(away), *missing))
+    return Lineup(chosen, present, (*_left_out_note(left_out), *missing))
 
 
-def _absent(names: Sequence[str]) -> Iterator[str]:
+def _left_out_note(names: Sequence[str]) -> Iterator[str]:
     if names:
         relatives = {record(name).represented_by for name in names}
-        of_each = [(r, [n for n in names if record(n).represented_by == r]) for r in relatives]
-        parts = [f"{', '.join(some)} (see {relative})" for relative, some in sorted(of_each)]
+        groups = [(r, [n for n in names if record(n).represented_by == r]) for r in relatives]
+        parts = [f"{', '.join(members)} (see {relative})" for relative, members in sorted(groups)]
         yield f"Left out, as near relatives of others: {'; '.join(parts)}. --all runs every method."
 
 
 def applicable(methods: Sequence[str] | None, task: str) -> list[str]:
-    """The names of the methods; where none are named, of all that fit the task."""
+    """The names of the given methods, checked against the task; None means all that fit it."""
     unfit = {Need.REAL_TARGETS} if task == "classification" else set()
     if methods is None:
         # The nets for tables have no layers that would bring binary weights to scale.

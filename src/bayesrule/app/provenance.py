@@ -1,4 +1,4 @@
-"""The versions and the machine that a result was made with."""
+"""The software versions and the machine that produced a result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A trained model over HTTP: rows of a table as json in, predictions out.
 
-Annotations are looked at when the application is made, so they are no texts in this file.
+FastAPI reads annotations at run time, so this file does not postpone them with `__future__`.
 """
 
 import json
@@ -24,7 +24,7 @@ ROWS = "rows"
 
 
 class Refused(ValueError):
-    """A request that cannot be answered: the status of HTTP, and a sentence."""
+    """A request that cannot be answered: the HTTP status and a sentence that says why."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -33,7 +33,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Service:
-    """What is asked of a model by requests: the ways of `bayesrule predict`, and limits."""
+    """Answers requests with a model: the options of `bayesrule predict`, and a size limit."""
 
     model: SavedModel
     how: How | None = None
@@ -46,27 +46,28 @@ class Service:
         return {"predictions": self.predictions(table_of(body))}
 
     def predictions(self, table: Table) -> list[dict[str, Any]]:
-        """The figures of each row by name, as `bayesrule predict` has them."""
+        """The columns of `bayesrule predict`, one dict for each row."""
         encoder = self.model.encoder
         try:
-            found = self.model.predict(table, self.how, seed=self.seed)
-            figures = predicted.columns(found, encoder, self.level)
+            prediction = self.model.predict(table, self.how, seed=self.seed)
+            figures = predicted.columns(prediction, encoder, self.level)
             predicted.refuse_not_finite(figures, table, encoder)
         except DataError as problem:
             raise Refused(422, str(problem)) from problem
-        return [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
+        return predicted.rows(figures)
 
     def facts(self) -> dict[str, str]:
-        """What the health check says beside that all is well."""
+        """The answer of the health check."""
         names = {"target": self.model.encoder.target, "task": self.model.encoder.task.kind}
         return {"status": "ok", **names, "version": __version__}
 
     def request_schema(self) -> dict[str, Any]:
-        """What a request may hold, column by column, as OpenAPI has it."""
+        """The OpenAPI schema of a request, column by column."""
         encoder = self.model.encoder
         fill = encoder.missing == "impute"
-        known = {one.name: _cell(one, fill, encoder.unseen == "error") for one in encoder.columns}
-        row = {"type": "object", "properties": known, "required": [] if fill else list(known)}
+        closed = encoder.unseen == "error"
+        cells = {column.name: _cell(column, fill, closed) for column in encoder.columns}
+        row = {"type": "object", "properties": cells, "required": [] if fill else list(cells)}
         rows = {"type": "array", "items": row, "minItems": 1}
         return {"type": "object", "properties": {ROWS: rows}, "required": [ROWS]}
 
@@ -81,7 +82,7 @@ def _cell(column: Column, fill: bool, closed: bool) -> dict[str, Any]:
 
 
 def table_of(body: bytes) -> Table:
-    """The rows of a request as a table, or a sentence that says what is wrong with them."""
+    """The rows of a request as a table; raises `Refused` with a sentence for a malformed body."""
     import pandas
 
     try:
@@ -103,7 +104,7 @@ def _no_number(constant: str) -> NoReturn:
 
 
 def application(service: Service) -> Any:
-    """The service as a FastAPI application: /predict, /health, and a page of both at /docs."""
+    """The service as a FastAPI application: /predict, /health, and /docs to try them."""
     require("fastapi", "serving", extra="serve")
     from fastapi import FastAPI, HTTPException, Request
     from fastapi.concurrency import run_in_threadpool
@@ -119,7 +120,7 @@ def application(service: Service) -> Any:
 
     @app.post("/predict", openapi_extra=described)
     async def predict(request: Request) -> dict[str, Any]:
-        """The predictions for rows of a table, one or many, each in the order of the request."""
+        """The predictions for one or more rows of a table, in the order of the request."""
         try:
             body = await _body(request, service.most_bytes)
             return await run_in_threadpool(service.answer, body)
@@ -130,23 +131,23 @@ def application(service: Service) -> Any:
 
 
 async def _body(request: Any, most: int) -> bytes:
-    """The body of a request; one that is too large is refused before it is all there."""
-    found = bytearray()
+    """The body of a request; one that is too large is refused before all of it has arrived."""
+    body = bytearray()
     async for part in request.stream():
-        found += part
-        if len(found) > most:
+        body += part
+        if len(body) > most:
             raise Refused(413, f"The body is larger than {most} bytes; send fewer rows at a time.")
-    return bytes(found)
+    return bytes(body)
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket on an address; port 0 is any that is free."""
+    """A listening socket; port 0 takes any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family)
 
 
 def server(app: Any, seconds: int = 10) -> Any:
-    """A server of uvicorn, which answers what it has begun for so long when it is to stop."""
+    """A uvicorn server that, told to stop, has `seconds` to finish the requests it has begun."""
     uvicorn = require("uvicorn", "serving", extra="serve")
     return uvicorn.Server(
         uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=seconds)
@@ -155,7 +156,7 @@ def server(app: Any, seconds: int = 10) -> Any:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Around a server: that it was told to stop is no fault, once it has."""
+    """Around a server: SIGINT and SIGTERM stop it and do not end the program as an error."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Independent work in several processes, any of which may be killed."""
+"""Independent work in several processes that survives the death of any of them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def results(
     jobs: int | None,
     killed: Callable[[Item], Result],
 ) -> Iterator[tuple[int, Result]]:
-    """The number and the result of each item, in the order in which they are done.
+    """Yields the number and the result of each item, in the order in which they finish.
 
-    A killed process takes a whole pool of joblib with it. What is done by then is kept, what may
-    have been under way is done again, each item in a process of its own, and the rest goes to a
-    new pool. `killed(item)` is the result of an item whose own process is killed, too.
+    A killed process takes its whole joblib pool with it. Finished results are kept; items that
+    may have been running are repeated, each in a process of its own; the others go to a new pool.
+    An item whose own process is killed too has the result `killed(item)`.
     """
     import joblib
 
     waiting = dict(enumerate(items))
     while waiting:
-        # Items in one batch would be lost together.
+        # One item per batch: items of one batch would be lost together.
         pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
         calls = [joblib.delayed(_numbered)(work, *item) for item in waiting.items()]
         try:
@@ -34,7 +34,7 @@ def results(
                 del waiting[number]
                 yield number, result
         except BrokenExecutor:
-            # Items are begun in their order, so these are the ones that were under way.
+            # Items start in order, so these are the ones that were running.
             for number in list(waiting)[: joblib.effective_n_jobs(jobs)]:
                 yield number, _alone(work, waiting.pop(number), killed)
 
@@ -47,7 +47,7 @@ def _alone(work: Callable[[Item], Result], item: Item, killed: Callable[[Item], 
     import joblib
 
     try:
-        # With two jobs joblib uses another process, even for a single item.
+        # With n_jobs=2 joblib starts another process even for a single item.
         (result,) = joblib.Parallel(n_jobs=2, backend="loky")([joblib.delayed(work)(item)])
         return result
     except BrokenExecutor:

@@ -1,4 +1,4 @@
-"""Using what was learned: inference of inputs, attacks, optimisation, active learning."""
+"""Using a posterior: inference of inputs, attacks, optimisation, active learning, bandits."""
 
 from bayesrule.explore.acquisitions import BALD, EPIG, Criterion, LargestVariance, Random
 from bayesrule.explore.active import ActiveRun, active_learning

@@ -21,13 +21,13 @@ from bayesrule.tensors.inputs import Inputs, num_examples, parts, take
 from bayesrule.tensors.network import as_leaves
 from bayesrule.types import State
 
-# Numbers that are held at once for pairs of pool and target inputs.
+# The most numbers to hold at once for pairs of pool and target inputs.
 _ROOM = 4_000_000
 _BATCH = 4096
 
 
 class Criterion(ABC):
-    """Scores unlabelled inputs; the one with the largest score is labelled next."""
+    """Scores unlabelled inputs; the input with the largest score is labelled next."""
 
     @abstractmethod
     def scores(self, learner: Learner, state: State, x: Inputs, generator: Generator) -> Tensor:
@@ -50,8 +50,8 @@ class Random(Criterion):
 class LargestVariance(Criterion):
     """The epistemic variance of y, summed over outputs or classes.
 
-    With the same noise everywhere this orders inputs as the information about the weights does;
-    MacKay (1992). `how` is that of `br.predict`.
+    If the noise is the same everywhere, it ranks inputs as the information about the weights does;
+    MacKay (1992). `how` as in `br.predict`.
     """
 
     how: How | None = None
@@ -65,7 +65,7 @@ class BALD(Criterion):
     """The information that y would give about the weights, in nats; Houlsby et al. (2011).
 
     Classes: `H[E p] − E H[p]`. Numbers: `½ Σ log(1 + epistemic / aleatoric)` over the outputs,
-    which is exact for one Gaussian output under Gaussian noise. `how` is that of `br.predict`.
+    which is exact for one Gaussian output under Gaussian noise. `how` as in `br.predict`.
     """
 
     how: How | None = None
@@ -82,8 +82,8 @@ class EPIG(Criterion):
     """The information that y would give about y* at other inputs, `E_x* I(y; y*)`, in nats.
 
     Unlike BALD it measures what helps to predict at the `targets` x* (m, *), by default the pool;
-    at most `num_targets` of them are drawn each time. It is estimated from `draws` of the outputs
-    under the same weights: of `f(m) + J (θ − m)` if `linearised`, else of `f(θ)`; by default as the
+    at most `num_targets` of them are drawn each time. It is estimated from joint `draws` of the
+    outputs at all inputs: of `f(m) + J (θ − m)` if `linearised`, else of `f(θ)`; by default as the
     learner predicts. Classes: from the joint probabilities `E[p p*ᵀ]`. Numbers:
     `−½ Σ log(1 − ρ²)` over the outputs, ρ the predictive correlation of y and y*.
     Bickford Smith et al. (2023).
@@ -129,37 +129,37 @@ def class_information(p: Tensor, q: Tensor) -> Tensor:
     """The mean over m of `I(y; y*)` from class probabilities p (K, n, C) and q (K, m, D), (n,)."""
     means = q.mean(0)
     joint_rows = q.flatten(1) / len(q)
-    parts = []
-    for some in p.split(_rows_at_once(means.numel() * p.shape[2]), dim=1):
-        joint = (some.flatten(1).mT @ joint_rows).reshape(*some.shape[1:], *means.shape)
-        independent = some.mean(0)[..., None, None] * means
+    gains = []
+    for chunk in p.split(_rows_at_once(means.numel() * p.shape[2]), dim=1):
+        joint = (chunk.flatten(1).mT @ joint_rows).reshape(*chunk.shape[1:], *means.shape)
+        independent = chunk.mean(0)[..., None, None] * means
         gain = torch.xlogy(joint, joint) - torch.xlogy(joint, independent)
-        parts.append(gain.sum((1, 3)).mean(1))
-    return torch.cat(parts).clamp_min(0.0)  # draws that agree may round below 0
+        gains.append(gain.sum((1, 3)).mean(1))
+    return torch.cat(gains).clamp_min(0.0)  # rounding may give small negative values
 
 
 def gaussian_information(f: Tensor, noise: Tensor, g: Tensor, target_noise: Tensor) -> Tensor:
     """The mean over m of `−½ Σ_d log(1 − ρ²)`, (n,).
 
-    From means f (K, n, D) and g (K, m, D) of y given the weights, and the noise variances (n, D)
-    and (m, D).
+    ρ follows from means f (K, n, D) and g (K, m, D) of y given the weights, and from the noise
+    variances (n, D) and (m, D).
     """
     f, g = f - f.mean(0), g - g.mean(0)
     variance, target_variance = f.square().mean(0) + noise, g.square().mean(0) + target_noise
-    parts = []
+    gains = []
     size = _rows_at_once(target_variance.numel())
-    for some, total in zip(f.split(size, dim=1), variance.split(size), strict=True):
-        covariance = torch.einsum("knd,kmd->nmd", some, g) / len(f)
+    for chunk, total in zip(f.split(size, dim=1), variance.split(size), strict=True):
+        covariance = torch.einsum("knd,kmd->nmd", chunk, g) / len(f)
         squared_correlation = covariance.square() / (total[:, None] * target_variance)
         most = 1.0 - torch.finfo(covariance.dtype).eps
-        parts.append(-0.5 * torch.log1p(-squared_correlation.clamp_max(most)).sum(-1).mean(-1))
-    return torch.cat(parts)
+        gains.append(-0.5 * torch.log1p(-squared_correlation.clamp_max(most)).sum(-1).mean(-1))
+    return torch.cat(gains)
 
 
 def joint_outputs(
     learner: Learner, state: State, x: Inputs, num: int, *, linearised: bool, seed: int
 ) -> Tensor:
-    """Draws of the outputs (K, n, *); one seed gives all inputs the same weights."""
+    """Draws of the outputs (K, n, *), at the same weights for all inputs of one seed."""
     x = as_inputs(x, state)
     if not linearised:
         return outputs_at(learner, state, x, Draws(num), seed=seed)
@@ -169,7 +169,7 @@ def joint_outputs(
 
 @torch.enable_grad()
 def _linearised_draws(learner: Learner, state: State, x: Inputs, num: int, seed: int) -> Tensor:
-    """`f(m) + J (θ − m)`, (K, n, *), with `J δ = ∂(δᵀ Jᵀ u)/∂u`: one graph for all draws."""
+    """`f(m) + J (θ − m)`, (K, n, *), by `J δ = ∂(δᵀ Jᵀ u)/∂u`: one graph serves all draws."""
     mean = as_leaves(state.posterior.mean)
     outputs = learner.network(mean, dict(state.buffers), x, training=False)
     dual = torch.zeros_like(outputs, requires_grad=True)
@@ -186,9 +186,9 @@ def _linearised_draws(learner: Learner, state: State, x: Inputs, num: int, seed:
 
 
 def _conditional(learner: Learner, state: State, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean (K, n, D) of y given each draw, and its expected variance (n, D).
+    """The mean (K, n, D) of y given each draw, and the expected variance of y (n, D).
 
-    For classes the means are their probabilities, in two columns for a yes-or-no target.
+    For classes the means are the class probabilities, in two columns for a yes-or-no target.
     """
     targets = learner.likelihood.distribution(outputs, state.likelihood)
     draws, num = outputs.shape[:2]
@@ -202,9 +202,9 @@ def _conditional(learner: Learner, state: State, outputs: Tensor) -> tuple[Tenso
     return torch.cat([1.0 - means, means], dim=-1), variance
 
 
-def _rows_at_once(each: int) -> int:
-    """For how many rows there is room for `each` numbers per row."""
-    return max(1, _ROOM // each)
+def _rows_at_once(numbers: int) -> int:
+    """How many rows to hold at once, at so many `numbers` for each."""
+    return max(1, _ROOM // numbers)
 
 
 def _prediction(

@@ -19,15 +19,15 @@ from bayesrule.tensors.inputs import Inputs, mapped, named, num_examples, replac
 from bayesrule.training.train import Run, fit
 
 _FIT_OPTIONS = ("epochs", "batch_size", "fused", "progress", "callback")
-# Streams of randomness: of the first rows, of the criterion, of ties between the best rows.
+# Streams of randomness: for the first rows, the criterion, and ties between the best rows.
 _START, _CRITERION, _TIES = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    """Means and standard deviations of labelled data: of each floating input, and of the targets.
+    """Means and standard deviations of the labelled rows: of floating inputs, and of targets.
 
-    Inputs that are not standardised are left out; None stands for targets that are not.
+    `inputs` leaves out inputs that are not standardised; `targets` is None if targets are not.
     """
 
     inputs: dict[str, tuple[Tensor, Tensor]]
@@ -35,9 +35,9 @@ class Standard:
 
     @classmethod
     def of(cls, x: Inputs, y: Tensor | None) -> Standard:
-        """The moments of labelled inputs, and of targets where they are real numbers."""
-        found = {k: _moments(v) for k, v in named(x) if v.is_floating_point()}
-        return cls(found, None if y is None else _moments(y))
+        """The moments of labelled inputs x, and of targets y if they are given."""
+        inputs = {k: _moments(v) for k, v in named(x) if v.is_floating_point()}
+        return cls(inputs, None if y is None else _moments(y))
 
     def standardise(self, x: Inputs) -> Inputs:
         """Inputs as the network takes them."""
@@ -50,10 +50,10 @@ class Standard:
 
 @dataclass(frozen=True, eq=False)
 class ActiveRun:
-    """The rows in the order in which they were labelled, and the test scores after each label.
+    """The rows in the order of labelling, and the test scores after each label.
 
-    `start` (s,) and `chosen` (steps,) are rows of the pool; `history` has the scores on the test
-    data (`evaluate.scores`) of the first fit and of one after each choice; `final` is the last fit.
+    `start` (s,) and `chosen` (steps,) are row numbers of the pool; `history` has the test scores
+    (`evaluate.scores`) of the first fit and of the fit after each choice; `final` is the last fit.
     """
 
     start: Tensor
@@ -96,7 +96,7 @@ class ActiveRun:
     def _curve(self, name: str, other: str = "") -> Tensor:
         if name not in self.history[0]:
             raise TypeError(f"These are predictions of {other}.")
-        return torch.tensor([one[name] for one in self.history])
+        return torch.tensor([fitted[name] for fitted in self.history])
 
 
 def active_learning(
@@ -113,13 +113,13 @@ def active_learning(
 ) -> ActiveRun:
     """Trains, labels the most informative row of the pool, and trains again from scratch.
 
-    - `build(num_data)` makes the learner for so many labelled rows.
+    - `build(num_data)` makes the learner for `num_data` labelled rows.
     - `pool`, `test`: pairs (x, y); a label of the pool is used only once its row was chosen.
-    - `start`: how many rows are labelled at first, drawn at random, or which.
-    - `criterion`: `LargestVariance()` (default), `BALD()`, `EPIG()` or `Random()`; where several
-      rows are best, one of them is drawn.
+    - `start`: how many rows are labelled at first, drawn at random, or their numbers.
+    - `criterion`: `LargestVariance()` (default), `BALD()`, `EPIG()` or `Random()`; ties are broken
+      at random.
     - `steps`: how many rows are labelled; there are `steps + 1` fits, each scored on `test`.
-    - `standardise`: columns of x, and y where it is real, get mean 0 and variance 1 on the labelled
+    - `standardise`: columns of x, and real-valued y, get mean 0 and variance 1 on the labelled
       rows; columns that are constant there are only shifted. Scores are in original units.
     - `options` go to `br.fit`: `epochs`, `batch_size`, `fused`, `progress`, `callback`.
 
@@ -175,21 +175,20 @@ def _fit(
     seed: int,
     options: dict[str, Any],
 ) -> tuple[Run, Standard]:
-    """One training from scratch on the labelled rows."""
+    """Trains from scratch on the labelled rows."""
     learner = build(len(y))
     if not isinstance(learner, Learner):
         raise TypeError(
             f"build(num_data) makes a learner, such as br.vogn(...), got {type(learner).__name__}."
         )
     real = learner.likelihood.lacks("rescaled") is None
-    nothing = Standard({})
-    standard = Standard.of(x, y if real else None) if standardise else nothing
+    standard = Standard.of(x, y if real else None) if standardise else Standard({})
     train = standard.standardise(x), _scaled(y, standard.targets)
     return fit(learner, train, seed=seed, **{"progress": False, **options}), standard
 
 
 def _best(values: Tensor, num: int, criterion: Criterion, generator: Generator) -> int:
-    """The row with the largest score; one of them at random where there are several."""
+    """The row with the largest score, a random one of them if there are several."""
     values = values.detach().cpu()
     if values.shape != (num,) or values.isnan().any():
         raise ValueError(
@@ -224,7 +223,7 @@ def _pair(data: Any, name: str) -> tuple[Inputs, Tensor]:
 
 
 def _first(start: int | Sequence[int] | Tensor, num: int, seed: int) -> Tensor:
-    """The rows that are labelled at first."""
+    """The row numbers that are labelled at first."""
     if isinstance(start, int):
         if not 1 <= start <= num:
             raise ValueError(

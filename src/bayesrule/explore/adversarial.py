@@ -1,4 +1,4 @@
-"""Small changes of images after which a network gives another class, without gradients."""
+"""Small changes of images that make a network predict another class, without gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Attack:
 
     `images` (n, *) are the changed images and `change` what was added; `target` (n,) is the wanted
     class and `labels` (n,) the class that the network now predicts; `iterations` (n,) counts the
-    steps until it predicted the target: 0 where it did from the start, all steps where it failed.
+    steps until it predicted the target: 0 if it did from the start, all steps if it never did.
     """
 
     images: Tensor
@@ -74,13 +74,17 @@ def attack(
 
     The images have the prior `N(x, variance)` and are inferred, as in `infer_inputs`, from the
     wanted class: one number, or one for each image. An image is finished as soon as `predict` gives
-    that class. The class counts as observed `times` times at once, which removes most of the
-    likelihood's noise, and explains only that part of the outputs' variance that the images cause
-    (with `only_inputs=False` also the part that the weights cause, and many more steps are needed).
-    No pixel moves by more than `reach` standard deviations in a step; a smaller reach makes smaller
-    changes in more steps. The variance starts again at each step; with `carry` it is the posterior
-    one. `bounds` are the least and the largest value of a pixel; they and `variance` are in the
-    units of training.
+    that class.
+
+    - `times`: the class counts as observed so many times, which removes most of the likelihood's
+      noise.
+    - `only_inputs`: the class explains only that part of the outputs' variance that the images
+      cause. With False also the part that the weights cause; many more steps are needed then.
+    - `reach`: no pixel moves by more standard deviations in a step; a smaller reach makes smaller
+      changes in more steps.
+    - `carry`: the posterior variance of a step is the prior variance of the next; without it each
+      step starts again from `variance`.
+    - `bounds`: the least and the largest value of a pixel, in the units of training, as `variance`.
 
     >>> from torch import nn
     >>> from bayesrule import CategoricalLikelihood, tagi
@@ -88,8 +92,8 @@ def attack(
     >>> with torch.no_grad():
     ...     _ = model.weight.copy_(torch.eye(3, 4)), model.bias.zero_()
     >>> learner = tagi(model, CategoricalLikelihood(), num_data=1, gain=0.1)
-    >>> found = attack(learner, learner.init(), torch.zeros(5, 4), 2, variance=1.0)
-    >>> found.rate, found.labels
+    >>> result = attack(learner, learner.init(), torch.zeros(5, 4), 2, variance=1.0)
+    >>> result.rate, result.labels
     (1.0, tensor([2, 2, 2, 2, 2]))
     """
     if not learner.likelihood.classification:
@@ -106,13 +110,13 @@ def attack(
         raise ValueError(f"There are {len(centre)} images but {len(target)} target classes.")
     target = target.expand(len(centre))
 
-    def step(images: Tensor, variance: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    def step(images: Tensor, variance: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         propagation, outputs = network.forward(GaussianTensor(images, variance))
-        caused = outputs.variance
+        explained = outputs.variance
         if only_inputs:
-            _, sure = network.forward(images)
-            caused = (caused - sure.variance).clamp_min(1e-6 * caused)
-        network.back(outputs, wanted, caused, times=times)
+            _, fixed = network.forward(images)
+            explained = (explained - fixed.variance).clamp_min(1e-6 * explained)
+        network.back(outputs, classes, explained, times=times)
         # Overshooting does no harm here, so the step is not shortened as in infer_inputs.
         mean, posterior = posterior_moments(propagation.inputs[0], reach=reach)
         return clamp(mean, bounds), posterior if carry else variance

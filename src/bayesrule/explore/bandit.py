@@ -1,6 +1,6 @@
-"""Contextual bandits with any method: which action to take, and how to learn from its reward.
+"""Contextual bandits with any method: choosing actions and learning from their rewards.
 
-Also what a policy would have earned, by the logs of another.
+Also off-policy evaluation: what a policy would have earned, from the logs of another.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from bayesrule.learner import Learner
 from bayesrule.predicting.predict import predict
 
 Features = Callable[[Tensor, int], Tensor]
-"""From a context (d,) and the number of actions A to the network's inputs (A, k)."""
+"""Maps a context (d,) and the number of actions A to the network's inputs (A, k)."""
 
 
 def beside(context: Tensor, actions: int) -> Tensor:
-    """The context beside the action, one of A: (A, d + A)."""
+    """The context followed by the one-hot action: (A, d + A)."""
     return torch.cat([context.expand(actions, -1), torch.eye(actions).to(context)], 1)
 
 
 def by_action(context: Tensor, actions: int) -> Tensor:
-    """The context in the place of its action, zero elsewhere: (A, A · d), weights for each."""
+    """The context in the block of its action, zero elsewhere: (A, A · d)."""
     return torch.einsum("ab,d->abd", torch.eye(actions).to(context), context).flatten(1)
 
 
 class Policy(ABC):
-    """How an action is chosen from what is believed of the rewards of all of them."""
+    """Chooses an action from the predicted rewards of all actions."""
 
     @abstractmethod
     def choose(self, bandit: Bandit, x: Tensor, generator: Generator) -> int:
@@ -41,7 +41,7 @@ class Policy(ABC):
 
 @dataclass(frozen=True)
 class Thompson(Policy):
-    """The best action of one function drawn from the belief, anew `every` so many rounds."""
+    """The best action of one function drawn from the belief, redrawn every `every` rounds."""
 
     every: int = 1
 
@@ -62,7 +62,7 @@ class UpperBound(Policy):
 
 @dataclass(frozen=True)
 class EpsilonGreedy(Policy):
-    """The best mean, but with the probability `epsilon` any action; 0 is greedy."""
+    """The action of the best mean, or with probability `epsilon` a random one; 0 is greedy."""
 
     epsilon: float = 0.0
 
@@ -74,10 +74,10 @@ class EpsilonGreedy(Policy):
 
 @dataclass(frozen=True)
 class InformationDirected(Policy):
-    """The least `(regret)² / gain`, regret against the highest `mean + width · std`.
+    """The least `(regret)² / gain`, with the regret against the highest `mean + width · std`.
 
-    The deterministic form of Russo & Van Roy (2014) with the gain about the weights, as Kirschner &
-    Krause (2018), eq. 6, have it.
+    The deterministic form of Russo & Van Roy (2014), with the information gain about the weights;
+    Kirschner & Krause (2018), eq. 6.
     """
 
     width: float = 1.0
@@ -91,13 +91,16 @@ class InformationDirected(Policy):
 
 
 class Bandit:
-    """Acts and learns, a round at a time, with a learner of one output, the reward.
+    """Acts and learns, round by round, with a learner of one output, the reward.
 
-    The network takes `features(context, actions)`. Rewards are learned from `every` so many rounds,
-    in `steps` steps: on what is new, or on `replay` rounds drawn from the memory; a `replay` of -1
-    takes all of it. `window` keeps the last rounds alone, so that older ones are forgotten.
-    `belief` is what is acted by: the state, or for Laplace what `Learner.finish` makes of it over
-    the whole memory each time that something was learned.
+    - `features`: makes the network's inputs of a context and the number of actions.
+    - `every`, `steps`: after every `every` rounds, the learner takes `steps` steps.
+    - `replay`: a step learns from the new rounds and this many drawn from the memory; -1 takes the
+      whole memory.
+    - `window`: the memory keeps only this many last rounds; None keeps all.
+
+    Actions follow `belief`: the state, or for Laplace the state after `Learner.finish` over the
+    whole memory, anew after each learning.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -141,7 +144,7 @@ class Bandit:
         return self.policy.choose(self, self.features(context, self.actions), self._generator)
 
     def observe(self, context: Tensor, action: int, reward: float) -> None:
-        """Remembers a reward, and learns where it is time to."""
+        """Remembers a reward, and learns every `every` rounds."""
         self._inputs.append(self.features(context, self.actions)[action])
         self._rewards.append(float(reward))
         if self.window is not None:
@@ -151,7 +154,7 @@ class Bandit:
             self._learn()
 
     def function(self, every: int = 1) -> DrawnFunction:
-        """The function that is acted by, drawn from the belief `every` so many rounds."""
+        """The function drawn from the belief to act by; redrawn every `every` rounds."""
         seed = self._seed * 1_000_003 + self.rounds
         if self._drawn is None:
             self._drawn = DrawnFunction(self.learner, self.belief, seed=seed)
@@ -161,7 +164,7 @@ class Bandit:
 
     def _learn(self) -> None:
         size = len(self._rewards)
-        # Each new number of data is a new learner, so it is not made at every round.
+        # Another num_data needs another learner, so small changes of it are ignored.
         if self.learner.curvature.whole_data and not 0.9 <= self.learner.num_data / size <= 1.1:
             self.learner = self.learner.replaced(num_data=size)
         for _ in range(self.steps):
@@ -199,8 +202,8 @@ def inverse_propensity(
     """The mean of `r π(a | x) / p` over logged rewards r, all (n,); unbiased.
 
     `propensities` p are the probabilities with which the logged actions were taken, and
-    `probabilities` π those with which the policy would take the same actions. If `normalised` it is
-    divided by the mean weight, for less variance and a little bias; Swaminathan & Joachims (2015).
+    `probabilities` π those with which the policy would take the same actions. If `normalised`, the
+    mean is divided by the mean weight: less variance, a little bias; Swaminathan & Joachims (2015).
 
     >>> rewards = torch.tensor([1.0, 0.0, 1.0, 0.0])
     >>> inverse_propensity(rewards, torch.full((4,), 0.5), torch.tensor([1.0, 0, 1, 0])).value
@@ -219,13 +222,13 @@ def doubly_robust(
 ) -> Value:
     """The mean of `Σ_a π(a | x) r̂(x, a) + (r − r̂(x, a)) π(a | x) / p`; Dudík et al. (2011), eq. 1.
 
-    `policy` (n, A) are the policy's probabilities and `predicted` (n, A) rewards that a model
-    predicts for all actions. It is unbiased where the propensities are right or the model is.
+    `policy` (n, A) are the policy's probabilities and `predicted` (n, A) a model's rewards for all
+    actions. It is unbiased if either the propensities or the model are right.
     """
     chosen = actions.long().unsqueeze(1)
     weights = _weights(propensities, policy.gather(1, chosen).squeeze(1))
-    left = rewards - predicted.gather(1, chosen).squeeze(1)
-    return _mean((policy * predicted).sum(1) + weights * left)
+    residual = rewards - predicted.gather(1, chosen).squeeze(1)
+    return _mean((policy * predicted).sum(1) + weights * residual)
 
 
 def _weights(propensities: Tensor, probabilities: Tensor) -> Tensor:

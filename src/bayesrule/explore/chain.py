@@ -1,4 +1,4 @@
-"""Networks one after another: what one infers of its inputs moves the network before it."""
+"""Chains of networks: what a network infers about its inputs trains the network before it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def step_chain(
 ) -> tuple[list[State], Info]:
     """One step of `tagi` networks in a row: each takes the Gaussian outputs of the one before.
 
-    Targets y condition the outputs of the last network. What it infers of its inputs, `(δ, η)`, is
+    Targets y condition the outputs of the last network. The innovations `(δ, η)` of its inputs are
     what the network before it learns from, and so on to the first: the step is that of one network
-    of all parts. `learn` says which of them move (all, if it does not), as where a generator learns
-    from what a discriminator, which stays as it is, infers of its pictures. Only the likelihood of
-    the last network is looked at. Goulet, Nguyen & Amiri (2021), section 3.
+    made of all parts. `learn` says which of them move, by default all. For example, a generator
+    learns from the innovations of its pictures by a discriminator that stays fixed. Only the
+    likelihood of the last network counts. Goulet, Nguyen & Amiri (2021), section 3.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -49,36 +49,38 @@ def step_chain(
     _check(learners)
     x, y = batch
     problems, passes, outputs = _forward(learners, states, x, y)
-    found = learners[-1].likelihood.condition(
+    conditioned = learners[-1].likelihood.condition(
         outputs[-1].centre, outputs[-1].variance, y, states[-1].likelihood
     )
-    delta, eta, after = found.delta, found.eta, list(states)
-    loss, info = -found.log_prob.sum(), None
+    delta, eta, new_states = conditioned.delta, conditioned.eta, list(states)
+    loss, info = -conditioned.log_prob.sum(), None
     for k in reversed(range(len(learners))):
         first, second = passes[k].back(outputs[k], delta, eta)
-        statistics = found.statistics if k == len(learners) - 1 else {}
+        statistics = conditioned.statistics if k == len(learners) - 1 else {}
         if moving[k]:
             local = _local(problems[k], loss, first, second, statistics)
-            after[k], seen = learners[k].absorb(states[k], local, problems[k])
-            info = seen if info is None else info
+            new_states[k], step_info = learners[k].absorb(states[k], local, problems[k])
+            info = step_info if info is None else info
         if k:
             node = passes[k].inputs[0].node
             delta, eta = node.delta, node.eta
-    return after, info or Info(loss)
+    return new_states, info or Info(loss)
 
 
 def _forward(
     learners: Sequence[Learner], states: Sequence[State], x: Any, y: Tensor
 ) -> tuple[list[Problem], list[Propagation], list[GaussianTensor]]:
-    """The pass through all networks, each with a tape of its own."""
+    """The pass through all networks, each with its own tape."""
     problems, passes, outputs = [], [], []
     for learner, state in zip(learners, states, strict=True):
         problem = learner.problem(state, (x, y))
         activations = learner.expectation.activations
         propagation = Propagation(learner.network, activations)
         belief = state.posterior
-        given = belief.mean, belief.uncertain_variance(), problem.buffers, problem.x
-        output = propagation.forward(*given, training=True)
+        variance = belief.uncertain_variance()
+        output = propagation.forward(
+            belief.mean, variance, problem.buffers, problem.x, training=True
+        )
         x = GaussianTensor(output.centre, output.variance)
         problems.append(problem)
         passes.append(propagation)
@@ -87,7 +89,7 @@ def _forward(
 
 
 def _local(problem: Problem, loss: Tensor, delta: Any, eta: Any, statistics: Any) -> Local:
-    """Innovations as the sums over a batch that a learner absorbs."""
+    """Innovations as the batch sums that a learner absorbs."""
     weight = -1.0 / problem.temperature
     gradient, second = (vectors.scale(part, weight) for part in (delta, eta))
     scaled = vectors.scale(statistics, problem.scale)
@@ -104,5 +106,5 @@ def _check(learners: Sequence[Learner]) -> None:
         if learner.likelihood.learns and k < len(learners) - 1:
             raise ValueError(
                 f"Learner {k} is followed by others, so it has no targets to learn its noise "
-                "from; give it GaussianLikelihood(noise=0.1), which is not looked at."
+                "from; give it GaussianLikelihood(noise=0.1), which is not used."
             )

@@ -1,4 +1,4 @@
-"""Mean and variance of the derivative of outputs in inputs, under Gaussian weights."""
+"""Mean and variance of derivatives of outputs with respect to inputs, for Gaussian weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DerivativeMoments:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Units z (n, 1, h) and their derivatives (n, d, h) in d inputs: a Gaussian pair of each."""
+    """Units z (n, 1, h) and their derivatives ż (n, d, h) in d inputs, jointly Gaussian."""
 
     mean: Tensor
     variance: Tensor
@@ -44,7 +44,7 @@ def derivative_moments(learner: Learner, state: State, x: Any) -> DerivativeMome
     """Mean and variance of `∂ output / ∂ input` at inputs x (n, d), in closed form.
 
     For a chain of linear layers and elementwise activations with independent Gaussian weights, as
-    `tagi` learns it. A unit z and its derivative ż are carried along as a Gaussian pair. Through a
+    `tagi` learns them. A unit z and its derivative ż are propagated as a Gaussian pair. Through a
     layer `ż = W ȧ`, and `cov(z, ż) = V (μ μ̇ + c) + W̄² c` with c the covariance of a and ȧ; through
     an activation `ȧ = φ'(z) ż`, whose moments are integrals over z alone. For one hidden layer they
     are exact; in deeper nets units are taken as independent, as TAGI takes them.
@@ -52,8 +52,8 @@ def derivative_moments(learner: Learner, state: State, x: Any) -> DerivativeMome
     >>> from bayesrule import GaussianLikelihood, tagi
     >>> learner = tagi(nn.Linear(2, 1), GaussianLikelihood(noise=0.1), num_data=1)
     >>> state = learner.init()
-    >>> found = derivative_moments(learner, state, torch.ones(1, 2))
-    >>> torch.equal(found.mean[0], state.posterior.mean["weight"])
+    >>> moments = derivative_moments(learner, state, torch.ones(1, 2))
+    >>> torch.equal(moments.mean[0], state.posterior.mean["weight"])
     True
     """
     inputs, variance = as_inputs(x, state), independent_variances(state)
@@ -68,8 +68,9 @@ def derivative_moments(learner: Learner, state: State, x: Any) -> DerivativeMome
             pair = _through_linear(pair, name, {**state.buffers, **state.posterior.mean}, variance)
         else:
             pair = _through_activation(pair, module)
-    moved = pair.slope.mT, pair.slope_variance.mT
-    return DerivativeMoments(pair.mean[:, 0], pair.variance[:, 0], *moved)
+    return DerivativeMoments(
+        pair.mean[:, 0], pair.variance[:, 0], pair.slope.mT, pair.slope_variance.mT
+    )
 
 
 def _chain(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -107,34 +108,34 @@ def _through_linear(pair: _Pair, name: str, mean: Params, variance: Params) -> _
 
 
 def _carried(a: Tensor, b: Tensor, covariance: Tensor, squares: Tensor, spread: Tensor) -> Tensor:
-    """The covariance of `W a` and `W b`, unit by unit: `V (a b + c) + W̄² c`."""
+    """The covariance of `W a` and `W b` for each unit: `V (a b + c) + W̄² c`."""
     return (a * b + covariance) @ spread.mT + covariance @ squares.mT
 
 
 def _through_activation(pair: _Pair, function: nn.Module) -> _Pair:
-    """`a = φ(z)` and `ȧ = φ'(z) ż`: ż is linear in z, but for a part that is independent of it."""
+    """`a = φ(z)` and `ȧ = φ'(z) ż`, where ż is linear in z plus an independent part."""
     m, s = pair.mean, pair.variance
     u, weights = _nodes(m, s)
     with torch.enable_grad():
         z = (m + s.sqrt() * u).requires_grad_()
         value = function(z)
-        (rise,) = torch.autograd.grad(value.sum(), z)
+        (derivative,) = torch.autograd.grad(value.sum(), z)
     value = value.detach()
     safe = torch.where(s > 0, s, 1.0)
     along = pair.slope + pair.covariance / safe.sqrt() * u
-    alone = (pair.slope_variance - pair.covariance.square() / safe).clamp_min(0.0)
+    independent = (pair.slope_variance - pair.covariance.square() / safe).clamp_min(0.0)
 
     def expected(values: Tensor) -> Tensor:
         return (weights * values).sum(0)
 
-    mean, slope = expected(value), expected(rise * along)
-    square = expected(rise.square() * (along.square() + alone))
+    mean, slope = expected(value), expected(derivative * along)
+    square = expected(derivative.square() * (along.square() + independent))
     return _Pair(
         mean,
         (expected(value.square()) - mean.square()).clamp_min(0.0),
         slope,
         (square - slope.square()).clamp_min(0.0),
-        expected(value * rise * along) - mean * slope,
+        expected(value * derivative * along) - mean * slope,
     )
 
 
@@ -148,8 +149,8 @@ def _nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     low, high = (kink + _REACH) / 2, (_REACH - kink) / 2
     u = torch.cat([kink - low + low * points, kink + high + high * points])
     density = torch.exp(-0.5 * u.square())
-    found = torch.cat([low * weights, high * weights]) * density
-    return u, found / found.sum(0)
+    weighted = torch.cat([low * weights, high * weights]) * density
+    return u, weighted / weighted.sum(0)
 
 
 @cache

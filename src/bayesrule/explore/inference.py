@@ -1,7 +1,7 @@
 """Gaussian inference of inputs and hidden units through a network whose weights stay fixed.
 
-Goulet, Nguyen & Amiri (2021). `infer_inputs` asks which inputs would give a wanted output, and
-`infer_hidden` what targets say of hidden units.
+Goulet, Nguyen & Amiri (2021). `infer_inputs` infers which inputs would give a wanted output, and
+`infer_hidden` what targets tell about hidden units.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bounds: TypeAlias = tuple[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """A Gaussian before and after something was observed, all of one shape (n, *)."""
+    """A Gaussian before and after an observation, all tensors of one shape (n, *)."""
 
     prior_mean: Tensor
     prior_variance: Tensor
@@ -43,9 +43,9 @@ class Inferred:
 
 
 class FixedNetwork:
-    """A trained network with fixed weights: Gaussian outputs, and innovations (δ, η) back from y.
+    """A trained network with fixed weights: Gaussian outputs forward, innovations (δ, η) back.
 
-    After `back`, `posterior_moments` gives what targets say of any quantity of the forward pass.
+    After `back`, `posterior_moments` gives any quantity of the forward pass conditioned on y.
     """
 
     def __init__(self, learner: Learner, state: State, how: Moments | None = None) -> None:
@@ -60,7 +60,7 @@ class FixedNetwork:
         """The recorded pass and the outputs at x."""
         propagation = Propagation(self.learner.network, self.how.carried)
         variance, tape = self._variance, propagation.tape
-        # Gaussian, but not recorded: `back` then leaves the weights out, which halves its cost.
+        # Gaussian, but not recorded: `back` skips the weights, which halves its cost.
         weights: Params = {
             name: GaussianTensor(mean, variance[name], tape) if name in variance else mean
             for name, mean in self.state.posterior.mean.items()
@@ -77,11 +77,11 @@ class FixedNetwork:
     def back(
         self, outputs: GaussianTensor, y: Tensor, variance: Tensor | None = None, *, times: int = 1
     ) -> Tensor:
-        """Carries the innovations by targets y back from the outputs of a pass; `log p(y)`, (n,).
+        """Propagates the innovations by targets y back from the outputs; returns `log p(y)`, (n,).
 
-        `variance` is that part of the outputs' variance which y informs, by default all of it. With
-        `times` y counts as observed so many times, which reduces the noise: first once, then twice
-        at once, four times and so on. For k equal observations at once
+        `variance` is the part of the outputs' variance that y informs, by default all of it. y
+        counts as observed `times` times, which reduces the noise: first once, then twice at once,
+        four times and so on. For k equal observations at once
         `δ_k = k δ / (1 − (k − 1) s η)` and `η_k = k η / (1 − (k − 1) s η)`, exact where
         observations are Gaussian.
         """
@@ -90,7 +90,7 @@ class FixedNetwork:
         observed, log_probs = 0, []
         while observed < times:
             k = min(observed + 1, times - observed)
-            # The share s⁺ / s of the variance that is left after the observations so far.
+            # The share s⁺ / s of the variance that remains after the observations so far.
             share = 1.0 + s * eta
             conditioned = self.learner.likelihood.condition(
                 outputs.centre + s * delta, s * share, y, self.state.likelihood
@@ -109,9 +109,9 @@ def posterior_moments(
 ) -> tuple[Tensor, Tensor]:
     """Mean `m + s δ` and variance `s + s² η` of a quantity, after `back`.
 
-    Outputs are taken as independent, so together they may move a quantity too far: the step of an
-    example is shortened where it is longer than `reach` standard deviations of some element, and
-    scaled by `most` (n,) at most; a millionth of the variance stays.
+    Outputs are taken as independent, so together they may move a quantity too far. The step of an
+    example is therefore shortened to `reach` standard deviations of any element, and to the share
+    `most` (n,) of its length; a millionth of the variance always stays.
     """
     mean, variance = x.centre, x.variance
     if x.node is None or x.node.delta is None or x.node.eta is None:
@@ -126,12 +126,12 @@ def posterior_moments(
 
 
 def input_posterior_moments(x: GaussianTensor, outputs: GaussianTensor) -> tuple[Tensor, Tensor]:
-    """`posterior_moments` of inputs, which move the outputs no further than these are to move.
+    """`posterior_moments` of inputs, with steps that do not move the outputs beyond their target.
 
     Outputs of variance S are to move by `S δ`. But `J s Jᵀ`, the part of their variance that the
-    inputs cause, may come out larger than S, where S is a sum over hidden units that were taken as
-    independent although one input drives them all. The step of an example is therefore scaled by
-    `δᵀ S δ / δᵀ J s Jᵀ δ` if that is below one.
+    inputs cause, may exceed S, because S treats hidden units as independent although one input
+    drives them all. The step of an example is therefore scaled by `δᵀ S δ / δᵀ J s Jᵀ δ` if that is
+    below one.
     """
     if x.node is None or x.node.delta is None:
         return x.centre, x.variance
@@ -148,7 +148,7 @@ def input_prior(
 ) -> tuple[tuple[Tensor, ...], int, GaussianTensor]:
     """All inputs as tensors, the index of the uncertain one, and its Gaussian prior."""
     inputs = list(x) if isinstance(x, tuple) else [x]
-    uncertain_ones = [i for i, one in enumerate(inputs) if isinstance(one, GaussianTensor)]
+    uncertain_ones = [i for i, part in enumerate(inputs) if isinstance(part, GaussianTensor)]
     if not uncertain_ones and variance is not None and len(inputs) == 1:
         uncertain_ones = [0]
     elif variance is not None or len(uncertain_ones) != 1:
@@ -160,7 +160,7 @@ def input_prior(
     index = uncertain_ones[0]
     if isinstance(inputs[index], GaussianTensor):
         inputs[index], variance = inputs[index].centre, inputs[index].variance
-    tensors: tuple[Any, ...] = tuple(as_inputs(one, state) for one in inputs)
+    tensors: tuple[Any, ...] = tuple(as_inputs(part, state) for part in inputs)
     if not tensors[index].is_floating_point():
         got = tensors[index].dtype
         raise TypeError(f"Inputs to be inferred are floating-point numbers, got {got}.")
@@ -168,7 +168,7 @@ def input_prior(
 
 
 def clamp(x: Tensor, bounds: Bounds | None) -> Tensor:
-    """x moved into the bounds."""
+    """x clipped to the bounds."""
     if bounds is None:
         return x
     low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in bounds)
@@ -181,8 +181,8 @@ def clamp(x: Tensor, bounds: Bounds | None) -> Tensor:
 class InferredInputs(Inferred):
     """Inputs before and after inference, and the outputs at each step.
 
-    `output_mean` and `output_variance` (steps, n, *) are its outputs and `log_prob` (steps, n) is
-    `log p(y)` of the wanted outputs, before each step.
+    `output_mean` and `output_variance` (steps, n, *) are the outputs before each step, and
+    `log_prob` (steps, n) is `log p(y)` of the wanted outputs there.
     """
 
     output_mean: Tensor
@@ -209,7 +209,8 @@ def infer_inputs(
     The prior of the inputs is `N(x, variance)`, or x is made by `uncertain`; of several inputs,
     given as a tuple, the uncertain one is inferred. With more `steps` each posterior is the next
     prior; without `carry` only its mean is, and the variance starts again, so that the inputs may
-    move further. `bounds` hold after each step. No step moves the outputs further than to y.
+    move further. Each step keeps the inputs within `bounds`, and moves the outputs no further than
+    to y.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
@@ -217,8 +218,9 @@ def infer_inputs(
     >>> with torch.no_grad():
     ...     _ = model.weight.fill_(2.0), model.bias.zero_()
     >>> learner = tagi(model, GaussianLikelihood(noise=0.1), num_data=1, gain=1e-3)
-    >>> found = infer_inputs(learner, learner.init(), torch.zeros(1, 1), torch.ones(1), variance=1)
-    >>> found.mean, found.variance
+    >>> x, y = torch.zeros(1, 1), torch.ones(1)
+    >>> inferred = infer_inputs(learner, learner.init(), x, y, variance=1)
+    >>> inferred.mean, inferred.variance
     (tensor([[0.4988]]), tensor([[0.0025]]))
     """
     if steps < 1:
@@ -234,8 +236,8 @@ def infer_inputs(
         batch, outputs_by_step = take(inputs, rows), []
         for _ in range(steps):
             uncertain = GaussianTensor(mean, variance)
-            given = (*batch[:index], uncertain, *batch[index + 1 :])
-            propagation, outputs = network.forward(given)
+            network_inputs = (*batch[:index], uncertain, *batch[index + 1 :])
+            propagation, outputs = network.forward(network_inputs)
             log_prob = network.back(outputs, targets[rows])
             moved, posterior = input_posterior_moments(propagation.inputs[index], outputs)
             mean, variance = clamp(moved, bounds), posterior if carry else variance
@@ -259,26 +261,26 @@ def infer_hidden(
     *,
     how: Moments | None = None,
 ) -> dict[str, Inferred]:
-    """What targets y say of the outputs of submodules, by their names, for inputs x (n, *).
+    """Infers the outputs of submodules from targets y at inputs x (n, *), by submodule name.
 
     `names` are those of `model.named_modules()`; without them, all submodules whose output is one
-    Gaussian tensor. The prior is what the network predicts for a hidden unit, the posterior is that
-    given y. The weights stay as they are; inputs may be plain or `uncertain`.
+    Gaussian tensor. The prior of a hidden unit is the network's prediction of it, the posterior is
+    conditioned on y. The weights stay fixed; inputs may be plain or `uncertain`.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, tagi
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> learner = tagi(model, GaussianLikelihood(noise=0.1), num_data=1)
-    >>> found = infer_hidden(learner, learner.init(), torch.ones(5, 2), torch.ones(5, 1))
-    >>> {name: tuple(h.mean.shape) for name, h in found.items()}
+    >>> units = infer_hidden(learner, learner.init(), torch.ones(5, 2), torch.ones(5, 1))
+    >>> {name: tuple(unit.mean.shape) for name, unit in units.items()}
     {'0': (5, 3), '1': (5, 3), '2': (5, 1)}
     """
     network = FixedNetwork(learner, state, how)
     inputs: tuple[Any, ...] = tuple(
-        input_prior(one, None, state)[2]
-        if isinstance(one, GaussianTensor)
-        else as_inputs(one, state)
-        for one in (x if isinstance(x, tuple) else (x,))
+        input_prior(part, None, state)[2]
+        if isinstance(part, GaussianTensor)
+        else as_inputs(part, state)
+        for part in (x if isinstance(x, tuple) else (x,))
     )
     modules = _submodules(learner.model, names)
     recorded: dict[str, list[Any]] = {name: [] for name in modules}

@@ -1,4 +1,4 @@
-"""How much is learned of the weights from a target: after it was seen, and expected before."""
+"""How much a target teaches about the weights: once it is observed, or expected beforehand."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ def information_gain(
     *,
     seed: int = 0,
 ) -> Tensor:
-    """What targets y would teach of the weights, each for itself, in nats (n,).
+    """The information that each target y gives about the weights by itself, in nats (n,).
 
-    It is `KL(q(θ | y) ‖ q(θ))`, and without y its expectation over y, the mutual information of y
-    and the weights. Only the outputs f say anything of y, so it is found from what is believed of
-    them. For real-valued targets of noise S and Gaussian outputs with covariance C:
+    It is `KL(q(θ | y) ‖ q(θ))`, or without y the expectation of this, the mutual information of y
+    and the weights. y depends on the weights only through the outputs f, so their distribution is
+    all it takes. For real-valued targets with noise S and Gaussian outputs with covariance C:
 
     `½ [log |I + S⁻¹ C| − tr (C + S)⁻¹ C + eᵀ (C + S)⁻¹ C (C + S)⁻¹ e]`, `e = y − E f`,
 
-    exact where the network is linear in its weights, for any number of outputs; expected,
-    `½ log |I + S⁻¹ C|`. Draws of weights give the covariance C between them. For other targets
-    draws of f are weighted by `p(y | f)`; such a gain is at most the log of their number.
+    exact for a network that is linear in its weights, with any number of outputs; its expectation
+    is `½ log |I + S⁻¹ C|`. If the prediction uses weight draws, C is their sample covariance. For
+    other targets draws of f are weighted by `p(y | f)`; such a gain is at most the log of their
+    number.
 
-    `how` is that of `br.predict`. Houthooft et al. (2016), eq. 5, take it as a bonus.
+    `how` as in `br.predict`. Houthooft et al. (2016), eq. 5, use the gain as an exploration bonus.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, ridge
@@ -56,20 +57,20 @@ def information_gain(
     likelihood = learner.likelihood
     if likelihood.distribution_class.gaussian and likelihood.num_outputs(1) == 1:
         return _of_numbers(learner, state, outputs, targets)
-    known = outputs.variance is None
-    draws = outputs.values if known else gaussian_outputs(outputs, _DRAWS, seed)
+    are_draws = outputs.variance is None
+    draws = outputs.values if are_draws else gaussian_outputs(outputs, _DRAWS, seed)
     if targets is None:
         return _expected(learner, state, draws, seed)
-    each = torch.stack([likelihood.log_prob(f, targets, state.likelihood) for f in draws])
-    weights = each.log_softmax(0)
+    log_probs = torch.stack([likelihood.log_prob(f, targets, state.likelihood) for f in draws])
+    weights = log_probs.log_softmax(0)
     return (weights.exp() * (weights + math.log(len(draws)))).sum(0).clamp_min(0.0)
 
 
 def gaussian_gain(spread: Tensor, noise: Tensor, error: Tensor | None = None) -> Tensor:
-    """The gain (n,) by targets of variance `noise` (n, *) whose means have a Gaussian belief.
+    """The gain (n,) from targets of noise variance `noise` (n, *) with Gaussian means.
 
-    `spread` is the variance of the means (n, *), or a covariance (n, D, D). `error` is what targets
-    differ from the mean by; without it the gain is expected.
+    `spread` is the variance of the means (n, *), or a covariance (n, D, D). `error` is the target
+    less its mean; without it the gain is expected.
     """
     if spread.shape == noise.shape:
         gain = torch.log1p(spread / noise)
@@ -81,8 +82,8 @@ def gaussian_gain(spread: Tensor, noise: Tensor, error: Tensor | None = None) ->
     # (C + S)⁻¹ = R (R C R + I)⁻¹ R with R = S^{-½}.
     root = flat.rsqrt()
     scaled = root[:, :, None] * spread * root[:, None, :]
-    whole = scaled + torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)
-    factor = torch.linalg.cholesky(whole)
+    total = scaled + torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)
+    factor = torch.linalg.cholesky(total)
     gain = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     if error is None:
         return 0.5 * gain
@@ -92,7 +93,7 @@ def gaussian_gain(spread: Tensor, noise: Tensor, error: Tensor | None = None) ->
 
 
 def refuse_mean_only(how: object, instead: str) -> None:
-    """Refuses to look at a belief by its mean alone."""
+    """Refuses predictions with the mean of the weights alone."""
     if not getattr(how, "sees_spread", True):
         raise ValueError(
             "This learner predicts with the mean of its weights, without epistemic uncertainty, so "
@@ -106,8 +107,8 @@ def _of_numbers(learner: Learner, state: State, outputs: Outputs, targets: Any) 
     noise = learner.likelihood.distribution(mean, state.likelihood).variance
     if targets is None:
         return gaussian_gain(spread, noise)
-    y, own = observed(learner.likelihood.check(mean, targets), {})
-    return gaussian_gain(spread, noise + own.get(TARGET_VARIANCE, 0.0), y - mean)
+    y, target_state = observed(learner.likelihood.check(mean, targets), {})
+    return gaussian_gain(spread, noise + target_state.get(TARGET_VARIANCE, 0.0), y - mean)
 
 
 def _moments(outputs: Outputs) -> tuple[Tensor, Tensor]:
@@ -120,7 +121,7 @@ def _moments(outputs: Outputs) -> tuple[Tensor, Tensor]:
 
 
 def gaussian_outputs(outputs: Outputs, num: int, seed: int, step: int = 0) -> Tensor:
-    """Draws (num, n, *) of outputs whose variance is known."""
+    """Draws (num, n, *) of Gaussian outputs."""
     values, spread = outputs.values, outputs.variance
     assert spread is not None
     if outputs.joint:
@@ -131,22 +132,22 @@ def gaussian_outputs(outputs: Outputs, num: int, seed: int, step: int = 0) -> Te
 
 
 def _expected(learner: Learner, state: State, draws: Tensor, seed: int) -> Tensor:
-    """The mutual information of y and the outputs, from draws of these: (n,)."""
-    likelihood, kept = learner.likelihood, state.likelihood
-    targets = likelihood.distribution(draws, kept)
+    """The mutual information of y and the outputs, (n,), from draws of the outputs."""
+    likelihood, noise = learner.likelihood, state.likelihood
+    targets = likelihood.distribution(draws, noise)
     if targets.class_numbers:
         p = targets.mean
         mean = p.mean(0)
         return (torch.xlogy(p, p).mean(0) - torch.xlogy(mean, mean)).sum(-1).clamp_min(0.0)
     generator = seeds.generator(draws.device, seed, 1)
-    gains = [_drawn_gain(likelihood, kept, draws, k, generator) for k in range(len(draws))]
+    gains = [_drawn_gain(likelihood, noise, draws, k, generator) for k in range(len(draws))]
     return torch.stack(gains).mean(0).clamp_min(0.0)
 
 
-def _drawn_gain(likelihood: Any, kept: Params, draws: Tensor, k: int, generator: Any) -> Tensor:
+def _drawn_gain(likelihood: Any, noise: Params, draws: Tensor, k: int, generator: Any) -> Tensor:
     """`log p(y | f_k) − log p(y)` for y drawn from p(y | f_k), (n,)."""
-    y = likelihood.sample(draws[k], kept, generator)
+    y = likelihood.sample(draws[k], noise, generator)
     num, count = draws.shape[:2]
     repeated = y.repeat(num, *[1] * (y.ndim - 1))
-    each = likelihood.log_prob(draws.flatten(0, 1), repeated, kept).reshape(num, count)
-    return each[k] - each.logsumexp(0) + math.log(num)
+    log_probs = likelihood.log_prob(draws.flatten(0, 1), repeated, noise).reshape(num, count)
+    return log_probs[k] - log_probs.logsumexp(0) + math.log(num)

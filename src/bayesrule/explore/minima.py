@@ -1,4 +1,4 @@
-"""Several minima of a differentiable function in one run: a mixture that follows the rule."""
+"""Several minima of a differentiable function in one run, by a mixture of Gaussians."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Generator, Tensor
 from bayesrule.explore.mixture_descent import Batched, FullMixture, derivatives
 from bayesrule.tensors import seeds
 
-# The first temperature is how far typical points are above the best one, the last a share of it.
+# The first temperature is the height of typical points above the best one, the last this share.
 _COLDER = 0.01
 _FIRST_POINTS = 256
 # Cooling takes this share of the steps; over the last ones the rate falls to nearly zero.
 _COOLING, _SETTLING, _LAST_RATE = 0.5, 0.3, 0.05
-# Newton's steps at the means: how many, how often each is halved, and when they have arrived.
+# Newton's method from the means: steps, halvings of each, and the tolerance of convergence.
 _NEWTON_STEPS, _HALVINGS, _ARRIVED = 100, 30, 1e-6
-# Minima that are nearer to each other than this share of `spread` are the same one.
+# Minima closer to each other than this share of `spread` count as one.
 _SAME = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Minima:
-    """What `find_minima` found, the lowest first: one row for each of M minima.
+    """The M minima that `find_minima` found, the lowest first.
 
     - `minima` (M, d), `values` (M,) and `curvatures` (M, d, d), the Hessians there.
-    - `component_minimum` (K,): the row that each component of the mixture stands at. Several may
-      share one, and −1 is for those whose mean leads to no minimum.
+    - `component_minimum` (K,): the minimum that each component of the mixture leads to. Several may
+      share one; −1 if the mean of a component leads to none.
     - `mixture`: the belief `q ≈ exp(−f / temperature)`, normalised.
     """
 
@@ -51,7 +51,7 @@ class Minima:
 
 
 def _numbers(x: list[float]) -> str:
-    return ", ".join(f"{one:.4g}" for one in x[:6]) + (", …" if len(x) > 6 else "")
+    return ", ".join(f"{number:.4g}" for number in x[:6]) + (", …" if len(x) > 6 else "")
 
 
 def find_minima(
@@ -67,25 +67,25 @@ def find_minima(
     draws: int = 10,
     temperature: float | None = None,
 ) -> Minima:
-    """Finds several minima of `function`, points (n, d) to values (n,), in one run.
+    """Finds several minima of `function`, which maps points (n, d) to values (n,), in one run.
 
     A mixture of K Gaussians with full covariances follows the Bayesian learning rule: every
     component descends with the mean gradient and Hessian over its own draws, and the entropy of
     the whole mixture keeps components apart; Khan & Rue (2023), sec. 3.2, eqs 29 and 30. Precisions
-    stay positive definite for any `rate`. From each mean Newton's method then goes to the minimum
-    nearby, which is the same rule with the expectation taken at the mean (eq. 33).
+    stay positive definite for any `rate`. From each mean Newton's method then descends to the
+    nearby minimum, which is the same rule with the expectation taken at the mean (eq. 33).
 
-    - `components`: K; at most so many minima are found, and some more than there are minima help.
+    - `components`: K, the largest number of minima to find; a few more than there are minima help.
     - `centre`, `spread`: mean and standard deviation of the first means, where to look.
-    - `temperature`: T of the last belief `q ∝ exp(−f/T)`; None is a hundredth of how far typical
-      first points are above the best. The first temperature is higher, and falls.
-    - `steps`, `rate`, `draws`: how many steps, ρ, and how many draws of each component a step has.
+    - `temperature`: T of the last belief `q ∝ exp(−f/T)`; by default a hundredth of the height of
+      typical first points above the best. The temperature starts higher and falls to T.
+    - `steps`, `rate`, `draws`: the number of steps, ρ, and the draws of each component in a step.
 
-    Everything runs in float64 and follows from `seed`. See `minimise` for functions that are dear
-    to ask or have no gradients.
+    Everything runs in float64 and is determined by `seed`. For functions that are expensive or have
+    no gradients see `minimise`.
 
-    >>> found = find_minima(lambda x: (x.square() - 1.0).square().sum(-1), dim=1, components=4)
-    >>> found.minima.flatten().sort().values.round(decimals=3)
+    >>> result = find_minima(lambda x: (x.square() - 1.0).square().sum(-1), dim=1, components=4)
+    >>> result.minima.flatten().sort().values.round(decimals=3)
     tensor([-1.,  1.], dtype=torch.float64)
     """
     _check(dim, components, steps, draws, spread, rate, temperature)
@@ -126,7 +126,7 @@ def _check(
 def _first(
     dim: int, components: int, centre: Tensor | float, spread: float, source: Generator
 ) -> FullMixture:
-    """Components scattered about the centre, each as wide as all of them together."""
+    """Components scattered about the centre, each as wide as their scatter."""
     middle = torch.as_tensor(centre, dtype=torch.float64).detach()
     if middle.ndim > 1 or (middle.ndim == 1 and len(middle) != dim):
         raise ValueError(f"centre is a number or a point ({dim},), got {tuple(middle.shape)}.")
@@ -136,14 +136,14 @@ def _first(
 
 
 def _typical_height(function: Batched, belief: FullMixture, source: Generator) -> float:
-    """How far the function is above its least value at half of some first points."""
+    """The median height of the function above its least value, over random first points."""
     values, _, _ = derivatives(function, belief.sample(_FIRST_POINTS, source))
     high = float(values.median() - values.min())
     return high if high > 0 else 1.0
 
 
 def _descended(function: Batched, points: Tensor, spread: float) -> tuple[Tensor, Tensor]:
-    """Points (K, d) after Newton's steps downhill, and which have come to a minimum, (K,)."""
+    """Points (K, d) after Newton's method, and which have reached a minimum, (K,)."""
     value, slope, bend = derivatives(function, points)
     for _ in range(_NEWTON_STEPS):
         step = _downhill(slope, bend, spread)
@@ -151,19 +151,19 @@ def _descended(function: Batched, points: Tensor, spread: float) -> tuple[Tensor
         value, slope, bend = derivatives(function, points)
         if not bool(moved.any()):
             break
-    left = torch.linalg.vector_norm(_downhill(slope, bend, spread), dim=1)
-    curved = torch.linalg.eigvalsh(bend)
-    inward = curved[:, 0] > -_ARRIVED * curved.abs().amax(1)
-    return points, (left < _ARRIVED * spread) & inward
+    remaining = torch.linalg.vector_norm(_downhill(slope, bend, spread), dim=1)
+    curvatures = torch.linalg.eigvalsh(bend)
+    convex = curvatures[:, 0] > -_ARRIVED * curvatures.abs().amax(1)
+    return points, (remaining < _ARRIVED * spread) & convex
 
 
 def _downhill(slope: Tensor, bend: Tensor, longest: float) -> Tensor:
-    """`−|H|⁻¹ g`, |H| with the sizes of the eigenvalues, no longer than `longest`."""
+    """`−|H|⁻¹ g`, no longer than `longest`; |H| has the absolute eigenvalues of H."""
     sizes, bases = torch.linalg.eigh(bend)
     sizes = sizes.abs()
     least = 1e-9 * sizes.amax(1, keepdim=True) + torch.finfo(slope.dtype).tiny
-    turned = torch.einsum("nde,nd->ne", bases, slope) / sizes.clamp_min(least)
-    step = -torch.einsum("nde,ne->nd", bases, turned)
+    rotated = torch.einsum("nde,nd->ne", bases, slope) / sizes.clamp_min(least)
+    step = -torch.einsum("nde,ne->nd", bases, rotated)
     length = torch.linalg.vector_norm(step, dim=1, keepdim=True)
     return step * (longest / length.clamp_min(longest))
 
@@ -171,7 +171,7 @@ def _downhill(slope: Tensor, bend: Tensor, longest: float) -> Tensor:
 def _halved(
     function: Batched, points: Tensor, value: Tensor, step: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The points after steps that are halved until the value is lower, and which have moved."""
+    """The points after steps, each halved until it lowers the value, and which have moved."""
     moved = torch.zeros_like(value, dtype=torch.bool)
     for _ in range(_HALVINGS):
         with torch.no_grad():
@@ -192,7 +192,7 @@ def _merged(
     temperature: float,
     same: float,
 ) -> Minima:
-    """Each minimum once, the lowest first."""
+    """The distinct minima, the lowest first."""
     if not bool(arrived.any()):
         within = _numbers([float(places.min()), float(places.max())])
         raise RuntimeError(
@@ -206,7 +206,7 @@ def _merged(
     owner = torch.full((len(places),), -1)
     order = values.argsort()
     for k in order[arrived[order]].tolist():
-        found = [i for i, one in enumerate(kept) if near[k, one]]
-        owner[k] = found[0] if found else len(kept)
-        kept = kept if found else [*kept, k]
+        same_minimum = [i for i, other in enumerate(kept) if near[k, other]]
+        owner[k] = same_minimum[0] if same_minimum else len(kept)
+        kept = kept if same_minimum else [*kept, k]
     return Minima(places[kept], values[kept], bends[kept], owner, belief, temperature)

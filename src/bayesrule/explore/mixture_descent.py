@@ -12,10 +12,10 @@ from torch import Generator, Tensor
 from bayesrule.posteriors.mixture import Weighted
 
 Batched = Callable[[Tensor], Tensor]
-"""A function of points (n, d) that gives a value for each, (n,)."""
-# A step moves a mean by at most this share of the component's own spread.
+"""A function from points (n, d) to their values (n,)."""
+# The longest move of a mean in a step, in units of the component's spread.
 _FARTHEST = 0.5
-# Log weights change by at most so much in a step.
+# The largest change of a log weight in a step.
 _CLEAREST = 1.0
 
 
@@ -35,8 +35,8 @@ def _slope_of(total: Tensor, leaf: Tensor) -> Tensor:
     """A gradient; zero where the total does not depend on the leaf, as with linear functions."""
     if not total.requires_grad:
         return torch.zeros_like(leaf)
-    (found,) = torch.autograd.grad(total, leaf, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(leaf) if found is None else found.detach()
+    (slope,) = torch.autograd.grad(total, leaf, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(leaf) if slope is None else slope.detach()
 
 
 def _check_values(values: object, points: Tensor) -> None:
@@ -74,7 +74,7 @@ class FullMixture(Weighted):
         return torch.linalg.cholesky(self.precisions)
 
     def draws(self, num: int, generator: Generator) -> Tensor:
-        """So many draws of each component, in pairs about its mean, (K, num, d)."""
+        """`num` draws of each component, in antithetic pairs about its mean, (K, num, d)."""
         size = self.means.shape[1]
         half = torch.randn(
             len(self.means), (num + 1) // 2, size, dtype=self.means.dtype, generator=generator
@@ -150,7 +150,7 @@ class FullMixture(Weighted):
 def retracted(precisions: Tensor, bends: Tensor, rate: float) -> Tensor:
     """`S + ρG + ½ρ² G S⁻¹ G`, (K, d, d): positive definite for any symmetric G and any ρ.
 
-    It is `½ (S + UᵀU)` with `U = Lᵀ + ρ L⁻¹ G` and `S = LLᵀ`, which rounding leaves positive, too.
+    It is `½ (S + UᵀU)` with `U = Lᵀ + ρ L⁻¹ G` and `S = LLᵀ`, which stays positive under rounding.
     Lin, Schmidt & Khan (2020), eq. 17.
     """
     factors = torch.linalg.cholesky(precisions)
@@ -160,6 +160,6 @@ def retracted(precisions: Tensor, bends: Tensor, rate: float) -> Tensor:
 
 def _direction(precisions: Tensor, slopes: Tensor, longest: float) -> Tensor:
     """`S⁻¹ g` of each component, no longer than `longest` in units of the component's spread."""
-    found = torch.linalg.solve(precisions, slopes)
-    length = (found * slopes).sum(1, keepdim=True).clamp_min(0.0).sqrt()
-    return found * (longest / length.clamp_min(longest))
+    direction = torch.linalg.solve(precisions, slopes)
+    length = (direction * slopes).sum(1, keepdim=True).clamp_min(0.0).sqrt()
+    return direction * (longest / length.clamp_min(longest))

@@ -1,6 +1,6 @@
-"""Inputs of the best output, without gradients: of a trained network, or of a black box.
+"""Optimising inputs without gradients: of a trained network, or of a black box.
 
-A black box is minimised with a network that is trained on its values so far.
+A black box is minimised by means of a network that is trained on its values so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bayesrule.tensors import seeds
 from bayesrule.training.models import mlp
 from bayesrule.types import State
 
-# The least distance of a new point from all others, in turn: large ones explore, small ones refine.
+# The least distance of a new point from all others, used in turn: large explores, small refines.
 _DISTANCES = (0.2, 0.05, 0.02, 0.005)
 _STARTS, _NEAR_BEST, _BEST = 32, 8, 4
 _BATCH, _PASSES, _ONLINE_PASSES = 16, 60, 4
@@ -33,8 +33,8 @@ _BATCH, _PASSES, _ONLINE_PASSES = 16, 60, 4
 class Optimised:
     """Where a network's output is best, from each of n starts.
 
-    `x` (n, *) are the inputs, `mean` and `std` (n,) what the network predicts there; `path`
-    (steps + 1, n, *) and `values` (steps + 1, n) are the best inputs and their scores so far.
+    `x` (n, *) are the best inputs, `mean` and `std` (n,) the network's predictions there; `path`
+    (steps + 1, n, *) and `values` (steps + 1, n) are the best inputs so far and their scores.
     """
 
     x: Tensor
@@ -60,10 +60,10 @@ def optimise_inputs(
 ) -> Optimised:
     """Moves inputs to where a trained network predicts the least (or the largest) output.
 
-    Each step wants an output `ambition` standard deviations better than the one predicted for
-    `N(x, variance)`, and infers the input from it. An input that is not better is rejected, and
-    the next step is half as long. Better is a lower `mean − exploration · std` (with `maximise`, a
-    higher `mean + exploration · std`); std is the epistemic one. All starts (n, *) move at once.
+    Each step asks for an output `ambition` standard deviations better than the prediction for
+    `N(x, variance)`, and infers the input from it. An input that is not better is rejected, and the
+    next step is half as long. Better means a lower `mean − exploration · std` (with `maximise`, a
+    higher `mean + exploration · std`), with the epistemic std. All starts (n, *) move at once.
     """
     sign = -1.0 if maximise else 1.0
     network = FixedNetwork(learner, state, how)
@@ -100,7 +100,7 @@ def _predicted(network: FixedNetwork, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _better(network: FixedNetwork, x: Tensor, variance: Tensor, ambition: float) -> Tensor:
-    """The inputs that would give an output better by `ambition` standard deviations."""
+    """Infers inputs whose output is better by `ambition` standard deviations."""
     propagation, outputs = network.forward(GaussianTensor(x, variance))
     prediction = network.marginal(outputs)
     wanted = prediction.mean - ambition * prediction.epistemic.sqrt()
@@ -146,19 +146,20 @@ def minimise(
 ) -> Search:
     """Searches for the least value of `function(x)`, x (d,) within `bounds`, without gradients.
 
-    After `first` random points, a network is trained by `learner.step` on all values so far,
-    proposes the input that it predicts to be best (`optimise_inputs`), and the function is
-    evaluated there. The network is trained from scratch for each proposal; with `online` it
-    continues, which is several times as fast but finds less, because it becomes certain too early.
-    The least distance of a proposal from all earlier points goes in turn from a tenth of the range
-    to a four-hundredth, so that the search is both wide and fine; Regis & Shoemaker (2005).
+    After `first` random points, these steps repeat: a network is trained by `learner.step` on all
+    values so far, it proposes the input that it predicts to be best (`optimise_inputs`), and the
+    function is evaluated there. The network is trained from scratch for each proposal; with
+    `online` it continues, which is several times as fast but finds less, because it becomes certain
+    too early. Proposals keep a least distance from all earlier points. It cycles from a tenth of
+    the range to a four-hundredth, so that the search is both wide and fine; Regis & Shoemaker
+    (2005).
 
     `learner` takes inputs (n, d), scaled to [−1, 1], and one output, `log(1 + (y − min y) / c)`
-    standardised, which keeps fine differences near the least value apart; by default it is `tagi`
-    with a layer of 50 units. Everything random follows from `seed`.
+    standardised, which spreads out small differences near the least value; by default it is `tagi`
+    with a layer of 50 units. `seed` determines all randomness.
 
-    >>> found = minimise(lambda x: float((x - 0.3).square().sum()), [(-1, 1)], evaluations=15)
-    >>> len(found.points), found.value < 0.01
+    >>> search = minimise(lambda x: float((x - 0.3).square().sum()), [(-1, 1)], evaluations=15)
+    >>> len(search.points), search.value < 0.01
     (15, True)
     """
     corners = torch.as_tensor(bounds, dtype=torch.get_default_dtype())
@@ -232,7 +233,7 @@ def _starts(points: Tensor, values: Tensor, generator: Generator) -> Tensor:
 
 
 def _chosen(optimised: Optimised, points: Tensor, distance: float) -> Tensor:
-    """The best input on any path that is far enough from all points; else the farthest one."""
+    """The best input on any path that is far enough from all points, or else the farthest one."""
     inputs, scores = optimised.path.flatten(0, 1), optimised.values.flatten()
     gaps = torch.cdist(inputs, points).amin(1)
     if not (gaps > distance).any():

@@ -1,4 +1,4 @@
-"""Thompson draws: functions of one belief that stay fixed for an episode, or for one step."""
+"""Thompson draws: functions drawn from a belief, fixed for an episode or for one step."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bayesrule.types import Params, State
 
 
 class DrawnFunction:
-    """A function drawn from the belief, to be acted by for an episode; for every posterior.
+    """A function drawn from the belief, to act by for an episode; for every posterior.
 
-    It is the network at weights that were drawn once: the same function at every call. A call is
-    one forward pass of a module of its own, in evaluation mode, without gradients. The functions of
-    one seed and state are the same; `redraw` draws other weights, of this or of a later state, into
-    the same module. Thompson (1933); for whole episodes Osband et al. (2013).
+    It is the network at weights that were drawn once, so every call evaluates the same function. A
+    call is one forward pass of a copy of the module, in evaluation mode, without gradients. One
+    seed and state always give the same function; `redraw` draws other weights, from this or a later
+    state, into the same copy. Thompson (1933); for whole episodes Osband et al. (2013).
 
     >>> from bayesrule import GaussianLikelihood, vogn
     >>> learner = vogn(nn.Linear(2, 3), GaussianLikelihood(noise=0.1), num_data=10)
@@ -57,7 +57,7 @@ class DrawnFunction:
     def _drawn(self, posterior: Posterior, generator: Generator) -> Params:
         """Weights as the learner's predictions draw them, such as masked means for dropout."""
         how = self._how
-        # What is linearised, or carried as moments, has the belief's own draws.
+        # Linearised predictions and propagated moments have no draws; the belief has.
         if isinstance(how, Expectation) and how.look is Look.WEIGHTS:
             return next(iter(how.points(posterior, generator, tracked=False))).params
         return posterior.sample(generator)
@@ -75,10 +75,10 @@ draw_function = DrawnFunction
 def draw_marginals(
     learner: Learner, state: State, x: Any, how: How | None = None, *, seed: int = 0
 ) -> Tensor:
-    """One draw of the outputs (n, *) at each input, independent of those at other inputs.
+    """One draw of the outputs (n, *) at each input, independent of the other inputs.
 
-    As of a step that is taken for itself, in closed form where the outputs are Gaussian. `how` is
-    that of `br.predict`; outputs that are known at K weights are those of one of them, by chance.
+    It suits decisions that are taken one step at a time. Gaussian outputs are drawn in closed form;
+    outputs known at K weight draws are taken from a random one of them. `how` as in `br.predict`.
     """
     refuse_mean_only(how or learner.predictive, "how=Draws(32)")
     outputs = believed_outputs(learner, state, x, how, seed=seed).seen(state.likelihood)

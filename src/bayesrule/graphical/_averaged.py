@@ -1,4 +1,4 @@
-"""Predictions where Gaussian outputs are averaged over by quadrature, for any likelihood."""
+"""Predictions of any likelihood, averaged over Gaussian outputs by quadrature."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def averaged(likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Predicti
     points, weights = grid(variance)
     outputs = mean + variance.sqrt() * points[:, None]
     if likelihood.classification:
-        return Prediction.closed_form(_answers(outputs, weights))
-    return Prediction.closed_form(_numbers(likelihood.distribution(outputs, {}), weights))
+        return Prediction.closed_form(_of_answers(outputs, weights))
+    return Prediction.closed_form(_of_numbers(likelihood.distribution(outputs, {}), weights))
 
 
-def _answers(logits: Tensor, weights: Tensor) -> Marginal:
-    """Yes or no: the mean probability is all that there is to know of y."""
+def _of_answers(logits: Tensor, weights: Tensor) -> Marginal:
+    """Of a yes-or-no target: the mean probability determines the distribution of y."""
     no, yes = (weights @ functional.logsigmoid(sign * logits).exp() for sign in (-1.0, 1.0))
     spread = weights @ (logits.sigmoid() - yes).square()
-    each = weights @ _entropy(functional.logsigmoid(-logits), functional.logsigmoid(logits))
-    information = (_entropy(no.log(), yes.log()) - each).clamp_min(0.0)
+    mean_entropy = weights @ _entropy(functional.logsigmoid(-logits), functional.logsigmoid(logits))
+    information = (_entropy(no.log(), yes.log()) - mean_entropy).clamp_min(0.0)
     return Marginal(
         BinaryTargets(yes.log() - no.log()), yes, spread, yes * no - spread, information
     )
@@ -42,11 +42,11 @@ def _entropy(log_no: Tensor, log_yes: Tensor) -> Tensor:
     return -(log_no.exp() * log_no + log_yes.exp() * log_yes)
 
 
-def _numbers(inner: TargetDistribution, weights: Tensor) -> Marginal:
+def _of_numbers(inner: TargetDistribution, weights: Tensor) -> Marginal:
     kind = AveragedCounts if inner.whole_numbers else AveragedTargets
-    whole = kind(inner, weights)
-    spread = weights @ (inner.mean - whole.mean).square()
-    return Marginal(whole, whole.mean, spread, weights @ inner.variance)
+    mixture = kind(inner, weights)
+    spread = weights @ (inner.mean - mixture.mean).square()
+    return Marginal(mixture, mixture.mean, spread, weights @ inner.variance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class AveragedTargets(TargetDistribution):
 
 
 class AveragedCounts(AveragedTargets):
-    """The same for counts, of which quantiles are whole numbers."""
+    """The same for counts, whose quantiles are whole numbers."""
 
     whole_numbers: ClassVar[bool] = True
 
@@ -96,14 +96,14 @@ class AveragedCounts(AveragedTargets):
 def best_constant(likelihood: Likelihood, y: Tensor) -> float:
     """The one output c with the largest `Σ log p(y | c)`, by Newton's method.
 
-    Where answers are all the same, or counts all 0, it would be infinite: outputs that are logits
-    or logarithms have the prior N(0, 10²). Steps that do not help are halved.
+    It would be infinite if all answers were equal or all counts 0, so outputs that are logits or
+    logarithms have the prior N(0, 10²). Steps that lower the sum are halved.
     """
     precision = 0.0 if likelihood.distribution_class.gaussian else 0.01
 
     def total(c: Tensor) -> Tensor:
-        found = likelihood.log_prob(c.expand_as(y), y, {}).sum() - 0.5 * precision * c.square()
-        return torch.where(found.isnan(), -math.inf, found)
+        log_joint = likelihood.log_prob(c.expand_as(y), y, {}).sum() - 0.5 * precision * c.square()
+        return torch.where(log_joint.isnan(), -math.inf, log_joint)
 
     c = y.new_zeros(())
     for _ in range(20):
@@ -118,7 +118,7 @@ def best_constant(likelihood: Likelihood, y: Tensor) -> float:
 
 
 def _derivatives(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[float, float, float]:
-    """Slope, curvature and value."""
+    """Slope, curvature and value of a function of one number."""
     with torch.enable_grad():
         x = at.clone().requires_grad_()
         value = function(x)

@@ -1,4 +1,4 @@
-"""The contract of graphical models: one update, `λ ← (1 − ρ) λ + ρ λ̂`, and what a model says."""
+"""The contract of graphical models, and their one update `λ ← (1 − ρ) λ + ρ λ̂`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bayesrule.families import Natural
 from bayesrule.graphical import saving
 
 Messages = Mapping[str, Natural]
-"""Natural parameters by the name of the node they belong to: what neighbours say about it."""
+"""Natural parameters by the name of a node: what its neighbours tell it."""
 
 
 class FitWarning(UserWarning):
-    """Something about a fit that its user should know, with what to do about it."""
+    """A problem with a fit, and what to do about it."""
 
 
 class NotFittedError(ValueError, AttributeError):
-    """A question to a model that has seen no data."""
+    """The model has not been fitted to data yet."""
 
 
 def moved(old: Messages, new: Messages, rate: float) -> dict[str, Natural]:
@@ -47,11 +47,11 @@ def added(first: Messages, second: Messages, weight: float = 1.0) -> dict[str, N
 
 @dataclass(frozen=True)
 class Report:
-    """What a fit came to.
+    """How a fit went.
 
     - `objective`: one number for each pass over the data, larger is better: the log-likelihood of
       EM, the ELBO of VB and SVI, the log evidence of conjugate models.
-    - `converged` and `why`: whether it ended by itself, and the reason in words.
+    - `converged` and `why`: whether the fit converged, and why it ended, in words.
     """
 
     objective: tuple[float, ...]
@@ -60,7 +60,7 @@ class Report:
 
     @property
     def passes(self) -> int:
-        """How often all data were looked at."""
+        """The number of passes over the data."""
         return len(self.objective)
 
     def __str__(self) -> str:
@@ -71,12 +71,13 @@ class Report:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Model(ABC):
-    """A model whose options are the fields of its dataclass, and which `fit` teaches the rest.
+    """A model: its options are the fields of a dataclass, and `fit` learns everything else.
 
-    A model writes `fit`, which sets `report_` and returns the model, `sample`, and the two halves
-    of a checkpoint: `_learned`, its tensors by name, and `_adopt`, which takes them back. What was
-    learned ends with an underscore, as in scikit-learn; fields with `init=False` are no options.
-    Options are numbers, words, None, tuples of them, or frozen dataclasses of the library.
+    A subclass writes `fit`, which sets `report_` and returns the model, `sample`, and the two
+    halves of a checkpoint: `_learned`, its tensors by name, and `_adopt`, which restores them.
+    Names of learned attributes end with an underscore, as in scikit-learn; fields with `init=False`
+    are not options. Options are numbers, strings, None, tuples of these, or frozen dataclasses of
+    the library.
     """
 
     kinds: ClassVar[dict[str, type[Model]]] = {}
@@ -88,18 +89,18 @@ class Model(ABC):
 
     @abstractmethod
     def _learned(self) -> dict[str, Tensor]:
-        """Everything that was learned; refused by `_need_fit` where nothing was."""
+        """All learned tensors by name; `_need_fit` refuses a model without any."""
 
     @abstractmethod
     def _adopt(self, tensors: dict[str, Tensor]) -> None:
-        """Takes over what `_learned` gave."""
+        """Restores the tensors of `_learned`."""
 
     @abstractmethod
-    def _words(self) -> list[str]:
-        """What was learned in a few lines, for `repr`."""
+    def _summary_lines(self) -> list[str]:
+        """A few lines about what was learned, for `repr`."""
 
     def save(self, path: saving.Place) -> None:
-        """Writes options, report and everything that was learned to one safetensors file."""
+        """Writes options, report and learned tensors to one safetensors file."""
         report = self._need_fit()
         options = {name: saving.encoded(value) for name, value in self._options().items()}
         facts = {"model": type(self).__name__, "options": options, "report": vars(report)}
@@ -120,13 +121,13 @@ class Model(ABC):
         return model
 
     def _options(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        return {option.name: getattr(self, option.name) for option in fields(self) if option.init}
 
     def _set_report(self, report: Report) -> None:
         self.report_ = report
 
     def _need_fit(self) -> Report:
-        """The report; an error where there is none."""
+        """The report of the fit; raises `NotFittedError` if there was none."""
         if self.report_ is None:
             raise NotFittedError(
                 f"This {type(self).__name__} has seen no data. Call fit(...) first, or load(path)."
@@ -135,15 +136,15 @@ class Model(ABC):
 
     def __repr__(self) -> str:
         """Options that are not the default ones, the report, and what was learned."""
-        defaults = {one.name: _default(one) for one in fields(self)}
+        defaults = {option.name: _default(option) for option in fields(self)}
         chosen = {name: v for name, v in self._options().items() if v != defaults[name]}
         head = f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in chosen.items())})"
         if self.report_ is None:
             return head
-        lines = [f"<{head}", str(self.report_), *self._words()]
+        lines = [f"<{head}", str(self.report_), *self._summary_lines()]
         return "\n  ".join(lines) + ">"
 
 
 def _default(option: Field[Any]) -> Any:
-    made = option.default_factory
-    return option.default if made is MISSING else made()
+    factory = option.default_factory
+    return option.default if factory is MISSING else factory()

@@ -1,7 +1,8 @@
-"""Recursions along a series in blocks of about √T steps, side by side.
+"""Recursions along a series of T steps, in blocks of about √T steps.
 
-What a block does to any start is worked out for all blocks at once; then one goes from block to
-block, and then through all blocks at once again: 3 √T steps of Python in place of T.
+First the map from the start of a block to its end is computed, for all blocks at once. It gives the
+starts, block after block. Then all blocks run at once from their starts. That is 3 √T steps of
+Python in place of T.
 """
 
 from __future__ import annotations
@@ -17,94 +18,96 @@ Array = NDArray[np.float64]
 def affine(factors: Array, added: Array, first: Array) -> Array:
     """`x_t = F_t x_{t−1} + u_t` for vectors, `F_t X_{t−1} F_tᵀ + U_t` for matrices, (T, ...).
 
-    `factors` (T, D, D), `added` (T, D) or (T, D, D), `first` what there is before the first step.
+    `factors` (T, D, D), `added` (T, D) or (T, D, D); `first` is the value before the first step.
     """
-    both, steps = added.ndim == 3, len(added)
-    factors, added = _cut(factors, np.eye(len(first))), _cut(added, np.zeros_like(added[0]))
-    added = added if both else added[..., None]
-    start = first if both else first[:, None]
-    whole = np.broadcast_to(np.eye(len(start)), factors[:, 0].shape)
-    moved = np.zeros_like(added[:, 0])
+    are_matrices, steps = added.ndim == 3, len(added)
+    factors = _in_blocks(factors, np.eye(len(first)))
+    added = _in_blocks(added, np.zeros_like(added[0]))
+    added = added if are_matrices else added[..., None]
+    start = first if are_matrices else first[:, None]
+    products = np.broadcast_to(np.eye(len(start)), factors[:, 0].shape)
+    offsets = np.zeros_like(added[:, 0])
     for k in range(factors.shape[1]):
-        whole = factors[:, k] @ whole
-        moved = _applied(factors[:, k], moved, both) + added[:, k]
-    starts = np.empty_like(moved)
+        products = factors[:, k] @ products
+        offsets = _apply(factors[:, k], offsets, are_matrices) + added[:, k]
+    starts = np.empty_like(offsets)
     for block in range(len(starts)):
         starts[block] = start
-        start = _applied(whole[block], start, both) + moved[block]
-    found = np.empty_like(added)
+        start = _apply(products[block], start, are_matrices) + offsets[block]
+    values = np.empty_like(added)
     for k in range(factors.shape[1]):
-        starts = _applied(factors[:, k], starts, both) + added[:, k]
-        found[:, k] = starts
-    flat = found.reshape(-1, *found.shape[2:])[:steps]
-    return flat if both else flat[..., 0]
+        starts = _apply(factors[:, k], starts, are_matrices) + added[:, k]
+        values[:, k] = starts
+    flat = values.reshape(-1, *values.shape[2:])[:steps]
+    return flat if are_matrices else flat[..., 0]
 
 
-def _applied(factor: Array, x: Array, both: bool) -> Array:
-    return factor @ x @ _turned(factor) if both else factor @ x
+def _apply(factor: Array, x: Array, are_matrices: bool) -> Array:
+    return factor @ x @ _transposed(factor) if are_matrices else factor @ x
 
 
 def covariances(
     transition: Array, process: Array, row: Array, noise: float, seen: NDArray[np.bool_],
     first: Array,
 ) -> Array:  # fmt: skip
-    """`P_{t+1} = A (P_t⁻¹ + c cᵀ / r)⁻¹ Aᵀ + Q`, what a filter of one target predicts, (T, D, D).
+    """`P_{t+1} = A (P_t⁻¹ + c cᵀ / r)⁻¹ Aᵀ + Q`: predicted covariances, one target, (T, D, D).
 
-    A block turns P into `Ã P (I + H̃ P)⁻¹ Ãᵀ + Q̃`: Q̃ is what a filter predicts that knows the
-    block's first state, Ã how its errors go with this state, and H̃ what the targets say of it.
-    Särkkä & García-Fernández (2021), sec. III. Steps without a target only move.
+    A block maps P to `Ã P (I + H̃ P)⁻¹ Ãᵀ + Q̃`. Q̃ is the prediction of a filter that knows the
+    block's first state, Ã propagates an error in that state, and H̃ is the information of the
+    block's targets about it. Särkkä & García-Fernández (2021), sec. III. Steps without a target
+    only predict.
     """
-    known = _cut(seen.astype(np.float64), np.zeros(()))
-    size = len(known), *first.shape
-    eye, left = np.eye(len(first)), np.zeros(size)
-    through, told = np.broadcast_to(eye, size), np.zeros(size)
-    for k in range(known.shape[1]):
-        gain, weight = _gain(left, row, noise, known[:, k])
-        along = row @ through
-        told = told + weight[:, None, None] * along[:, :, None] * along[:, None]
-        through = transition @ (through - gain[:, :, None] * along[:, None])
-        left = _moved(left, gain, row, noise, transition, process)
+    observed = _in_blocks(seen.astype(np.float64), np.zeros(()))
+    size = len(observed), *first.shape
+    eye, offset = np.eye(len(first)), np.zeros(size)
+    slope, information = np.broadcast_to(eye, size), np.zeros(size)
+    for k in range(observed.shape[1]):
+        gain, weight = _gain(offset, row, noise, observed[:, k])
+        along = row @ slope
+        information = information + weight[:, None, None] * along[:, :, None] * along[:, None]
+        slope = transition @ (slope - gain[:, :, None] * along[:, None])
+        offset = _next_covariances(offset, gain, row, noise, transition, process)
     starts = np.empty(size)
     for block in range(len(starts)):
         starts[block] = first
-        inner = np.linalg.solve(eye + first @ told[block], first)
-        first = _symmetric(through[block] @ inner @ through[block].T + left[block])
-    found = np.empty((*known.shape, *first.shape))
-    for k in range(known.shape[1]):
-        found[:, k] = starts
-        gain, _ = _gain(starts, row, noise, known[:, k])
-        starts = _moved(starts, gain, row, noise, transition, process)
-    return found.reshape(-1, *first.shape)[: len(seen)]
+        inner = np.linalg.solve(eye + first @ information[block], first)
+        first = _symmetric(slope[block] @ inner @ slope[block].T + offset[block])
+    predicted = np.empty((*observed.shape, *first.shape))
+    for k in range(observed.shape[1]):
+        predicted[:, k] = starts
+        gain, _ = _gain(starts, row, noise, observed[:, k])
+        starts = _next_covariances(starts, gain, row, noise, transition, process)
+    return predicted.reshape(-1, *first.shape)[: len(seen)]
 
 
-def _gain(now: Array, row: Array, noise: float, known: Array) -> tuple[Array, Array]:
-    """`P c / s` and `1 / s`, 0 where there is no target, of all blocks."""
+def _gain(now: Array, row: Array, noise: float, observed: Array) -> tuple[Array, Array]:
+    """The gains `P c / s` and `1 / s` of all blocks, 0 where there is no target."""
     shared = now @ row
-    weight = known / (shared @ row + noise)
+    weight = observed / (shared @ row + noise)
     return weight[:, None] * shared, weight
 
 
-def _moved(
+def _next_covariances(
     now: Array, gain: Array, row: Array, noise: float, transition: Array, process: Array
 ) -> Array:
-    """The covariance after a target, as Joseph wrote it, and one step on."""
-    left = transition - (transition @ gain[:, :, None]) * row
+    """The covariance one step later: conditioned on the target in Joseph's form, then moved."""
+    kept = transition - (transition @ gain[:, :, None]) * row
     pushed = gain @ transition.T
-    told = noise * pushed[:, :, None] * pushed[:, None]
-    return _symmetric(left @ now @ _turned(left)) + told + process
+    noise_part = noise * pushed[:, :, None] * pushed[:, None]
+    return _symmetric(kept @ now @ _transposed(kept)) + noise_part + process
 
 
-def _cut(values: Array, rest: Array) -> Array:
-    """(T, ...) as blocks (B, L, ...), the last one filled up."""
+def _in_blocks(values: Array, rest: Array) -> Array:
+    """(T, ...) as blocks (B, L, ...), the last one padded with `rest`."""
     length = max(1, math.isqrt(len(values)))
-    short = -len(values) % length
-    filled = np.concatenate([values, np.broadcast_to(rest, (short, *values.shape[1:]))])
-    return filled.reshape(-1, length, *values.shape[1:])
+    missing = -len(values) % length
+    padded = np.concatenate([values, np.broadcast_to(rest, (missing, *values.shape[1:]))])
+    return padded.reshape(-1, length, *values.shape[1:])
 
 
-def _turned(matrices: Array) -> Array:
+def _transposed(matrices: Array) -> Array:
     return np.swapaxes(matrices, -1, -2)
 
 
 def _symmetric(matrices: Array) -> Array:
-    return 0.5 * (matrices + _turned(matrices))
+    return 0.5 * (matrices + _transposed(matrices))

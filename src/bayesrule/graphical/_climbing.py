@@ -1,4 +1,4 @@
-"""Positive parameters of the largest evidence, by L-BFGS on their logarithms."""
+"""Maximising the evidence over positive parameters, by L-BFGS on their logarithms."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesrule.training.progress import Progress
+
 EXACT = "exact: conjugate Bayes in one step"
+
+
+def show(bar: Progress, evidence: float) -> None:
+    """Advances a progress bar by an evaluation of the evidence."""
+    bar.advance()
+    bar.note(evidence=evidence)
 
 
 @dataclass(frozen=True)
 class Climbed:
-    """Parameters, the objective pass by pass, and why that was the end."""
+    """The best parameters, the objective of each pass, and why the search ended."""
 
     parameters: dict[str, Tensor]
     trace: tuple[float, ...]
@@ -26,10 +34,10 @@ def climbed(
     objective: Callable[[dict[str, Tensor]], Tensor], start: Mapping[str, Tensor],
     learned: set[str], *, passes: int, tell: Callable[[float], None], far: float = 1e4,
 ) -> Climbed:  # fmt: skip
-    """The parameters among `learned` that make the objective largest, the others as they are.
+    """Maximises the objective over the parameters that are `learned`; the others stay.
 
-    No parameter goes further than a factor `far` from its start: the evidence of targets without
-    noise, for one, has no maximum.
+    No parameter moves by more than a factor `far` from its start, because there may be no maximum:
+    the evidence of targets without noise has none.
     """
     reach = math.log(far)
     if not learned:
@@ -59,6 +67,6 @@ def climbed(
     done = int(optimiser.state[next(iter(free.values()))]["n_iter"]) < passes
     why = "the evidence rises no more" if done else f"stopped after {passes} passes"
     with torch.no_grad():
-        found = parameters()
-        trace.append(float(objective(found)))
-    return Climbed(found, tuple(trace), done, why)
+        best = parameters()
+        trace.append(float(objective(best)))
+    return Climbed(best, tuple(trace), done, why)

@@ -1,8 +1,8 @@
-"""Filter and smoother of a linear-Gaussian chain.
+"""Kalman filter and smoother of a linear-Gaussian chain.
 
 Covariances depend on which values are missing, not on the values themselves. For one series all
-recursions run in blocks; for several, covariances soon settle, and from then on all steps with the
-same values missing share one set of matrices.
+recursions run in blocks. For several series covariances soon settle; from then on all steps with
+the same values missing share one set of matrices.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bayesrule.graphical._blocks import Array, affine, covariances
 _LOG_2PI = math.log(2.0 * math.pi)
 _SETTLED = 1e-14
 _WIDE = 24
-"""So many steps at least are taken one by one, until a wide first belief has become narrow."""
-_LOOKS = 8
-"""Whether covariances have settled is looked at every so many steps."""
+"""At least this many steps run one by one, until the wide first belief has become narrow."""
+_CHECK_EVERY = 8
+"""How often, in steps, to check whether covariances have settled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +42,18 @@ class Chain:
 
     @property
     def states(self) -> int:
-        """D, the numbers in a state."""
+        """D, the size of a state."""
         return len(self.transition)
 
     @cached_property
     def eye(self) -> Array:
-        """The identity of states."""
+        """The identity matrix (D, D)."""
         return np.eye(self.states)
 
 
 @dataclass(frozen=True, eq=False)
 class _Gains:
-    """What steps do to beliefs, whatever was observed: the U that differ, `which` (T,) of them.
+    """The U distinct filter steps, which do not depend on observed values; step t is `which[t]`.
 
     Covariances before and after a step (U, D, D), gains K (U, D, P), `inverse` `S⁻¹` (U, P, P) and
     `log_det` `log |S|` (U,).
@@ -69,9 +69,9 @@ class _Gains:
 
 @dataclass(frozen=True, eq=False)
 class Filtered:
-    """Each state given the targets before it (`predicted_*`), and given its own too.
+    """Each state given the earlier targets (`predicted_*`), and given its own target too.
 
-    `log_probs` (T,) are those of the targets given all before, and sum up to the evidence.
+    `log_probs` (T,) are `log p(y_t | y_1, ..., y_{t−1})`; their sum is the log evidence.
     """
 
     predicted_means: Array
@@ -83,7 +83,7 @@ class Filtered:
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """Each state given all targets; `crossed` (T − 1, D, D) is the covariance with the one before.
+    """Each state given all targets; `crossed` (T − 1, D, D) are covariances of neighbours.
 
     `back` (T − 1, D, D) are the gains J of the smoother.
     """
@@ -117,18 +117,18 @@ def _means(chain: Chain, gains: _Gains, centred: Array) -> Array:
 
 
 def _single(chain: Chain, seen: NDArray[np.bool_]) -> _Gains:
-    """Gains for one target a step, where S is a number: all steps have their own."""
+    """Gains for one target a step, where S is a number: every step has its own."""
     row, noise = chain.observation[0], float(chain.noise[0, 0])
     begin = min(len(seen), max(_WIDE, 2 * chain.states, math.isqrt(len(seen))))
     before, now = [], chain.first_covariance
-    for known in seen[:begin].tolist():
+    for observed in seen[:begin].tolist():
         before.append(now)
-        left = _after(now, row, noise) if known else now
-        now = symmetric(chain.transition @ left @ chain.transition.T) + chain.process
+        after = _after(now, row, noise) if observed else now
+        now = symmetric(chain.transition @ after @ chain.transition.T) + chain.process
     predicted = np.stack(before)
     if begin < len(seen):
-        rest = covariances(chain.transition, chain.process, row, noise, seen[begin:], now)
-        predicted = np.concatenate([predicted, rest])
+        later = covariances(chain.transition, chain.process, row, noise, seen[begin:], now)
+        predicted = np.concatenate([predicted, later])
     return _of_single(chain, predicted, seen)
 
 
@@ -137,95 +137,96 @@ def _of_single(chain: Chain, predicted: Array, seen: NDArray[np.bool_]) -> _Gain
     shared = predicted @ row
     variance = np.where(seen, shared @ row + noise, 1.0)
     gain = seen[:, None] * shared / variance[:, None]
-    left = chain.eye - gain[:, :, None] * row
-    spread = noise * gain[:, :, None] * gain[:, None]
-    after = symmetric(left @ predicted @ np.swapaxes(left, 1, 2)) + spread
+    kept = chain.eye - gain[:, :, None] * row
+    noise_part = noise * gain[:, :, None] * gain[:, None]
+    after = symmetric(kept @ predicted @ np.swapaxes(kept, 1, 2)) + noise_part
     inverse, which = (seen / variance)[:, None, None], np.arange(len(seen))
     return _Gains(predicted, after, gain[:, :, None], inverse, np.log(variance), which)
 
 
 def _after(now: Array, row: Array, noise: float) -> Array:
-    """The covariance after a target as Joseph wrote it: a wide belief loses no digits."""
+    """The covariance given a target, in Joseph's form, which keeps the digits of a wide belief."""
     shared = now @ row
     gain = shared / (row @ shared + noise)
-    left = np.eye(len(now)) - np.outer(gain, row)
-    return left @ now @ left.T + noise * np.outer(gain, gain)
+    kept = np.eye(len(now)) - np.outer(gain, row)
+    return kept @ now @ kept.T + noise * np.outer(gain, gain)
 
 
 def _several(chain: Chain, seen: NDArray[np.bool_]) -> _Gains:
-    """Gains for several targets a step, of which some may be missing."""
+    """Gains for several targets a step, some of which may be missing."""
     which = np.empty(len(seen), dtype=np.intp)
-    found: list[tuple[Array, Array, Array, Array, float]] = []
+    steps: list[tuple[Array, Array, Array, Array, float]] = []
     predicted, settled = chain.first_covariance, False
     same = np.append(False, (seen[1:] == seen[:-1]).all(1))
     for t, pattern in enumerate(seen):
         if not (same[t] and settled):
-            found.append((predicted, *_gain(chain, predicted, pattern)))
-            ahead = chain.transition @ found[-1][1] @ chain.transition.T + chain.process
-            settled = t % _LOOKS == 0 and _alike(ahead, predicted)
+            steps.append((predicted, *_gain(chain, predicted, pattern)))
+            ahead = chain.transition @ steps[-1][1] @ chain.transition.T + chain.process
+            settled = t % _CHECK_EVERY == 0 and _alike(ahead, predicted)
             predicted = ahead
-        which[t] = len(found) - 1
-    before, after, gain, inverse = (np.stack([one[k] for one in found]) for k in range(4))
-    return _Gains(before, after, gain, inverse, np.array([one[4] for one in found]), which)
+        which[t] = len(steps) - 1
+    before, after, gain, inverse = (np.stack([step[k] for step in steps]) for k in range(4))
+    return _Gains(before, after, gain, inverse, np.array([step[4] for step in steps]), which)
 
 
 def _gain(
     chain: Chain, predicted: Array, pattern: NDArray[np.bool_]
 ) -> tuple[Array, Array, Array, float]:
-    """`S = C P Cᵀ + R`, `K = P Cᵀ S⁻¹` of the values that are there, P after them as Joseph did."""
+    """P given the observed values, in Joseph's form, `K = P Cᵀ S⁻¹`, `S⁻¹` and `log |S|`."""
     targets = len(pattern)
-    whole_gain, whole = np.zeros((chain.states, targets)), np.zeros((targets, targets))
+    full_gain, full_inverse = np.zeros((chain.states, targets)), np.zeros((targets, targets))
     if not pattern.any():
-        return predicted, whole_gain, whole, 0.0
+        return predicted, full_gain, full_inverse, 0.0
     observation, noise = chain.observation[pattern], chain.noise[np.ix_(pattern, pattern)]
     factor = np.linalg.cholesky(observation @ predicted @ observation.T + noise)
     white = np.linalg.inv(factor)
     inverse = white.T @ white
     gain = predicted @ observation.T @ inverse
-    left = chain.eye - gain @ observation
-    covariance = symmetric(left @ predicted @ left.T + gain @ noise @ gain.T)
-    whole_gain[:, pattern], whole[np.ix_(pattern, pattern)] = gain, inverse
-    return covariance, whole_gain, whole, 2.0 * float(np.log(np.diagonal(factor)).sum())
+    kept = chain.eye - gain @ observation
+    covariance = symmetric(kept @ predicted @ kept.T + gain @ noise @ gain.T)
+    full_gain[:, pattern], full_inverse[np.ix_(pattern, pattern)] = gain, inverse
+    return covariance, full_gain, full_inverse, 2.0 * float(np.log(np.diagonal(factor)).sum())
 
 
-def smoothed(chain: Chain, found: Filtered) -> Smoothed:
+def smoothed(chain: Chain, forward: Filtered) -> Smoothed:
     """Rauch, Tung & Striebel's smoother: from the last step back to the first.
 
     `J = P Aᵀ P₊⁻¹`, `m ← m + J (m₊ − A m)`, `P ← (I − J A) P (I − J A)ᵀ + J (P₊ˢ + Q) Jᵀ`.
     """
-    back = _back(chain, found)
-    turned, left = np.swapaxes(back, 1, 2), chain.eye - back @ chain.transition
-    own = left @ found.covariances[:-1] @ np.swapaxes(left, 1, 2) + back @ chain.process @ turned
-    fixed = found.means[:-1] - np.einsum("tij,tj->ti", back, found.predicted_means[1:])
-    means = _backwards(back, fixed, found.means[-1])
-    covariances = symmetric(_backwards(back, own, found.covariances[-1]))
-    return Smoothed(means, covariances, covariances[1:] @ turned, back)
+    back = _back(chain, forward)
+    transposed, kept = np.swapaxes(back, 1, 2), chain.eye - back @ chain.transition
+    spread = kept @ forward.covariances[:-1] @ np.swapaxes(kept, 1, 2)
+    spread = spread + back @ chain.process @ transposed
+    shift = forward.means[:-1] - np.einsum("tij,tj->ti", back, forward.predicted_means[1:])
+    means = _backwards(back, shift, forward.means[-1])
+    covariances = symmetric(_backwards(back, spread, forward.covariances[-1]))
+    return Smoothed(means, covariances, covariances[1:] @ transposed, back)
 
 
 def _backwards(factors: Array, added: Array, last: Array) -> Array:
-    """The affine recursion from the last step to the first, the last one with it."""
+    """The affine recursion from the last step, which comes out too, back to the first."""
     if not len(factors):
         return last[None]
     return np.concatenate([affine(factors[::-1], added[::-1], last)[::-1], last[None]])
 
 
-def _back(chain: Chain, found: Filtered) -> Array:
-    """The gains `J = P Aᵀ P₊⁻¹` of the smoother, once for all steps that share one."""
-    own, ahead = found.covariances[:-1], found.predicted_covariances[1:]
-    if not len(own):
+def _back(chain: Chain, forward: Filtered) -> Array:
+    """The smoother's gains `J = P Aᵀ P₊⁻¹`, solved once for neighbours with equal matrices."""
+    now, ahead = forward.covariances[:-1], forward.predicted_covariances[1:]
+    if not len(now):
         return np.zeros((0, chain.states, chain.states))
-    changed = _changes(own) | _changes(ahead)
-    gains = np.swapaxes(_solved(ahead[changed], chain.transition @ own[changed]), 1, 2)
+    changed = _changes(now) | _changes(ahead)
+    gains = np.swapaxes(_solved(ahead[changed], chain.transition @ now[changed]), 1, 2)
     return gains[np.cumsum(changed) - 1]
 
 
 def _changes(matrices: Array) -> NDArray[np.bool_]:
-    """Where a matrix is not the one before it; the first never is."""
+    """Where a matrix differs from the one before it; True at the first."""
     return np.append(True, (matrices[1:] != matrices[:-1]).any((1, 2)))
 
 
 def _solved(matrices: Array, right: Array) -> Array:
-    """`M⁻¹ B`; what a state without any noise leaves singular is inverted where it is not."""
+    """`M⁻¹ B`; a pseudo-inverse where a state without noise makes M singular."""
     try:
         np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
@@ -234,11 +235,11 @@ def _solved(matrices: Array, right: Array) -> Array:
 
 
 def _alike(new: Array, old: Array) -> bool:
-    """Whether two covariances differ by rounding only, each entry for its own scale."""
+    """Whether two covariances differ only by rounding, each entry on its own scale."""
     scale = np.sqrt(np.diagonal(new))
     return bool((np.abs(new - old) <= _SETTLED * np.outer(scale, scale)).all())
 
 
 def symmetric(matrix: Array) -> Array:
-    """The symmetric part, which rounding may have left a little."""
+    """The symmetric part, which removes the asymmetry of rounding."""
     return 0.5 * (matrix + np.swapaxes(matrix, -1, -2))

@@ -1,4 +1,4 @@
-"""Points and weights for expectations over Gaussian outputs, as many as their spread needs."""
+"""Points and weights for expectations over Gaussian outputs; a wider spread takes more points."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _REACH, _MOST = 8.0, 641
 def grid(variance: Tensor) -> tuple[Tensor, Tensor]:
     """Points t and weights w with `E g(f) ≈ Σ_k w_k g(m + √s t_k)`, at equal distances h.
 
-    A sigmoid has its nearest pole at `iπ / √s` in units of t, and sums err by `exp(−2π² / (h √s))`:
-    with `h √s` below 1.2 by 1e-7. Gauss-Hermite's few points would miss where it is steep. Beyond a
-    standard deviation of 48 there are 641 points and not more.
+    A sigmoid has its nearest pole at `iπ / √s` in units of t, so the sums err by
+    `exp(−2π² / (h √s))`, or 1e-7 at `h √s = 1.2`. The few points of Gauss-Hermite would miss where
+    it is steep. Beyond a standard deviation of 48 the number of points stays at 641.
     """
     std = float(variance.detach().max()) ** 0.5
     num = 41

@@ -17,7 +17,7 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 @dataclass(frozen=True)
 class Process:
-    """The conjugate computation: a process with a Gaussian site at each row.
+    """The posterior of a Gaussian process given a Gaussian site at each row.
 
     With sites of precisions W and `r = λ̃₁ − W c`, c the mean of the process: `B = I + √W K √W`,
     `a = r − √W B⁻¹ √W K r`, and f has the mean `c + K a` and the covariance `K − K √W B⁻¹ √W K`.
@@ -39,20 +39,21 @@ class Process:
         return cls(covariance, root, factor, right - root * inner, mean)
 
     def marginals(self) -> Marginals:
-        """Of f at the rows, and `KL(q ‖ p) = ½ (log|B| − tr W V + aᵀ K a)`."""
+        """Marginals of f at the rows, and `KL(q ‖ p) = ½ (log|B| − tr W V + aᵀ K a)`."""
         spread = torch.linalg.solve_triangular(
             self.factor, self.root[:, None] * self.covariance, upper=False
         )
         variance = self.covariance.diagonal() - spread.square().sum(0)
         away = self.covariance @ self.dual
-        lost = (self.root.square() * variance).sum()
-        divergence = self.half_log_det() + 0.5 * (self.dual @ away - lost)
+        trace = (self.root.square() * variance).sum()
+        divergence = self.half_log_det() + 0.5 * (self.dual @ away - trace)
         return Marginals(self.mean + away, variance.clamp_min(1e-300), divergence)
 
     def slope(self) -> Tensor:
-        """`½ (a aᵀ − (K + 1/W)⁻¹)`, the derivative of the evidence in K while sites stay.
+        """`½ (a aᵀ − (K + 1/W)⁻¹)`, the derivative of the log evidence in K at fixed sites.
 
-        Where the sites have settled it is that of the bound too: they have no slope there.
+        At the fixed point of the sites the bound has no slope in them, so this is its derivative
+        too.
         """
         inverse = torch.cholesky_inverse(self.factor) * self.root * self.root[:, None]
         return 0.5 * (torch.outer(self.dual, self.dual) - inverse)
@@ -60,17 +61,20 @@ class Process:
     def half_log_det(self) -> Tensor:
         return self.factor.diagonal().log().sum()
 
-    def at(self, between: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and covariance elsewhere: `between` (n, m) both, `own` (m, m) or its diagonal."""
+    def at(self, between: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and covariance at m new points of covariance `prior`, (m, m) or its diagonal.
+
+        `between` (n, m) is the covariance of the rows and the new points before the sites.
+        """
         white = torch.linalg.solve_triangular(
             self.factor, self.root[:, None] * between, upper=False
         )
-        lost = white.T @ white if own.ndim == 2 else white.square().sum(0)
-        return self.mean + between.T @ self.dual, own - lost
+        explained = white.T @ white if prior.ndim == 2 else white.square().sum(0)
+        return self.mean + between.T @ self.dual, prior - explained
 
 
 def _factor(matrix: Tensor, kernel: Kernel) -> Tensor:
-    """The Cholesky factor of `I + M`, with as little on M's diagonal as its rounding needs."""
+    """The Cholesky factor of `I + M`, with the least jitter on M's diagonal that rounding needs."""
     eye = torch.eye(len(matrix), dtype=matrix.dtype)
     scale = float(matrix.detach().diagonal().abs().mean())
     for jitter in (0.0, 1e-12, 1e-10, 1e-8):

@@ -1,4 +1,4 @@
-"""Parts that a series may be made of: a level, a trend, a season, each with its own states."""
+"""Parts of a series: a level, a trend, a season, each with its own states."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from bayesrule.graphical._filtering import Array, Chain
 
 _WIDE = 1e2
-"""So many standard deviations of the series wide is the belief about the first state."""
+"""The standard deviation of the first state's prior, in standard deviations of the series."""
 
 
 @dataclass(frozen=True)
 class Part(ABC):
-    """One part of a series: `transition` (d, d) of its states; their sum `seen` (d,) is observed.
+    """One part of a series: its d states move by `transition` (d, d), and `seen`ᵀ z is observed.
 
-    `first` (d,) is the variance with which each state moves to begin with, in units of that of the
-    series' steps.
+    `first` (d,) is the first guess of the variance with which each state moves, in units of the
+    variance of the series' steps.
     """
 
     @property
@@ -38,12 +38,12 @@ class Part(ABC):
 
     @property
     def level(self) -> Array:
-        """1 for the state that starts at the mean of the series."""
+        """(d,) with 1 for the state that starts at the mean of the series."""
         return np.zeros(len(self.seen))
 
     @property
     def shared(self) -> bool:
-        """Whether all states move with one variance."""
+        """Whether all states share one variance."""
         return False
 
 
@@ -70,7 +70,7 @@ class Level(Part):
 
 @dataclass(frozen=True)
 class Trend(Part):
-    """A level that moves along a slope, which moves too: `l_t = l_{t−1} + b_{t−1} + N(0, q)`."""
+    """A level with a slope, both random walks: `l_t = l_{t−1} + b_{t−1} + N(0, q)`."""
 
     @property
     def transition(self) -> Array:
@@ -91,9 +91,9 @@ class Trend(Part):
 
 @dataclass(frozen=True)
 class Season(Part):
-    """Waves that come back after `period` steps: the first `harmonics` ones, slowly changing.
+    """A slowly changing wave of `period` steps, the sum of its first `harmonics`.
 
-    Each is a pair of states that turns by `2π k / period` a step. Harvey (1989), sec. 2.3.4.
+    Harmonic k is a pair of states that turns by `2π k / period` a step. Harvey (1989), sec. 2.3.4.
     """
 
     period: float
@@ -126,7 +126,7 @@ class Season(Part):
 
 
 def block_diagonal(blocks: Sequence[Array]) -> Array:
-    """Matrices along the diagonal of one."""
+    """One matrix with the given ones along its diagonal."""
     size = sum(len(block) for block in blocks)
     whole, at = np.zeros((size, size)), 0
     for block in blocks:
@@ -136,37 +136,37 @@ def block_diagonal(blocks: Sequence[Array]) -> Array:
 
 
 def chain_of(parts: Sequence[Part], y: Array) -> Chain:
-    """The parts side by side, once for each column of y (T, P), at first guesses of variances."""
+    """A chain of the parts for each column of y (T, P), at first guesses of the variances."""
     columns, scale = y.shape[1], variance_of(y)
     steps = variance_of(np.diff(y, axis=0))
-    one = block_diagonal([part.transition for part in parts])
+    transition = block_diagonal([part.transition for part in parts])
     seen = np.concatenate([part.seen for part in parts])[None]
     first = np.concatenate([part.first for part in parts])
     level = np.concatenate([part.level for part in parts])
     eye = np.eye(columns)
     return Chain(
-        transition=np.kron(eye, one).astype(np.float64, copy=False),
+        transition=np.kron(eye, transition).astype(np.float64, copy=False),
         process=np.diag(np.kron(steps, first)),
         observation=np.kron(eye, seen),
         noise=np.diag(0.3 * steps),
         offset=np.zeros(columns),
         first_mean=np.kron(np.nanmean(y, axis=0), level),
-        first_covariance=np.diag(np.kron(_WIDE**2 * scale, np.ones(len(one)))),
+        first_covariance=np.diag(np.kron(_WIDE**2 * scale, np.ones(len(transition)))),
     )
 
 
 def groups_of(parts: Sequence[Part], columns: int) -> NDArray[np.intp]:
-    """Which variance each state moves with, numbered from 0."""
-    found: list[int] = []
+    """The number, from 0, of the variance that each state moves with."""
+    groups: list[int] = []
     for _ in range(columns):
         for part in parts:
-            size, begin = len(part.seen), max(found, default=-1) + 1
-            found += [begin] * size if part.shared else list(range(begin, begin + size))
-    return np.array(found, dtype=np.intp)
+            size, begin = len(part.seen), max(groups, default=-1) + 1
+            groups += [begin] * size if part.shared else list(range(begin, begin + size))
+    return np.array(groups, dtype=np.intp)
 
 
 def variance_of(y: Array) -> Array:
-    """Of each column, 1 where it never changes or nothing is known."""
-    known = [column[~np.isnan(column)] for column in y.T]
-    found = np.array([column.var() if len(column) else 0.0 for column in known])
-    return np.where(found > 0.0, found, 1.0)
+    """The variance of each column, 1 if it is constant or all missing."""
+    observed = [column[~np.isnan(column)] for column in y.T]
+    variances = np.array([column.var() if len(column) else 0.0 for column in observed])
+    return np.where(variances > 0.0, variances, 1.0)

@@ -1,7 +1,7 @@
-"""Conjugate-computation variational inference: each factor stands in for a Gaussian one.
+"""Conjugate-computation variational inference: a Gaussian stands in for each row's likelihood.
 
-A datum's factor `p(y_i | f_i)` becomes a site `exp(λ̃₁ f + λ̃₂ f²)`, whose natural parameters are the
-natural gradient of `E_q[log p(y_i | f_i)]`; what is left is a conjugate model. Khan & Lin (2017);
+A row's factor `p(y_i | f_i)` becomes a site `exp(λ̃₁ f + λ̃₂ f²)`, whose natural parameters are the
+natural gradient of `E_q[log p(y_i | f_i)]`. With sites the model is conjugate. Khan & Lin (2017);
 Khan & Rue (2023), eqs 58 and 60. At ρ = 1 this is non-conjugate variational message passing.
 """
 
@@ -23,7 +23,7 @@ _CLOSE = 1e-3
 
 @dataclass(frozen=True)
 class Marginals:
-    """A belief q seen from the data: `f_i ~ N(mean, variance)`, (n,) each, and `KL(q ‖ prior)`."""
+    """Marginals of a belief q at the rows, `f_i ~ N(mean, variance)`, (n,); `KL(q ‖ prior)`."""
 
     mean: Tensor
     variance: Tensor
@@ -31,12 +31,12 @@ class Marginals:
 
 
 Solve = Callable[[Natural], Marginals]
-"""The conjugate computation: from sites to the belief that they and the prior make."""
+"""The conjugate computation: from sites to the posterior of prior and sites."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """A belief, the evidence's lower bound there, and the sites that the rule moves towards."""
+    """A belief, its ELBO, and the sites that the rule moves towards from there."""
 
     belief: Marginals
     elbo: float
@@ -45,7 +45,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Settled:
-    """Where the sites came to rest, the bound pass by pass, and why that was the end."""
+    """The final sites, the ELBO after each pass, and why the search ended."""
 
     sites: Natural
     look: Look
@@ -57,8 +57,8 @@ class Settled:
 def messages(likelihood: Likelihood, q: Marginals, y: Tensor) -> tuple[Tensor, Natural]:
     """`Σ E[log p(y | f)]`, and `λ̃ = (α − 2 v m, v)` with `α = E[∇ log p]`, `v = ½ E[∇² log p]`.
 
-    A bound and its slope that disagree keep a fit from settling, so the expectations are exact but
-    for rounding.
+    The expectations are exact up to rounding: a bound that disagreed with its slope would keep a
+    fit from settling.
     """
     points, weights = grid(q.variance)
     with torch.enable_grad():
@@ -67,13 +67,13 @@ def messages(likelihood: Likelihood, q: Marginals, y: Tensor) -> tuple[Tensor, N
         (first,) = torch.autograd.grad(logs.sum(), f, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), f)
     alpha, v = weights @ first.detach(), 0.5 * (weights @ second)
-    # Where a factor is not log-concave a site would have a negative precision.
+    # If a factor is not log-concave, its site would have a negative precision.
     v = v.clamp_max(0.0)
     return (weights @ logs.detach()).sum(), (alpha - 2.0 * v * q.mean, v)
 
 
 def nothing(y: Tensor) -> Natural:
-    """Sites that say nothing: the belief is the prior."""
+    """Flat sites: the posterior is the prior."""
     return torch.zeros_like(y), torch.zeros_like(y)
 
 
@@ -82,15 +82,15 @@ def settle(
     solve: Solve, likelihood: Likelihood, y: Tensor, sites: Natural, *, passes: int,
     tolerance: float, rate: float = 1.0, report: Callable[[float], None] = lambda elbo: None,
 ) -> Settled:  # fmt: skip
-    """Moves all sites, `λ̃ ← (1 − ρ) λ̃ + ρ λ̃(μ)`, until the belief stays where it is.
+    """Moves all sites, `λ̃ ← (1 − ρ) λ̃ + ρ λ̃(μ)`, until the belief no longer moves.
 
-    A step that would lower the bound, as ρ = 1 may, is halved until it does not. Where means turn
-    back, steps become shorter, and otherwise longer, up to `rate`.
+    A step that would lower the bound, as ρ = 1 may, is halved until it does not. Steps become
+    shorter when the means turn back, and otherwise longer, up to `rate`.
     """
     now = _look(solve, likelihood, y, sites)
     trace, step, last = [now.elbo], rate, torch.zeros_like(y)
     for _ in range(passes):
-        # The slack is the rounding of sums over the data.
+        # The slack covers the rounding of sums over the data.
         least = now.elbo - 1e-12 * (len(y) + abs(now.elbo))
         while True:
             moved = _between(sites, now.messages, step)
@@ -99,9 +99,9 @@ def settle(
                 break
             step *= 0.5
             if step < SMALLEST_STEP:
-                left = _distance(now.belief, then.belief) / (2.0 * step)
-                why = f"no step raises the bound, {left:.1g} standard deviations from a fixed point"
-                return Settled(sites, now, trace, left < _CLOSE, why)
+                gap = _distance(now.belief, then.belief) / (2.0 * step)
+                why = f"no step raises the bound, {gap:.1g} standard deviations from a fixed point"
+                return Settled(sites, now, trace, gap < _CLOSE, why)
         distance = _distance(now.belief, then.belief) / step
         move = then.belief.mean - now.belief.mean
         back, last = float(move @ last) < 0.0, move
@@ -125,7 +125,7 @@ def _between(old: Natural, new: Natural, step: float) -> Natural:
 
 
 def _distance(old: Marginals, new: Marginals) -> float:
-    """The largest move of a marginal, in its own standard deviations."""
+    """The largest change of a marginal: of its mean in deviations, or of its log variance."""
     shift = (new.mean - old.mean).abs() / old.variance.sqrt()
     widened = (new.variance / old.variance).log().abs()
     return float(torch.maximum(shift, widened).max())

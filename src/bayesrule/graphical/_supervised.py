@@ -1,4 +1,4 @@
-"""What models of targets given inputs share: checks, the score and the evidence."""
+"""The base of models of targets given inputs: checks, the score and the evidence."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bayesrule.predicting.prediction import Prediction
 class Supervised(Model):
     """A model of one target y for each row x; a subclass writes `predict`.
 
-    `columns_` are the inputs that it was fitted to.
+    `columns_` is the number of input columns that it was fitted to.
     """
 
     @abstractmethod
     def predict(self, x: Any) -> Prediction:
-        """What is believed of y at rows x (n, d)."""
+        """The predictive distribution of y at rows x (n, d)."""
 
     def score(self, x: Any, y: Any) -> float:
         """The mean of `log p(y | x)` over rows that the model has not seen; larger is better."""
@@ -34,11 +34,11 @@ class Supervised(Model):
 
     @property
     def log_evidence(self) -> float:
-        """`log p(y)` of the data that were fitted, or its lower bound where that is not known."""
+        """`log p(y)` of the training data, or its lower bound if it has no closed form."""
         return self._need_fit().objective[-1]
 
     def _inputs(self, x: Any, *, fitted: bool) -> Tensor:
-        """Rows in float64, as many columns as were fitted."""
+        """The rows in float64; a fitted model checks the number of columns."""
         if not fitted:
             return tables.matrix(x).double()
         self._need_fit()
@@ -54,7 +54,7 @@ class Supervised(Model):
 
 
 def need_positive(owner: object, **numbers: float | None) -> None:
-    """Refuses what is given and not positive, by name."""
+    """Refuses numbers that are given and not positive, by name."""
     for name, value in numbers.items():
         if isinstance(value, Likelihood):
             raise TypeError(
@@ -79,6 +79,19 @@ def need_rate(owner: object, rate: float, passes: int) -> None:
         )
 
 
+def with_intercept(rows: Tensor, intercept: bool) -> Tensor:
+    """Rows (n, d) with a last column of ones, if there is an intercept."""
+    ones = torch.ones(len(rows), int(intercept), dtype=torch.float64)
+    return torch.cat([rows, ones], dim=1)
+
+
+def weights_line(weights: Tensor, intercept: float) -> str:
+    """The weights of a linear model in a line, for `repr`."""
+    shown = ", ".join(f"{w:.4g}" for w in weights[:6].tolist())
+    more = ", ..." if len(weights) > 6 else ""
+    return f"weights [{shown}{more}], intercept {intercept:.4g}"
+
+
 def generator(seed: int) -> torch.Generator:
-    """A generator of its own for each seed."""
+    """A new generator with this seed."""
     return torch.Generator().manual_seed(seed)

@@ -1,9 +1,10 @@
 """Sums over all paths of hidden states, in log space, with loops of only about ∛T steps.
 
-A chain is cut into G blocks of B steps. Products of the transition matrices of all blocks grow
-side by side, messages go from block to block (in the same way: blocks are the steps of a shorter
-chain), and all blocks are gone through side by side once more. Several sequences are one chain:
-where a sequence begins, every state goes to the initial distribution.
+A chain of T steps is cut into G blocks of B steps. First the product of the transition matrices of
+each block is computed, for all blocks at once. Messages then pass from block to block, in the same
+way, as blocks are the steps of a shorter chain. Last, all blocks run at once from the messages that
+enter them. Several sequences form one chain: where a sequence begins, every state goes to the
+initial distribution.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 
 Reduce = Callable[[Tensor, int], Tensor]
-# With more states than this the products cost more than they save.
+# With more states than this, products cost more than blocks save.
 _MOST_STATES_IN_BLOCKS = 16
-# Numbers of the products of all blocks, which then fit a cache, and of pairs of states.
+# The most numbers in the products of all blocks, which then fit a cache, and in pairs of states.
 _PRODUCTS, _AT_ONCE = 1 << 18, 1 << 20
-# So many steps are taken one by one.
+# A chain of at most this many steps is not cut into blocks.
 _FEW = 24
 
 
@@ -37,7 +38,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Smoothed:
-    """What a chain says of its states.
+    """The posterior of a chain's states.
 
     - `states` (T, K): `q(z_t)`; `firsts` (K,) and `pairs` (K, K): expected counts of first states
       and of transitions; `evidence`: `log Z`, (); `up_to` (T,): log Z of the first t steps.
@@ -58,7 +59,7 @@ def smoothed(chain: Chain) -> Smoothed:
     blocks = _Blocks.of(chain, _log_sum)
     ahead, up_to = blocks.forward()
     behind = blocks.backward()
-    # Along the first axis, because sums of a few neighbours are several times slower.
+    # Along the first axis: sums of a few neighbouring numbers are several times slower.
     states = (ahead + behind).T.contiguous().softmax(0).T.contiguous()
     return Smoothed(states, states[chain.begins].sum(0), _pairs(chain, ahead, behind), up_to)
 
@@ -69,7 +70,7 @@ def up_to(chain: Chain) -> Tensor:
 
 
 def best_path(chain: Chain) -> Tensor:
-    """The likeliest path of states, (T,), by Viterbi's algorithm; Rabiner (1989), eqs 32 to 35."""
+    """The most probable path of states, (T,): Viterbi's algorithm; Rabiner (1989), eqs 32 to 35."""
     ahead, _ = _Blocks.of(chain, torch.amax).forward()
     steps = torch.where(chain.begins[1:, None, None], chain.initial, chain.transitions)
     before = (ahead[:-1].unsqueeze(-1) + steps).argmax(1).tolist()
@@ -92,10 +93,10 @@ def _pairs(chain: Chain, ahead: Tensor, behind: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """A chain in G blocks of B steps, filled up with sequences of nothing.
+    """A chain in G blocks of B steps, padded with empty sequences.
 
-    Blocks are the last axis, along which all sums are whole vectors: `begins` (B, G), `emissions`
-    (B, K, G). `peaks` (T,) are the largest emissions, taken out for precision.
+    Blocks are the last axis, so that all operations run along whole vectors: `begins` (B, G),
+    `emissions` (B, K, G). `peaks` (T,) are the largest emissions, subtracted for precision.
     """
 
     chain: Chain
@@ -116,7 +117,7 @@ class _Blocks:
         return cls(chain, reduce, begins.view(-1, size).T.contiguous(), blocks, peaks)
 
     def step(self, number: int) -> Tensor:
-        """`log p(z_t = j, x_t | z_{t−1} = i)` at that place of all blocks, (K, K, G)."""
+        """`log p(z_t = j, x_t | z_{t−1} = i)` at step `number` of all blocks, (K, K, G)."""
         into = self.chain.transitions.unsqueeze(-1)
         if self._some_begin[number]:
             into = torch.where(self.begins[number], self.chain.initial.unsqueeze(-1), into)
@@ -128,41 +129,41 @@ class _Blocks:
 
     @cached_property
     def products(self) -> Tensor:
-        """Those of all steps of each block, (K, K, G)."""
-        # One block passes nothing on.
+        """The product of all steps of each block, (K, K, G)."""
+        # A single block passes no message on.
         num = len(self.begins) if self.begins.shape[1] > 1 else 1
         return _product(map(self.step, range(num)), self.reduce)
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """`log p(z_t, x_1..t)` up to a constant in each block (T, K), and log p(x_1..t) (T,)."""
         here, scales = _entering(self.products, self.reduce)
-        found = []
+        messages = []
         for number in range(len(self.begins)):
             here = self.reduce(here.unsqueeze(1) + self.step(number), 0)
-            found.append(here)
-        ahead = torch.stack(found)
-        # The chain begins in no state: each of the K that stand for it has counted once.
+            messages.append(here)
+        ahead = torch.stack(messages)
+        # The chain starts from K equal states before the first step: divide by K.
         sums = ahead.logsumexp(1) + scales - math.log(ahead.shape[1])
         up_to = sums.T.flatten()[: len(self.peaks)] + self.peaks.cumsum(0)
         return self._joined(ahead), up_to
 
     def backward(self) -> Tensor:
         """`log p(x_{t+1..T} | z_t)` up to a constant in each block, (T, K)."""
-        # As what came before reaches the beginning of a block, what comes later reaches its end.
-        left, _ = _entering(self.products.transpose(0, 1).flip(2), self.reduce)
-        here, found = left.flip(1), []
+        # Backward messages enter blocks at their ends: transposed steps in reverse order.
+        entering, _ = _entering(self.products.transpose(0, 1).flip(2), self.reduce)
+        here, messages = entering.flip(1), []
         for number in reversed(range(len(self.begins))):
-            found.append(here)
+            messages.append(here)
             here = self.reduce(self.step(number) + here, 1)
-        return self._joined(torch.stack(found[::-1]))
+        return self._joined(torch.stack(messages[::-1]))
 
     def _joined(self, blocks: Tensor) -> Tensor:
-        """(B, K, G) as one chain again, without what filled it up."""
+        """(B, K, G) as one chain (T, K) again, without the padding."""
         return blocks.permute(2, 0, 1).flatten(0, 1)[: len(self.peaks)]
 
 
 def _product(steps: Iterator[Tensor], reduce: Reduce) -> Tensor:
-    """Of matrices (K, K, G), G products side by side."""
+    """The products of matrices (K, K, G), for each of the G."""
     total = next(steps)
     for step in steps:
         total = reduce(total.unsqueeze(2) + step, 1)
@@ -170,9 +171,9 @@ def _product(steps: Iterator[Tensor], reduce: Reduce) -> Tensor:
 
 
 def _entering(steps: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """What reaches the beginning of each of some steps (K, K, G), from nothing at the first.
+    """The message that enters each of G steps (K, K, G); it is flat at the first.
 
-    A message (K, G) and a constant (G,) to be added to it, so that messages stay small.
+    Returns messages (K, G) and a constant (G,) to add to each, so that messages stay small.
     """
     k, _, num = steps.shape
     size = num if num <= _FEW else math.isqrt(num - 1) + 1
@@ -181,14 +182,14 @@ def _entering(steps: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
     here, scale = steps.new_zeros(k, 1), steps.new_zeros(1)
     if size < num:
         here, scale = _entering(_product(iter(inner), reduce), reduce)
-    found, scales = [], []
+    messages, scales = [], []
     for step in inner:
-        found.append(here)
+        messages.append(here)
         scales.append(scale)
         here = reduce(here.unsqueeze(1) + step, 0)
         top = here.amax(0)
         here, scale = here - top, scale + top
-    return torch.stack(found, -1).view(k, -1)[:, :num], torch.stack(scales, -1).flatten()[:num]
+    return torch.stack(messages, -1).view(k, -1)[:, :num], torch.stack(scales, -1).flatten()[:num]
 
 
 def _log_sum(x: Tensor, dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Documents as counts of words: sparse tables of which only what is there is kept."""
+"""Documents as counts of words, in sparse tables that keep only words that occur."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from bayesrule.graphical import tables
 
-# Pairs of a document and a word in one group: with all topics those fit a cache.
+# Pairs of a document and a word in one group: with a number for each topic they fit a cache.
 _PAIRS = 1 << 13
 
 
 class Group(NamedTuple):
-    """Documents of about the same length (b,): their words (b, l) and counts, filled with 0."""
+    """b documents of about the same length: rows (b,), words (b, l) and counts, padded with 0."""
 
     documents: Tensor
     words: Tensor
@@ -26,7 +26,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Documents:
-    """Which words (p,) stand how often (p,) in documents; `lengths` (D,) says how many in each."""
+    """Words (p,) and their counts (p,), document by document; `lengths` (D,) says how many each."""
 
     words: Tensor
     counts: Tensor
@@ -36,8 +36,7 @@ class Documents:
     @classmethod
     def of(cls, x: Any, vocabulary: int | None = None) -> Documents:
         """From counts (documents, words): scipy sparse, an array, a tensor or a frame."""
-        found = _sparse(x) if hasattr(x, "tocsr") else _dense(x)
-        words, counts, lengths, width = found
+        words, counts, lengths, width = _sparse(x) if hasattr(x, "tocsr") else _dense(x)
         if vocabulary is not None and width != vocabulary:
             raise ValueError(f"x has {width} words; the model was fitted to {vocabulary}.")
         _check(words, counts, lengths)
@@ -48,7 +47,7 @@ class Documents:
 
     @property
     def rows(self) -> float:
-        """How many words there are in all, each as often as it stands there."""
+        """The total number of words, repetitions included."""
         return float(self.counts.sum())
 
     @property
@@ -85,7 +84,7 @@ class Documents:
 def _sparse(x: Any) -> tuple[Tensor, Tensor, Tensor, int]:
     table = x.tocsr()
     if not table.has_canonical_format:
-        table = table.copy()  # the caller's own stays as it is
+        table = table.copy()  # leaves the caller's table as it is
         table.sum_duplicates()
     counts = torch.as_tensor(np.asarray(table.data, dtype=np.float64))
     words = torch.as_tensor(table.indices.astype(np.int64))

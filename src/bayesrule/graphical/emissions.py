@@ -1,4 +1,4 @@
-"""What a hidden state shows: numbers or symbols, each of which may be missing."""
+"""What a hidden state emits: numbers or symbols, each of which may be missing."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Seen = TypeVar("Seen")
 
 
 class Emissions(ABC, Generic[Seen]):
-    """The contract: K nodes of one family, each of which explains a row by itself.
+    """The contract: K nodes of one family, one for each state, which explain rows.
 
-    `facts` are tensors about the table that a prior needs, and come back with every call. `Seen`
-    is a belief of nodes as rows see it, in expectation or at its mode.
+    `facts` are tensors about the table that a prior needs; the model keeps them and passes them
+    back. `Seen` is what rows need of a belief over nodes, in expectation or at its mode.
     """
 
     @abstractmethod
     def table(self, x: Any, facts: dict[str, Tensor] | None) -> Tensor:
-        """Rows as a tensor (n, *); those of a fitted model are checked against its facts."""
+        """Rows as a tensor (n, *), checked against the facts of a fitted model."""
 
     @abstractmethod
     def facts(self, x: Tensor) -> dict[str, Tensor]:
-        """What a model keeps of the table that it is fitted to."""
+        """What the model keeps about the table that it is fitted to."""
 
     @abstractmethod
     def start(self, x: Tensor, states: int, generator: Generator) -> Tensor:
-        """Which state shows which row, to begin with: shares (n, K)."""
+        """The first guess of which state emits which row: shares (n, K)."""
 
     @abstractmethod
     def prior(self, facts: dict[str, Tensor], states: int, at_mode: bool) -> Natural:
@@ -42,7 +42,7 @@ class Emissions(ABC, Generic[Seen]):
 
     @abstractmethod
     def seen(self, natural: Natural, at_mode: bool) -> Seen:
-        """A belief as rows see it."""
+        """What rows need of a belief, in expectation or at its mode."""
 
     @abstractmethod
     def plain(self, seen: Seen) -> Seen:
@@ -54,31 +54,31 @@ class Emissions(ABC, Generic[Seen]):
 
     @abstractmethod
     def said(self, seen: Seen, x: Tensor, shares: Tensor) -> Natural:
-        """Messages of rows to the nodes."""
+        """The messages of rows (n, *) to the nodes, weighted by `shares` (n, K)."""
 
     @abstractmethod
     def kl(self, natural: Natural, prior: Natural) -> Tensor:
-        """Of a belief from its prior."""
+        """The KL divergence of a belief from its prior."""
 
     def troubles(self, natural: Natural, seen: Seen) -> list[str]:
-        """What went wrong at the mode, in words with the way out."""
+        """Problems of a fit at the mode, each with a way out."""
         return []
 
     @abstractmethod
     def sample(self, seen: Seen, which: Tensor, generator: Generator) -> Tensor:
-        """A row of each of some states."""
+        """One row from each state in `which` (n,)."""
 
     @abstractmethod
     def words(self, seen: Seen, state: int, facts: dict[str, Tensor]) -> str:
-        """One state in a few words."""
+        """A state in a few words."""
 
 
 @dataclass(frozen=True)
 class GaussianEmissions(Emissions[Gaussians]):
     """Rows of numbers (n, d), Gaussian in each state with a full covariance; NaN is missing.
 
-    `reg_covar` is a variance that each row is known up to. The prior of VB has the mean and the
-    covariance of all rows, as that of `GaussianMixture`.
+    `reg_covar` is the variance of an error in each row, which keeps covariances from collapsing.
+    The prior of VB has the mean and the covariance of all rows, as that of `GaussianMixture`.
     """
 
     reg_covar: float = 1e-6
@@ -142,16 +142,16 @@ class CategoricalEmissions(Emissions[Tensor]):
     concentration: float = 1.0
 
     def table(self, x: Any, facts: dict[str, Tensor] | None) -> Tensor:
-        found = tables.matrix(tables.column(x), missing=True, columns=1)[:, 0]
+        rows = tables.matrix(tables.column(x), missing=True, columns=1)[:, 0]
         most = self.symbols if facts is None else len(facts["symbols"])
-        wrong = (found != found.round()) & ~found.isnan() | (found < 0)
-        wrong = wrong if most is None else wrong | (found >= most)
+        wrong = (rows != rows.round()) & ~rows.isnan() | (rows < 0)
+        wrong = wrong if most is None else wrong | (rows >= most)
         if bool(wrong.any()):
             row, upper = int(wrong.nonzero()[0]), "" if most is None else f" below {most}"
             raise ValueError(
-                f"Symbols are whole numbers from 0{upper}; row {row} is {float(found[row]):g}."
+                f"Symbols are whole numbers from 0{upper}; row {row} is {float(rows[row]):g}."
             )
-        return found
+        return rows
 
     def facts(self, x: Tensor) -> dict[str, Tensor]:
         if bool(x.isnan().all()):
@@ -160,11 +160,11 @@ class CategoricalEmissions(Emissions[Tensor]):
         return {"symbols": x.new_zeros(num)}
 
     def start(self, x: Tensor, states: int, generator: Generator) -> Tensor:
-        """Each symbol belongs to the states in shares at random: symbols have no neighbours."""
+        """Random shares of each symbol in the states: symbols have no distances to cluster by."""
         num = int(x.nan_to_num(0.0).max()) + 1
         shares = Dirichlet.make(x.new_ones(states)).sample(num, generator)
-        known = shares[x.nan_to_num(0.0).long()]
-        return torch.where(x.isnan().unsqueeze(1), 1.0 / states, known)
+        of_rows = shares[x.nan_to_num(0.0).long()]
+        return torch.where(x.isnan().unsqueeze(1), 1.0 / states, of_rows)
 
     def prior(self, facts: dict[str, Tensor], states: int, at_mode: bool) -> Natural:
         like = facts["symbols"].expand(states, -1)
@@ -178,8 +178,8 @@ class CategoricalEmissions(Emissions[Tensor]):
         return seen.log_softmax(-1)
 
     def log_prob(self, seen: Tensor, x: Tensor) -> Tensor:
-        known = seen.T[x.nan_to_num(0.0).long()]
-        return torch.where(x.isnan().unsqueeze(1), 0.0, known)
+        log_probs = seen.T[x.nan_to_num(0.0).long()]
+        return torch.where(x.isnan().unsqueeze(1), 0.0, log_probs)
 
     def said(self, seen: Tensor, x: Tensor, shares: Tensor) -> Natural:
         there = ~x.isnan()

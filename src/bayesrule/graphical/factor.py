@@ -1,4 +1,4 @@
-"""A few hidden numbers behind many columns: factor analysis and probabilistic PCA by EM."""
+"""A few hidden factors behind many columns: factor analysis and probabilistic PCA by EM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOOR = 1e-8
 
 
 class Moments(NamedTuple):
-    """All that a fit needs of centred rows: how many there are, and `Σ x xᵀ` (d, d)."""
+    """The sufficient statistics of centred rows: their number and `Σ x xᵀ` (d, d)."""
 
     rows: int
     squares: Tensor
@@ -56,29 +56,29 @@ class Factors(NamedTuple):
         return self.noise.log().sum() - torch.linalg.slogdet(self.spread).logabsdet
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Of centred rows, (n,)."""
+        """`log p(x)` of centred rows, (n,)."""
         hidden = x @ self.gain.T
-        left = (x - hidden @ self.loadings.T).square() / self.noise
-        squares = left.sum(1) + hidden.square().sum(1)
+        residual = (x - hidden @ self.loadings.T).square() / self.noise
+        squares = residual.sum(1) + hidden.square().sum(1)
         return -0.5 * (x.shape[1] * _LOG_2PI + self.log_det + squares)
 
     def total_log_prob(self, rows: int, squares: Tensor) -> Tensor:
-        """That of all rows at once, from their `Σ x xᵀ`: what is left of x, and the square of z."""
+        """The sum of `log_prob` over rows, from their `Σ x xᵀ`."""
         cross = squares @ self.gain.T
         hidden = self.gain @ cross
-        both = self.loadings * (2.0 * cross - self.loadings @ hidden)
-        left = (squares.diagonal() - both.sum(1)) / self.noise
+        explained = self.loadings * (2.0 * cross - self.loadings @ hidden)
+        residual = (squares.diagonal() - explained.sum(1)) / self.noise
         size = rows * (len(self.noise) * _LOG_2PI + self.log_det)
-        return -0.5 * (size + left.sum() + hidden.trace())
+        return -0.5 * (size + residual.sum() + hidden.trace())
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FactorAnalysis(LatentModel):
     """`x ~ N(W z + m, diag ψ)` with k hidden `z ~ N(0, I)`, by EM; Khan & Rue (2023), sec. 5.2.
 
-    Row x says `(x E[z]ᵀ, −½ E[z zᵀ], −½ x², ½)` about `(Ψ⁻¹W, Wᵀ Ψ⁻¹ W, Ψ⁻¹, log |Ψ⁻¹|)`, and W
-    and ψ are the mode of what all rows say. `inference` is `EM()` or, on batches, `OnlineEM()`.
-    Rubin & Thayer (1982).
+    Row x sends the message `(x E[z]ᵀ, −½ E[z zᵀ], −½ x², ½)` for the statistics
+    `(Ψ⁻¹W, Wᵀ Ψ⁻¹ W, Ψ⁻¹, log |Ψ⁻¹|)`; W and ψ are the mode of all messages. `inference` is `EM()`
+    or, on batches, `OnlineEM()`. Rubin & Thayer (1982).
 
     Learned: `mean_` (d,), `components_` (k, d), which is Wᵀ, `noise_variance_` (d,), `report_`.
     """
@@ -100,7 +100,7 @@ class FactorAnalysis(LatentModel):
             )
 
     def fit(self, x: Any, *, components: Any = None, progress: bool | None = None) -> Self:
-        """Learns from rows (n, d); it begins at random loadings, or at given ones (k, d)."""
+        """Learns from rows (n, d); starts at random loadings, or at `components` (k, d)."""
         x = tables.matrix(x, rows=2)
         if x.shape[1] < self.components:
             raise ValueError(
@@ -114,14 +114,16 @@ class FactorAnalysis(LatentModel):
         self._climb(data, self._starts(components), progress)
         return self
 
-    def _starts(self, given: Any) -> Iterator[Messages]:
+    def _starts(self, components: Any) -> Iterator[Messages]:
         """Loadings and noise that share each column's variance, as messages of one row."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = len(self._variances), self.components
-        for _ in range(self.restarts if given is None else 1):
+        for _ in range(self.restarts if components is None else 1):
             drawn = torch.randn(shape, generator=generator, dtype=self._variances.dtype)
             drawn = drawn * (0.5 * self._variances / self.components).sqrt().cpu().unsqueeze(1)
-            loadings = drawn if given is None else torch.as_tensor(given, dtype=drawn.dtype).T
+            loadings = (
+                drawn if components is None else torch.as_tensor(components, dtype=drawn.dtype).T
+            )
             if loadings.shape != shape:
                 raise ValueError(f"components are {shape[::-1]}; got {tuple(loadings.T.shape)}.")
             yield self._about(loadings.to(self._variances), 0.5 * self._variances)
@@ -133,33 +135,33 @@ class FactorAnalysis(LatentModel):
         return {"factors": (loadings, -0.5 * eye, -0.5 * squares, noise.new_tensor(0.5))}
 
     def _prior(self) -> Messages:
-        told = self._about(
-            self._variances.new_zeros(len(self._variances), self.components), self._variances
-        )
-        return {"factors": tuple(torch.zeros_like(one) for one in told["factors"])}
+        loadings = self._variances.new_zeros(len(self._variances), self.components)
+        like = self._about(loadings, self._variances)["factors"]
+        return {"factors": tuple(torch.zeros_like(part) for part in like)}
 
     def _see(self, natural: dict[str, Natural]) -> None:
         self._natural = natural
         first, second, squares, half = natural["factors"]
         loadings = torch.linalg.solve(-2.0 * second, first.T).T
-        left = (-2.0 * squares - (loadings * first).sum(1)) / (2.0 * half)
-        # Were z ~ N(0, R), R would be their mean square. Its root belongs to W: the same fixed
-        # points in fewer passes, most so for PPCA; Liu, Rubin & Wu (1998), sec. 5.
+        residual = (-2.0 * squares - (loadings * first).sum(1)) / (2.0 * half)
+        # Parameter expansion: with z ~ N(0, R), R is the mean square of z, and its root is absorbed
+        # into W. Same fixed points, fewer passes (PPCA most); Liu, Rubin & Wu (1998), sec. 5.
         loadings = loadings @ torch.linalg.cholesky(-second / half)
-        self._factors = Factors.of(loadings, self._noise(left).maximum(_FLOOR * self._variances))
+        noise = self._noise(residual).maximum(_FLOOR * self._variances)
+        self._factors = Factors.of(loadings, noise)
 
-    def _noise(self, left: Tensor) -> Tensor:
-        """ψ from the variance that W leaves in each column."""
-        return left
+    def _noise(self, residual: Tensor) -> Tensor:
+        """ψ from the variance of each column that W does not explain."""
+        return residual
 
     def _local(self, batch: Moments | Tensor) -> Local:
-        """`q(z)` of all rows, of which only second moments matter."""
+        """`q(z)` of all rows, as second moments."""
         rows, squares = batch if isinstance(batch, Moments) else (len(batch), batch.T @ batch)
-        f = self._factors
-        cross = squares @ f.gain.T
-        second = rows * f.spread + f.gain @ cross
-        told = (cross, -0.5 * second, -0.5 * squares.diagonal(), squares.new_tensor(0.5 * rows))
-        return Local({"factors": told}, f.total_log_prob(rows, squares))
+        factors = self._factors
+        cross = squares @ factors.gain.T
+        second = rows * factors.spread + factors.gain @ cross
+        messages = (cross, -0.5 * second, -0.5 * squares.diagonal(), squares.new_tensor(0.5 * rows))
+        return Local({"factors": messages}, factors.total_log_prob(rows, squares))
 
     def _divergence(self) -> float:
         return 0.0
@@ -167,14 +169,14 @@ class FactorAnalysis(LatentModel):
     def _troubles(self) -> list[str]:
         low = self._factors.noise <= 2.0 * _FLOOR * self._variances
         return [
-            f"Column {int(one)} is left without noise: the components explain it exactly (a "
+            f"Column {int(column)} is left without noise: the components explain it exactly (a "
             "Heywood case). Take fewer components, or drop columns that others determine."
-            for one in low.nonzero()[:1, 0]
+            for column in low.nonzero()[:1, 0]
         ]
 
     @property
     def components_(self) -> Tensor:
-        """Wᵀ, (k, d), turned so that its rows are orthogonal given the noise, the largest first."""
+        """Wᵀ, (k, d), rotated so that its rows are orthogonal given the noise, largest first."""
         self._need_fit()
         scale = self._factors.noise.sqrt().unsqueeze(1)
         u, s, _ = torch.linalg.svd(self._factors.loadings / scale, full_matrices=False)
@@ -194,12 +196,12 @@ class FactorAnalysis(LatentModel):
         return self._factors.loadings @ self._factors.loadings.T + self._factors.noise.diag()
 
     def transform(self, x: Any) -> Tensor:
-        """The expected hidden numbers `E[z | x]` of each row, (n, k)."""
-        rows, own = self._rows(x), Factors.of(self.components_.T, self._factors.noise)
-        return rows @ own.gain.T
+        """The expected factors `E[z | x]` of each row, (n, k)."""
+        rows, rotated = self._rows(x), Factors.of(self.components_.T, self._factors.noise)
+        return rows @ rotated.gain.T
 
     def inverse_transform(self, z: Any) -> Tensor:
-        """Rows `W z + m` (n, d) from hidden numbers."""
+        """Rows `W z + m` (n, d) from factors z (n, k)."""
         return (
             tables.matrix(z, "z", columns=self.components).to(self.mean_) @ self.components_
             + self.mean_
@@ -223,8 +225,8 @@ class FactorAnalysis(LatentModel):
         generator = torch.Generator().manual_seed(seed)
         d, k = self._factors.loadings.shape
         noise = torch.randn(num, d + k, generator=generator, dtype=torch.float64).to(self.mean_)
-        own = noise[:, k:] * self._factors.noise.sqrt()
-        return self.mean_ + noise[:, :k] @ self._factors.loadings.T + own
+        unexplained = noise[:, k:] * self._factors.noise.sqrt()
+        return self.mean_ + noise[:, :k] @ self._factors.loadings.T + unexplained
 
     def _rows(self, x: Any) -> Tensor:
         self._need_fit()
@@ -237,7 +239,7 @@ class FactorAnalysis(LatentModel):
         self.mean_, self._variances = tensors.pop("mean"), tensors.pop("variances")
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         total = self.get_covariance().diagonal().sum()
         shares = (self.components_.square().sum(1) / total).tolist()
         shown = [
@@ -250,14 +252,14 @@ class FactorAnalysis(LatentModel):
 class PPCA(FactorAnalysis):
     """Probabilistic PCA: factor analysis with the same noise σ² in all columns, by EM.
 
-    Its largest likelihood is known: W spans the first k eigenvectors of the covariance, and σ² is
-    the mean of the other eigenvalues. Tipping & Bishop (1999), eqs 7 and 8.
+    The maximum of its likelihood is known in closed form: W spans the first k eigenvectors of the
+    covariance, and σ² is the mean of the other eigenvalues. Tipping & Bishop (1999), eqs 7 and 8.
 
     Learned: as `FactorAnalysis`, with one number `noise_variance_`.
     """
 
-    def _noise(self, left: Tensor) -> Tensor:
-        return left.mean().expand_as(left)
+    def _noise(self, residual: Tensor) -> Tensor:
+        return residual.mean().expand_as(residual)
 
     @property
     def noise_variance_(self) -> Tensor:
@@ -267,6 +269,6 @@ class PPCA(FactorAnalysis):
 
 
 def _positive(variances: Tensor) -> Tensor:
-    """Variances of columns; of those that do not vary a little."""
+    """The variances of columns, with a small floor for constant ones."""
     least = 1e-12 * variances.max().clamp_min(1e-12)
     return variances.maximum(least)

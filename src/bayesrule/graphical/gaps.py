@@ -1,4 +1,4 @@
-"""Rows with missing values (NaN): Gaussians fill them in, each in its own way."""
+"""Rows with missing values (NaN), which each Gaussian fills in by its conditional."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 @dataclass(frozen=True)
 class Filled:
-    """Rows with the same gaps, as each of K Gaussians fills them.
+    """Rows with the same gaps, filled by each of K Gaussians.
 
-    The hidden values are nodes with `q(x_m | k) = N(m_m − Λ_mm⁻¹ Λ_mo (x_o − m_o), Λ_mm⁻¹)`.
-    `values` (K, n, d), `spread` (K, d, d) is Λ_mm⁻¹ among the hidden and 0 elsewhere, and
-    `constant` (K,) the logarithm of what the hidden values integrate to.
+    The missing values are nodes with `q(x_m | k) = N(m_m − Λ_mm⁻¹ Λ_mo (x_o − m_o), Λ_mm⁻¹)`.
+    `values` (K, n, d) are the filled rows, `spread` (K, d, d) is Λ_mm⁻¹ for missing columns and 0
+    elsewhere, and `constant` (K,) the log integral over the missing values.
     """
 
     values: Tensor
@@ -31,7 +31,7 @@ class Filled:
 
     @classmethod
     def by(cls, seen: Gaussians, x: Tensor, hidden: Tensor) -> Filled:
-        """`hidden` (d,) says which columns are missing in all rows of x."""
+        """Fills rows x (n, d), all of which lack the columns `hidden` (d,)."""
         precision = seen.root @ seen.root.mT
         inner = precision[:, hidden][:, :, hidden]
         factor = torch.linalg.cholesky(inner)
@@ -48,12 +48,12 @@ class Filled:
         return cls(values + seen.mean.unsqueeze(1), spread, constant)
 
     def log_prob(self, seen: Gaussians) -> Tensor:
-        """(n, K), the hidden values integrated out."""
+        """`log p(x_o | k)`, (n, K), with the missing values integrated out."""
         white = (self.values - seen.mean.unsqueeze(1)) @ seen.root
         return (seen.constant + self.constant) - 0.5 * white.square().sum(-1).T
 
     def said(self, shares: Tensor, floor: float) -> Natural:
-        """The messages of these rows, with expected squares of what is hidden."""
+        """The messages of these rows, with expected squares of missing values."""
         counts, weighted = shares.sum(0), self.values * shares.T.unsqueeze(-1)
         eye = torch.eye(self.values.shape[-1], dtype=shares.dtype, device=shares.device)
         second = weighted.mT @ self.values + counts[:, None, None] * (self.spread + floor * eye)
@@ -61,42 +61,43 @@ class Filled:
 
 
 def log_prob(seen: Gaussians, x: Tensor) -> Tensor:
-    """`log p(x_o | k)` of what is there in each row, (n, K); 0 where nothing is."""
-    found = x.new_zeros(len(x), len(seen.mean))
+    """`log p(x_o | k)` of the observed values of each row, (n, K); 0 for empty rows."""
+    log_probs = x.new_zeros(len(x), len(seen.mean))
     for rows, hidden in _patterns(x):
-        part = x[rows]
-        whole = not bool(hidden.any())
-        found[rows] = seen.log_prob(part) if whole else Filled.by(seen, part, hidden).log_prob(seen)
-    return found
+        if bool(hidden.any()):
+            log_probs[rows] = Filled.by(seen, x[rows], hidden).log_prob(seen)
+        else:
+            log_probs[rows] = seen.log_prob(x[rows])
+    return log_probs
 
 
 def said(seen: Gaussians, x: Tensor, shares: Tensor, floor: float) -> Natural:
-    """What rows with gaps say to K nodes; those of which nothing is known say nothing."""
+    """The messages of rows with gaps to K nodes; empty rows send none."""
     total = gaussians.said(x[:0], shares[:0])
     for rows, hidden in _patterns(x):
-        part, own = x[rows], shares[rows]
+        part, part_shares = x[rows], shares[rows]
         if bool(hidden.any()):
-            new = Filled.by(seen, part, hidden).said(own, floor)
+            messages = Filled.by(seen, part, hidden).said(part_shares, floor)
         else:
-            new = gaussians.said(part, own, floor)
-        total = tuple(a + b for a, b in zip(total, new, strict=True))
+            messages = gaussians.said(part, part_shares, floor)
+        total = tuple(a + b for a, b in zip(total, messages, strict=True))
     return total
 
 
 def filled(seen: Gaussians, x: Tensor, shares: Tensor) -> Tensor:
     """Rows with their gaps filled by the mean over components, (n, d)."""
-    found = shares @ seen.mean
+    values = shares @ seen.mean
     for rows, hidden in _patterns(x):
         if not bool(hidden.any()):
             continue
-        found[rows] = torch.einsum(
+        values[rows] = torch.einsum(
             "nk,knd->nd", shares[rows], Filled.by(seen, x[rows], hidden).values
         )
-    return torch.where(x.isnan(), found, x)
+    return torch.where(x.isnan(), values, x)
 
 
 def _patterns(x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Which rows have the same gaps; those that are empty are left out."""
+    """The rows of each pattern of gaps, with its mask (d,); leaves out empty rows."""
     hidden = x.isnan()
     if not bool(hidden.any()):
         yield torch.arange(len(x), device=x.device), hidden[0]

@@ -1,4 +1,4 @@
-"""Gaussians with unknown means and precisions: what data say to normal-Wishart nodes."""
+"""Gaussians with unknown means and precisions: the messages of rows to normal-Wishart nodes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Generator, Tensor
 from bayesrule.families import Natural, NormalWishart
 
 _LOG_2PI = math.log(2.0 * math.pi)
-# Numbers of one chunk of rows for all components: those fit a cache.
+# The most numbers in a chunk of rows for all components, which then fit a cache.
 _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
 class Gaussians:
-    """K Gaussians of which q(m, Λ) is normal-Wishart, as one row sees them.
+    """The expected log densities of K Gaussians under normal-Wishart beliefs q(m, Λ).
 
     `E_q[log N(x | m, Λ⁻¹)] = c − ½ |Rᵀ(x − m̄)|²` with `Λ̄ = R Rᵀ = E[Λ]`, or the same at the mode
     of q, which is EM's: `Λ = N (Σ (x − m̄)(x − m̄)ᵀ)⁻¹`. (K, d), (K, d, d) and (K,).
@@ -30,7 +30,7 @@ class Gaussians:
 
     @classmethod
     def of(cls, natural: Natural, at_mode: bool) -> Gaussians:
-        """As a belief has them, in expectation or at its mode."""
+        """The Gaussians of a belief, in expectation or at its mode."""
         q = NormalWishart(natural)
         counts = 2.0 * natural[3] if at_mode else q.degrees
         scatter = torch.linalg.cholesky(q.scatter / counts[:, None, None])
@@ -43,12 +43,12 @@ class Gaussians:
         return cls(q.mean, root, 0.5 * (q.expected_log_det - q.dim * _LOG_2PI - spread))
 
     def cpu(self) -> Gaussians:
-        """The same where generators of draws are."""
+        """A copy on the CPU, where the generators are."""
         return Gaussians(self.mean.cpu(), self.root.cpu(), self.constant.cpu())
 
     @property
     def normalised(self) -> Gaussians:
-        """With the constant that makes densities of them."""
+        """The same Gaussians as densities that integrate to 1."""
         log_det = self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return replace(self, constant=log_det - 0.5 * self.mean.shape[1] * _LOG_2PI)
 
@@ -60,13 +60,13 @@ class Gaussians:
     def log_prob(self, x: Tensor) -> Tensor:
         """`E_q[log N(x | m_k, Λ_k⁻¹)]`, (n, K)."""
         k, d = self.mean.shape
-        # Rows side by side: sums over d then run along whole vectors.
+        # Rows are the last axis, so that sums over d run along whole vectors.
         offset = -(self.mean.unsqueeze(1) @ self.root).reshape(k * d, 1)
         white = torch.addmm(offset, self.root.mT.reshape(k * d, d), x.T).square_()
         return torch.sub(self.constant.unsqueeze(1), white.view(k, d, -1).sum(1), alpha=0.5).T
 
     def sample(self, which: Tensor, generator: Generator) -> Tensor:
-        """One draw of the component of each row, (n, d)."""
+        """One draw from the component of each row, (n, d)."""
         noise = torch.empty(len(which), self.mean.shape[1], dtype=self.mean.dtype)
         noise.normal_(generator=generator)
         factor = torch.linalg.cholesky(self.covariance)
@@ -74,12 +74,12 @@ class Gaussians:
 
 
 def chunk(components: int, columns: int) -> int:
-    """So many rows at once, of which all intermediate results fit a cache."""
+    """How many rows to take at once, so that all intermediate results fit a cache."""
     return max(_CHUNK // (components * columns), 64)
 
 
 def collapsed(natural: Natural, seen: Gaussians, floor: float, what: str) -> Iterator[str]:
-    """Nodes of EM that hold on to too few rows to have a covariance, in words."""
+    """Warnings about nodes of EM that have too few rows for a covariance."""
     counts, least = 2.0 * natural[3], torch.linalg.eigvalsh(seen.covariance)[:, 0]
     for k, (count, variance) in enumerate(zip(counts.tolist(), least.tolist(), strict=True)):
         if count < 1.0 or variance < 2.0 * floor:
@@ -93,7 +93,7 @@ def collapsed(natural: Natural, seen: Gaussians, floor: float, what: str) -> Ite
 def said(x: Tensor, shares: Tensor, floor: float = 0.0) -> Natural:
     """The messages `Σ_i r_ik (x_i, −½, −½(x_i x_iᵀ + floor I), ½)` to K nodes.
 
-    `floor` is a variance that each row is known up to; it keeps covariances from collapsing.
+    `floor` is the variance of an error in each row; it keeps covariances from collapsing.
     """
     counts = shares.sum(0)
     second = _squares(x.T.contiguous(), shares)
@@ -105,17 +105,17 @@ def _squares(columns: Tensor, shares: Tensor) -> Tensor:
     """`Σ_i r_ik x_i x_iᵀ`, (K, d, d), from columns (d, n); by the upper triangle if d is small."""
     d, k = len(columns), shares.shape[1]
     if d > 4 * k:
-        return torch.stack([(columns * one) @ columns.T for one in shares.T])
+        return torch.stack([(columns * share) @ columns.T for share in shares.T])
     rows, cols = torch.triu_indices(d, d, device=columns.device)
     sums = (columns[rows] * columns[cols]) @ shares
-    found = sums.new_empty(k, d, d)
-    found[:, rows, cols] = sums.T
-    found[:, cols, rows] = sums.T
-    return found
+    squares = sums.new_empty(k, d, d)
+    squares[:, rows, cols] = sums.T
+    squares[:, cols, rows] = sums.T
+    return squares
 
 
 def flat(spread: Tensor, components: int) -> Natural:
-    """A prior worth next to nothing: a component that no row wants stands where all rows are."""
+    """A prior of almost no weight; a component without rows gets the covariance of all rows."""
     tiny = 10.0 * torch.finfo(spread.dtype).eps
     counts = spread.new_full((components,), tiny)
     mean = spread.new_zeros(components, len(spread))
@@ -142,8 +142,8 @@ class Students:
     q: NormalWishart
 
     def cpu(self) -> Students:
-        """The same where generators of draws are."""
-        return Students(NormalWishart(tuple(one.cpu() for one in self.q.natural)))
+        """A copy on the CPU, where the generators are."""
+        return Students(NormalWishart(tuple(part.cpu() for part in self.q.natural)))
 
     @property
     def degrees(self) -> Tensor:
@@ -156,7 +156,7 @@ class Students:
         return torch.linalg.cholesky(widening[:, None, None] * self.q.scatter)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """(n, K)."""
+        """`log p(x | k)`, (n, K)."""
         d, nu, factor = self.q.dim, self.degrees, self.factor
         gap = (x.unsqueeze(0) - self.q.mean.unsqueeze(1)).mT
         white = torch.linalg.solve_triangular(factor, gap, upper=False).square().sum(-2)
@@ -168,7 +168,7 @@ class Students:
         ).T
 
     def sample(self, which: Tensor, generator: Generator) -> Tensor:
-        """One draw of the component of each row, (n, d)."""
+        """One draw from the component of each row, (n, d)."""
         noise = torch.empty(len(which), self.q.dim, dtype=self.degrees.dtype)
         noise.normal_(generator=generator)
         half = 0.5 * self.degrees[which]

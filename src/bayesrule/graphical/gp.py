@@ -1,10 +1,11 @@
-"""Gaussian processes: exact regression, and any other likelihood by conjugate computation."""
+"""Gaussian processes: exact regression, and other likelihoods by conjugate-computation VI."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -14,7 +15,7 @@ from bayesrule.families import Natural
 from bayesrule.graphical import _sites
 from bayesrule.graphical._averaged import averaged, best_constant
 from bayesrule.graphical._base import Report
-from bayesrule.graphical._climbing import climbed
+from bayesrule.graphical._climbing import climbed, show
 from bayesrule.graphical._process import Process
 from bayesrule.graphical._process import evidence as evidence_of
 from bayesrule.graphical._supervised import (
@@ -30,23 +31,23 @@ from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.progress import Progress
 
 _COARSE = 1e-4
-"""How far the sites may be from their fixed point while parameters are still looked for."""
+"""The tolerance of the sites' fixed point during the search for hyperparameters."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GP(Supervised):
-    """`y ~ p(y | f(x))`, f a Gaussian process: a belief about functions.
+    """`y ~ p(y | f(x))` with a Gaussian process f: a belief about functions.
 
     Without a likelihood, y is f with Gaussian `noise` (a standard deviation): exact regression, one
-    step with ρ = 1. With one, such as `br.BernoulliLikelihood()` or `br.PoissonLikelihood()`, each
-    row's factor stands in for a Gaussian site that the learning rule moves, and each pass is a
-    regression on these: conjugate-computation VI, Khan & Lin (2017), Khan & Rue (2023), eq. 60.
+    step with ρ = 1. With one, such as `br.BernoulliLikelihood()` or `br.PoissonLikelihood()`, a
+    Gaussian site stands in for each row's factor. The learning rule moves the sites, and each pass
+    is a regression on them: conjugate-computation VI, Khan & Lin (2017), Khan & Rue (2023), eq. 60.
 
-    - `kernel`: by default an `RBF` with a length for each column. `learn=False` keeps its
-      parameters as they are given, else they and the noise are those of the largest evidence (of
-      its bound), starting there.
+    - `kernel`: by default an `RBF` with a length for each column. Its parameters and the noise
+      maximise the evidence (or its bound), starting from the given values; `learn=False` keeps the
+      kernel as it is.
     - `mean`: of the process; by default the constant that explains y best.
-    - `starts`: how many starts the search for parameters has; all but the first are drawn.
+    - `starts`: how many starts the search for parameters has; all but the first are random.
 
     >>> x = torch.linspace(0.0, 6.0, 20)[:, None]
     >>> model = GP(noise=0.1).fit(x, x[:, 0].sin())
@@ -76,7 +77,7 @@ class GP(Supervised):
             _check_likelihood(self.likelihood, self.noise)
 
     def fit(self, x: Any, y: Any, *, progress: bool | None = None) -> Self:
-        """The belief about functions given a table x (n, d) and targets y (n,)."""
+        """Learns the posterior over functions from a table x (n, d) and targets y (n,)."""
         rows = self._inputs(x, fitted=False)
         targets = self._targets(y, len(rows))
         of_targets = self._likelihood(1.0)
@@ -90,14 +91,14 @@ class GP(Supervised):
         self.mean_ = best_constant(of_targets, targets) if self.mean is None else self.mean
         first = self._first(rows, targets)
         with Progress(None, 0, "Gaussian process", progress) as bar:
-            task = _Task(self, rows, targets, lambda elbo: _shown(bar, elbo))
-            found = max((task.run(start) for start in self._starts(first)), key=_last)
-        self.kernel_, self.noise_, self._sites, self.report_ = found
+            task = _Fit(self, rows, targets, partial(show, bar))
+            best = max((task.run(start) for start in self._starts(first)), key=_last)
+        self.kernel_, self.noise_, self._sites, self.report_ = best
         self._solve()
         return self
 
     def _first(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Where the search for parameters starts."""
+        """The first start of the search for parameters."""
         spread = float(y.std(correction=0).clamp_min(1e-6)) if self.likelihood is None else 1.0
         kernel = self.kernel
         if kernel is None:
@@ -109,11 +110,11 @@ class GP(Supervised):
 
     def _starts(self, first: dict[str, Tensor]) -> list[dict[str, Tensor]]:
         draw = generator(self.seed)
-        far = [
+        random = [
             {k: v * torch.randn(v.shape, generator=draw).double().exp() for k, v in first.items()}
             for _ in range(self.starts - 1)
         ]
-        return [first, *far]
+        return [first, *random]
 
     def _likelihood(self, noise: float) -> Likelihood:
         return self.likelihood or GaussianLikelihood(noise)
@@ -135,15 +136,15 @@ class GP(Supervised):
 
     def predict(self, x: Any) -> Prediction:
         rows = self._inputs(x, fitted=True)
-        between, own = self.kernel_.covariance(self._x, rows), self.kernel_.diagonal(rows)
-        mean, variance = self._process.at(between, own)
+        between, prior = self.kernel_.covariance(self._x, rows), self.kernel_.diagonal(rows)
+        mean, variance = self._process.at(between, prior)
         return averaged(self._likelihood(self.noise_), mean, variance.clamp_min(1e-300))
 
     def sample(self, x: Any, num: int = 1, seed: int = 0) -> Tensor:
-        """`num` functions drawn from the belief, at rows x: (num, m), before the likelihood."""
+        """`num` functions f drawn from the posterior, at m rows x: (num, m)."""
         rows = self._inputs(x, fitted=True)
-        own = self.kernel_.covariance(rows, rows)
-        mean, covariance = self._process.at(self.kernel_.covariance(self._x, rows), own)
+        between, prior = self.kernel_.covariance(self._x, rows), self.kernel_.covariance(rows, rows)
+        mean, covariance = self._process.at(between, prior)
         values, vectors = torch.linalg.eigh(covariance)
         white = torch.randn(num, len(rows), generator=generator(seed), dtype=torch.float64)
         return mean + (white * values.clamp_min(0.0).sqrt()) @ vectors.T
@@ -162,79 +163,80 @@ class GP(Supervised):
         self.mean_, self.noise_ = tensors["numbers"].tolist()
         self._solve()
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         words = [f"{len(self._x)} rows; {self.kernel_!r}"]
         if self.likelihood is None:
             words.append(f"noise {self.noise_:.4g}, mean {self.mean_:.4g}")
         return words
 
 
-_Found = tuple[Kernel, float, Natural, Report]
+_Fitted = tuple[Kernel, float, Natural, Report]
 
 
 @dataclass(frozen=True)
-class _Task:
-    """One fit: rows, targets, and where what was found is told."""
+class _Fit:
+    """One fit to rows x and targets y; `tell` reports each value of the objective."""
 
     model: GP
     x: Tensor
     y: Tensor
     tell: Callable[[float], None]
 
-    def run(self, start: dict[str, Tensor]) -> _Found:
+    def run(self, start: dict[str, Tensor]) -> _Fitted:
         """Kernel, noise, sites and report from one start."""
-        return self._exact(start) if self.model.likelihood is None else self._sited(start)
+        return self._fit_exactly(start) if self.model.likelihood is None else self._fit_sites(start)
 
     def _kernel(self, parameters: dict[str, Tensor]) -> Kernel:
-        own = {name: value for name, value in parameters.items() if name != "noise"}
-        return (self.model.kernel or RBF()).replaced(own)
+        of_kernel = {name: value for name, value in parameters.items() if name != "noise"}
+        return (self.model.kernel or RBF()).replaced(of_kernel)
 
-    def _exact(self, start: dict[str, Tensor]) -> _Found:
+    def _fit_exactly(self, start: dict[str, Tensor]) -> _Fitted:
         def evidence(parameters: dict[str, Tensor]) -> Tensor:
             kernel, noise = self._kernel(parameters), parameters["noise"]
             covariance = kernel.covariance(self.x, self.x)
             with torch.no_grad():
-                process = Process.of(covariance, self.model.mean_, self._told(noise), kernel)
+                sites = self._gaussian_sites(noise)
+                process = Process.of(covariance, self.model.mean_, sites, kernel)
                 slope, value = process.slope(), evidence_of(process, self.y)
-            known = with_slopes(value, (noise.square(), slope.trace()))
-            return known + with_slopes(torch.zeros_like(slope), (covariance, slope)).sum()
+            in_noise = with_slopes(value, (noise.square(), slope.trace()))
+            return in_noise + with_slopes(torch.zeros_like(slope), (covariance, slope)).sum()
 
         learned = set(start) if self.model.learn else set()
         learned = learned - {"noise"} if self.model.noise else learned | {"noise"}
-        found = climbed(evidence, start, learned, passes=self.model.passes, tell=self.tell)
-        noise = found.parameters["noise"]
-        report = Report(found.trace, found.converged, found.why)
-        return self._kernel(found.parameters), float(noise), self._told(noise), report
+        best = climbed(evidence, start, learned, passes=self.model.passes, tell=self.tell)
+        noise = best.parameters["noise"]
+        report = Report(best.trace, best.converged, best.why)
+        return self._kernel(best.parameters), float(noise), self._gaussian_sites(noise), report
 
     @torch.no_grad()
-    def _told(self, noise: Tensor) -> Natural:
-        """What Gaussian targets say: `λ̃ = (τ y, −τ/2)`, whatever is believed."""
+    def _gaussian_sites(self, noise: Tensor) -> Natural:
+        """The sites of Gaussian targets, `λ̃ = (τ y, −τ/2)`, which do not depend on the belief."""
         precision = noise**-2 * torch.ones_like(self.y)
         return precision * self.y, -0.5 * precision
 
-    def _sited(self, start: dict[str, Tensor]) -> _Found:
+    def _fit_sites(self, start: dict[str, Tensor]) -> _Fitted:
         sites = [_sites.nothing(self.y)]
 
         def bound(parameters: dict[str, Tensor]) -> Tensor:
             kernel = self._kernel(parameters)
             covariance = kernel.covariance(self.x, self.x)
-            found = self._settle(kernel, covariance.detach(), sites[-1], _COARSE)
-            # The next look starts from where this one came to rest.
-            sites[-1] = found.sites
-            process = Process.of(covariance.detach(), self.model.mean_, found.sites, kernel)
+            settled = self._settle(kernel, covariance.detach(), sites[-1], _COARSE)
+            # The next evaluation starts from the fixed point of this one.
+            sites[-1] = settled.sites
+            process = Process.of(covariance.detach(), self.model.mean_, settled.sites, kernel)
             slope = process.slope()
             pairs = with_slopes(torch.zeros_like(slope), (covariance, slope))
-            return found.look.elbo + pairs.sum()
+            return settled.look.elbo + pairs.sum()
 
         learned = set(start) if self.model.learn else set()
-        found = climbed(bound, start, learned, passes=self.model.passes, tell=self.tell)
-        kernel = self._kernel(found.parameters)
+        best = climbed(bound, start, learned, passes=self.model.passes, tell=self.tell)
+        kernel = self._kernel(best.parameters)
         covariance = kernel.covariance(self.x, self.x)
         first = sites[-1] if learned else _sites.nothing(self.y)
         last = self._settle(kernel, covariance, first, self.model.tol)
-        trace = (*found.trace, *last.trace[1:]) if learned else tuple(last.trace)
-        done, why = last.converged and found.converged, last.why
-        why = found.why if last.converged and learned else last.why
+        trace = (*best.trace, *last.trace[1:]) if learned else tuple(last.trace)
+        done = last.converged and best.converged
+        why = best.why if last.converged and learned else last.why
         return kernel, 0.0, last.sites, Report(trace, done, why)
 
     def _settle(
@@ -250,7 +252,7 @@ class _Task:
 
 
 def _check_likelihood(likelihood: Likelihood, noise: float | None) -> None:
-    """Refuses a likelihood that one function cannot serve."""
+    """Refuses likelihoods that need several functions or learn their noise."""
     name = type(likelihood).__name__
     if not isinstance(likelihood, Likelihood):
         raise TypeError(
@@ -270,10 +272,5 @@ def _check_likelihood(likelihood: Likelihood, noise: float | None) -> None:
         )
 
 
-def _last(found: _Found) -> float:
-    return found[3].objective[-1]
-
-
-def _shown(bar: Progress, elbo: float) -> None:
-    bar.advance()
-    bar.note(evidence=elbo)
+def _last(fitted: _Fitted) -> float:
+    return fitted[3].objective[-1]

@@ -24,8 +24,8 @@ from bayesrule.graphical.sequences import Sequences, lengths_of
 class HMM(LatentModel):
     """`p(x, z) = π(z_1) Π_t A(z_{t−1}, z_t) Π_t p(x_t | z_t)`; Khan & Rue (2023), sec. 5.
 
-    Beliefs are Dirichlets of the first state and of each row of A, and nodes of `emissions`. q(z)
-    is a chain: the forward-backward algorithm in log space gives expected counts, which are the
+    The beliefs about π and the rows of A are Dirichlets; `emissions` brings its own nodes. q(z) is
+    a chain, whose expected counts come from the forward-backward algorithm in log space and are the
     messages. `inference` is `EM()`, `VB()`, or `SVI()` on batches of sequences. NaN is missing.
 
     Learned: `startprob_` (K,), `transmat_` (K, K), `report_`; of Gaussians `means_` (K, d) and
@@ -58,10 +58,10 @@ class HMM(LatentModel):
     ) -> Self:
         """Learns from one sequence (T, d), a list of sequences, or one table and their lengths.
 
-        It begins at k-means, or at given shares of the states in each step, (T, K).
+        Starts at k-means, or at given responsibilities of the states for each step, (T, K).
         """
         rows, lengths = lengths_of(x, lengths)
-        # Chains are many small steps, which a processor takes faster than a graphics card.
+        # Chains are many small steps, which a CPU runs faster than a GPU.
         table = self.emissions.table(rows, None).cpu()
         self._facts = self.emissions.facts(table)
         data = Sequences.of(self.emissions.table(table, self._facts), lengths)
@@ -70,26 +70,27 @@ class HMM(LatentModel):
         self._climb(data, self._starts(data, responsibilities), progress)
         return self
 
-    def _starts(self, data: Sequences, given: Any) -> Iterator[Messages]:
+    def _starts(self, data: Sequences, responsibilities: Any) -> Iterator[Messages]:
         generator = torch.Generator().manual_seed(self.seed)
-        for _ in range(self.restarts if given is None else 1):
-            drawn = given is None
-            shares = self.emissions.start(data.x, self.states, generator) if drawn else given
+        for _ in range(self.restarts if responsibilities is None else 1):
+            shares = responsibilities
+            if shares is None:
+                shares = self.emissions.start(data.x, self.states, generator)
             yield self._first(data, torch.as_tensor(shares).to(data.x))
 
     def _first(self, data: Sequences, shares: Tensor) -> Messages:
-        """Messages as if states of neighbouring steps had nothing to do with each other."""
+        """Messages of the first shares, with neighbouring states taken as independent."""
         if shares.shape != (len(data.x), self.states):
             raise ValueError(
                 f"responsibilities are {(len(data.x), self.states)}; got {tuple(shares.shape)}."
             )
         inner = ~data.begins[1:]
         pairs = shares[:-1][inner].T @ shares[1:][inner]
-        known = torch.isfinite(data.x).reshape(len(data.x), -1).all(1)
+        complete = torch.isfinite(data.x).reshape(len(data.x), -1).all(1)
         natural = self.emissions.prior(self._facts, self.states, self.inference.at_mode)
         blank = self.emissions.seen(natural, self.inference.at_mode)
-        rows = known if bool(known.any()) else torch.ones_like(known)
-        # EM never leaves a probability of zero.
+        rows = complete if bool(complete.any()) else torch.ones_like(complete)
+        # EM never moves a probability away from zero.
         return {
             "initial": (shares[data.begins].sum(0) + 1.0 / self.states,),
             "transitions": (pairs + 1.0 / self.states,),
@@ -114,23 +115,26 @@ class HMM(LatentModel):
         self._seen = self.emissions.seen(natural["emissions"], at_mode)
 
     def _local(self, batch: Sequences) -> Local:
-        """The chain q(z) of each sequence, and its expected counts."""
-        found = chains.smoothed(self._chain_of(batch))
-        told = self.emissions.said(self._seen, batch.x, found.states)
-        messages = {"initial": (found.firsts,), "transitions": (found.pairs,), "emissions": told}
-        return Local(messages, found.evidence)
+        """Messages and log evidence of q(z), the chain of each sequence."""
+        chain = chains.smoothed(self._chain_of(batch))
+        messages: dict[str, Natural] = {
+            "initial": (chain.firsts,),
+            "transitions": (chain.pairs,),
+            "emissions": self.emissions.said(self._seen, batch.x, chain.states),
+        }
+        return Local(messages, chain.evidence)
 
     def _chain_of(self, data: Sequences) -> Chain:
-        shown = self.emissions.log_prob(self._seen, data.x)
-        return Chain(*self._chain, shown, data.begins)
+        log_probs = self.emissions.log_prob(self._seen, data.x)
+        return Chain(*self._chain, log_probs, data.begins)
 
     def _divergence(self) -> float:
         if self.inference.at_mode:
             return 0.0
-        prior, own = self._prior(), self._natural
-        total = self.emissions.kl(own["emissions"], prior["emissions"])
+        prior, belief = self._prior(), self._natural
+        total = self.emissions.kl(belief["emissions"], prior["emissions"])
         for name in ("initial", "transitions"):
-            total = total + Dirichlet(own[name]).kl(Dirichlet(prior[name])).sum()
+            total = total + Dirichlet(belief[name]).kl(Dirichlet(prior[name])).sum()
         return float(total)
 
     def _troubles(self) -> list[str]:
@@ -140,12 +144,12 @@ class HMM(LatentModel):
 
     @property
     def startprob_(self) -> Tensor:
-        """Of the first state, (K,); for VB the mean."""
+        """Probabilities of the first state, (K,); for VB their mean."""
         return self._shares("initial")
 
     @property
     def transmat_(self) -> Tensor:
-        """From state i (row) to state j (column), (K, K); for VB the mean."""
+        """Probabilities of moves from state i (row) to j (column), (K, K); for VB their mean."""
         return self._shares("transitions")
 
     def _shares(self, name: str) -> Tensor:
@@ -156,17 +160,17 @@ class HMM(LatentModel):
 
     @property
     def means_(self) -> Tensor:
-        """Of Gaussian emissions, (K, d)."""
+        """Means of Gaussian emissions, (K, d)."""
         return self._of_gaussians().mean + self._facts["shift"]
 
     @property
     def covars_(self) -> Tensor:
-        """Of Gaussian emissions, (K, d, d); for VB the inverse of the expected precision."""
+        """Covariances of Gaussian emissions, (K, d, d); for VB inverse expected precisions."""
         return self._of_gaussians().covariance
 
     @property
     def emissionprob_(self) -> Tensor:
-        """Of symbols, (K, V); for VB the mean."""
+        """Probabilities of symbols, (K, V); for VB their mean."""
         self._need_fit()
         if not isinstance(self._seen, Tensor):
             raise AttributeError("emissionprob_ is for CategoricalEmissions; see means_, covars_.")
@@ -183,14 +187,14 @@ class HMM(LatentModel):
         return chains.smoothed(self._chain_of(self._data(x, lengths))).states
 
     def predict(self, x: Any, lengths: Sequence[int] | None = None) -> Tensor:
-        """The likeliest path of states, (T,)."""
+        """The most probable path of states, (T,)."""
         return chains.best_path(self._chain_of(self._data(x, lengths)))
 
     def log_prob(self, x: Any, lengths: Sequence[int] | None = None) -> Tensor:
-        """`log p(x)` of each sequence, (S,); for VB at the means of initial, A and precisions."""
+        """`log p(x)` of each sequence, (S,); for VB at the means of π, A and precisions."""
         data = self._data(x, lengths)
-        shown = self.emissions.log_prob(self.emissions.plain(self._seen), data.x)
-        chain = Chain(self.startprob_.log(), self.transmat_.log(), shown, data.begins)
+        log_probs = self.emissions.log_prob(self.emissions.plain(self._seen), data.x)
+        chain = Chain(self.startprob_.log(), self.transmat_.log(), log_probs, data.begins)
         ends = chains.up_to(chain)[data.ends]
         return ends.diff(prepend=ends.new_zeros(1))
 
@@ -199,7 +203,7 @@ class HMM(LatentModel):
         return float(self.log_prob(x, lengths).sum())
 
     def impute(self, x: Any, lengths: Sequence[int] | None = None) -> Tensor:
-        """The table with what is missing filled by its expectation, (T, d); Gaussians only."""
+        """The table with missing values replaced by their means, (T, d); Gaussians only."""
         data, seen = self._data(x, lengths), self._of_gaussians()
         shares = chains.smoothed(self._chain_of(data)).states
         return gaps.filled(seen, data.x, shares) + self._facts["shift"]
@@ -229,7 +233,7 @@ class HMM(LatentModel):
         self._facts = {name.removeprefix("facts."): tensors.pop(name) for name in facts}
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         stay = self.transmat_.diagonal().tolist()
         return [
             f"state {k}: {self.emissions.words(self._seen, k, self._facts)}, stays {share:.1%}"

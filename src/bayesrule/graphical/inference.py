@@ -1,4 +1,4 @@
-"""Ways to the same fixed point: EM, variational Bayes and SVI as choices of one update."""
+"""EM, variational Bayes and SVI: choices within one update, with the same fixed point."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import ClassVar
 class Inference:
     """How a belief about parameters θ moves: `λ ← (1 − ρ) λ + ρ (λ₀ + N/|B| Σ_{i∈B} λ̃_i)`.
 
-    - `passes`: at most so many passes over the data.
-    - `tol`: the fit has converged where a pass improves the objective by less, per row.
+    - `passes`: the largest number of passes over the data.
+    - `tol`: the fit has converged when a pass changes the objective by less than this per row.
     - `at_mode`: whether messages are taken at the mode of q(θ), the delta method, with a flat
       prior (EM), or in expectation over q(θ) (VB).
     """
@@ -28,7 +28,7 @@ class Inference:
             )
 
     def rate(self, step: int) -> float:
-        """ρ of a step, counted from 0."""
+        """ρ of step number `step`, counted from 0."""
         return 1.0
 
 

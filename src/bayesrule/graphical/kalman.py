@@ -1,9 +1,10 @@
-"""Linear-Gaussian state-space models: Kalman's filter, the smoother, forecasts, EM."""
+"""Linear-Gaussian state-space models: Kalman filter, smoother, forecasts and EM."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from bayesrule.graphical import _chain_em, tables
 from bayesrule.graphical._base import Model, Report
-from bayesrule.graphical._climbing import climbed
+from bayesrule.graphical._climbing import climbed, show
 from bayesrule.graphical._filtering import Array, Chain, Filtered, Smoothed, filtered, smoothed
 from bayesrule.graphical._series_parts import Level, Part, chain_of, groups_of, variance_of
 from bayesrule.graphical._supervised import need_rate
@@ -22,7 +23,7 @@ from bayesrule.predicting.prediction import Prediction
 from bayesrule.training.progress import Progress
 
 Numbers = Any
-"""A number, an array, or numbers in lists: kept as tuples."""
+"""A number, an array, or nested lists of numbers; kept as tuples."""
 _LEAST = 1e-8
 """The least variance of noise that EM learns, in units of the series' own."""
 _FIELDS = tuple(Chain.__dataclass_fields__)
@@ -34,11 +35,11 @@ class Kalman(Model):
 
     Each step is conjugate Bayes, ρ = 1; Khan & Rue (2023), sec. 5.1. Missing values are NaN.
 
-    - `parts` name what the series is made of, such as `(Trend(), Season(period=12))`; their
-      variances and the noise are those of the largest evidence. By default a `Level()`.
-    - `states`, or matrices: a chain with so many states, whose `transition` A (D, D), `process` Q,
-      `observation` C (P, D), `noise` R (P, P), `first_mean` and `first_covariance` are as given,
-      and learned by EM where they are not; Shumway & Stoffer (1982).
+    - `parts`: what the series is the sum of, such as `(Trend(), Season(period=12))`; by default a
+      `Level()`. Their variances and the noise maximise the evidence.
+    - Or else a chain of `states` D: of `transition` A (D, D), `process` Q (D, D), `observation` C
+      (P, D), `noise` R (P, P), `first_mean` and `first_covariance`, EM learns those that are not
+      given; Shumway & Stoffer (1982).
 
     >>> y = [1.0, 1.2, float("nan"), 1.1, 0.9, 1.0]
     >>> Kalman(transition=1.0, observation=1.0, process=0.1, noise=0.1).fit(y).predict(2).mean
@@ -76,22 +77,22 @@ class Kalman(Model):
 
     @property
     def _structured(self) -> bool:
-        """Whether the series is made of parts."""
+        """Whether the series is a sum of parts."""
         return self.states is None and all(getattr(self, name) is None for name in _FIELDS)
 
     def fit(self, y: Any, *, progress: bool | None = None) -> Self:
-        """The parameters and all beliefs, given a series (T,) or several side by side (T, P)."""
+        """Learns from a series (T,), or from several side by side (T, P)."""
         self._flat, series = _series(y)
         if np.isnan(series).all(0).any():
             raise ValueError("y has a column without any value.")
         with Progress(None, 0, "Kalman", progress) as bar:
             climb = self._variances if self._structured else self._em
-            chain, report = climb(series, lambda found: _shown(bar, found))
+            chain, report = climb(series, partial(show, bar))
         self._know(chain, series, report)
         return self
 
     def update(self, y: Any) -> Self:
-        """The beliefs after more steps of the series, by the parameters that were fitted."""
+        """Conditions on more steps of the series; the fitted parameters stay."""
         report = self._need_fit()
         series = np.concatenate([self._y, _series(y, self._y.shape[1])[1]])
         self._know(self.chain_, series, report)
@@ -103,9 +104,9 @@ class Kalman(Model):
         self.smoothed_: Smoothed = smoothed(chain, self.filtered_)
 
     def _variances(self, y: Array, tell: Callable[[float], None]) -> tuple[Chain, Report]:
-        """Variances of the largest evidence, whose slope is the smoother's: Fisher's identity.
+        """Maximises the evidence over variances; the smoother gives its slope (Fisher's identity).
 
-        EM, which goes to the same place, would crawl where a variance is nearly 0.
+        EM has the same maximum but would crawl where a variance is nearly 0.
         """
         parts = self.parts or (Level(),)
         chain, groups = chain_of(parts, y), torch.as_tensor(groups_of(parts, y.shape[1]))
@@ -118,9 +119,9 @@ class Kalman(Model):
         def evidence(parameters: dict[str, Tensor]) -> Tensor:
             return _evidence(chain, y, parameters["process"][groups], parameters["noise"])
 
-        found = climbed(evidence, start, set(start), passes=self.passes, tell=tell, far=1e8)
-        last = found.parameters
-        report = Report(found.trace, found.converged, found.why)
+        best = climbed(evidence, start, set(start), passes=self.passes, tell=tell, far=1e8)
+        last = best.parameters
+        report = Report(best.trace, best.converged, best.why)
         return _with_variances(chain, last["process"][groups], last["noise"]), report
 
     def _em(self, y: Array, tell: Callable[[float], None]) -> tuple[Chain, Report]:
@@ -128,26 +129,26 @@ class Kalman(Model):
         floor = _LEAST * variance_of(y)
         trace: list[float] = []
         for _ in range(self.passes):
-            found = filtered(chain, y)
-            trace.append(float(found.log_probs.sum()))
+            forward = filtered(chain, y)
+            trace.append(float(forward.log_probs.sum()))
             tell(trace[-1])
             if not learn:
                 return chain, Report(tuple(trace), True, "exact: all parameters are given")
             if len(trace) > 1 and trace[-1] - trace[-2] < self.tol * len(y):
                 why = f"a pass of EM gained less than {self.tol:g} a step"
                 return chain, Report(tuple(trace), True, why)
-            chain = _chain_em.maximised(chain, smoothed(chain, found), y, learn, False)
+            chain = _chain_em.maximised(chain, smoothed(chain, forward), y, learn, False)
             if "noise" in learn:
                 chain = replace(chain, noise=_chain_em.lifted(chain.noise, floor))
         why = f"EM still gains after {self.passes} passes"
         return chain, Report((*trace, float(filtered(chain, y).log_probs.sum())), False, why)
 
     def _first(self, y: Array) -> tuple[Chain, list[str]]:
-        """A first chain, and which of its parameters are to be learned."""
+        """The chain to start from, and which of its parameters EM learns."""
         given = {name: np.asarray(getattr(self, name), dtype=np.float64) for name in _FIELDS
                  if getattr(self, name) is not None}  # fmt: skip
         states = self.states or _size(given)
-        learn = [one for one in _chain_em.PARTS if one not in given]
+        learn = [name for name in _chain_em.PARTS if name not in given]
         guess = _chain_em.start(y, states, self.seed) if learn else _chain_em.blank(y, states)
         shaped = {name: _shaped(name, v, getattr(guess, name)) for name, v in given.items()}
         for name in ("process", "noise", "first_covariance"):
@@ -157,12 +158,12 @@ class Kalman(Model):
 
     @property
     def log_evidence(self) -> float:
-        """`log p(y)` of all steps up to now."""
+        """`log p(y)` of all steps so far."""
         self._need_fit()
         return float(self.filtered_.log_probs.sum())
 
     def predict(self, steps: int = 1) -> Prediction:
-        """The next so many targets, (steps,) or (steps, P)."""
+        """The forecast of the next `steps` targets, (steps,) or (steps, P)."""
         self._need_fit()
         if steps < 1:
             raise ValueError(f"A forecast has 1 or more steps; got {steps}.")
@@ -176,30 +177,30 @@ class Kalman(Model):
         return self._prediction(np.array(means), np.array(covariances))
 
     def smooth(self) -> Prediction:
-        """What is believed of each step's target given all of them, (T,) or (T, P): fills gaps."""
+        """Each step's target given all observed ones, (T,) or (T, P): fills gaps."""
         self._need_fit()
         return self._prediction(self.smoothed_.means, self.smoothed_.covariances)
 
     def score(self, y: Any) -> float:
-        """The mean of `log p(y_t | all before)` over steps that follow on those fitted."""
+        """The mean of `log p(y_t | all before)` over steps y that follow the fitted ones."""
         self._need_fit()
         more = _series(y, self._y.shape[1])[1]
-        found = filtered(self.chain_, np.concatenate([self._y, more]))
+        forward = filtered(self.chain_, np.concatenate([self._y, more]))
         seen = (~np.isnan(more)).any(1)
-        return float(found.log_probs[len(self._y) :][seen].mean())
+        return float(forward.log_probs[len(self._y) :][seen].mean())
 
     def sample(self, num: int = 1, seed: int = 0) -> Tensor:
-        """`num` courses of the series without noise given all targets, (num, T) or (num, T, P)."""
+        """`num` draws of the series without noise, given all targets, (num, T) or (num, T, P)."""
         self._need_fit()
-        rng, chain, found = np.random.default_rng(seed), self.chain_, self.filtered_
+        rng, chain, forward = np.random.default_rng(seed), self.chain_, self.filtered_
         back, steps = self.smoothed_.back, len(self._y)
         drawn = np.empty((num, steps, chain.states))
-        drawn[:, -1] = found.means[-1] + _noise(found.covariances[-1], num, rng)
+        drawn[:, -1] = forward.means[-1] + _noise(forward.covariances[-1], num, rng)
         for t in range(steps - 2, -1, -1):
-            left = np.eye(chain.states) - back[t] @ chain.transition
-            cover = left @ found.covariances[t] @ left.T + back[t] @ chain.process @ back[t].T
-            away = drawn[:, t + 1] - found.predicted_means[t + 1]
-            drawn[:, t] = found.means[t] + away @ back[t].T + _noise(cover, num, rng)
+            kept = np.eye(chain.states) - back[t] @ chain.transition
+            cover = kept @ forward.covariances[t] @ kept.T + back[t] @ chain.process @ back[t].T
+            away = drawn[:, t + 1] - forward.predicted_means[t + 1]
+            drawn[:, t] = forward.means[t] + away @ back[t].T + _noise(cover, num, rng)
         outputs = torch.as_tensor(drawn @ chain.observation.T + chain.offset)
         return outputs[..., 0] if self._flat else outputs
 
@@ -223,7 +224,7 @@ class Kalman(Model):
         chain = Chain(**{name: tensors[name].numpy() for name in _FIELDS})
         self._know(chain, series, self._need_fit())
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         missing = int(np.isnan(self._y).sum())
         noise = ", ".join(f"{v:.4g}" for v in self.chain_.noise.diagonal()[:4])
         moved = ", ".join(f"{v:.3g}" for v in self.chain_.process.diagonal()[:8])
@@ -237,9 +238,9 @@ class Kalman(Model):
 def _evidence(chain: Chain, y: Array, process: Tensor, noise: Tensor) -> Tensor:
     """`log p(y)`, with the slopes `½ N (E[e²] / v² − 1 / v)` in the variances v of errors e."""
     now = _with_variances(chain, process, noise)
-    found = filtered(now, y)
-    better = _chain_em.maximised(now, smoothed(now, found), y, ("process", "noise"), True)
-    value = torch.tensor(found.log_probs.sum())
+    forward = filtered(now, y)
+    better = _chain_em.maximised(now, smoothed(now, forward), y, ("process", "noise"), True)
+    value = torch.tensor(forward.log_probs.sum())
     counts = len(y) - 1.0, float((~np.isnan(y)).any(1).sum())
     for old, new, count in zip(
         (process, noise), (better.process, better.noise), counts, strict=True
@@ -265,25 +266,25 @@ def _series(y: Any, columns: int | None = None) -> tuple[bool, Array]:
 
 
 def _tuples(name: str, value: Any) -> Any:
-    """Numbers as tuples of tuples, which a file can hold."""
+    """Numbers as nested tuples, which a file can hold."""
     if isinstance(value, Likelihood):
         raise TypeError(
             f"Kalman: {name} is a number or a matrix. {type(value).__name__} is not conjugate to "
             "Gaussian states, which is needed for an exact answer; over time as an input, "
             "GP(likelihood=...) lets a Gaussian site stand in for it."
         )
-    found = np.asarray(value, dtype=np.float64)
-    if not np.isfinite(found).all():
-        raise ValueError(f"Kalman: {name} must be finite; got {found.tolist()}.")
-    return _nested(found.tolist())
+    array = np.asarray(value, dtype=np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"Kalman: {name} must be finite; got {array.tolist()}.")
+    return _nested(array.tolist())
 
 
 def _nested(value: Any) -> Any:
-    return tuple(_nested(one) for one in value) if isinstance(value, list) else value
+    return tuple(_nested(item) for item in value) if isinstance(value, list) else value
 
 
 def _size(given: dict[str, Array]) -> int:
-    """How many states the given matrices have."""
+    """The number of states, from the shape of the given matrices."""
     for name, axis in (("transition", 0), ("process", 0), ("observation", 1)):
         if name in given:
             return given[name].shape[axis] if given[name].ndim > axis else 1
@@ -291,7 +292,7 @@ def _size(given: dict[str, Array]) -> int:
 
 
 def _shaped(name: str, value: Array, like: Array) -> Array:
-    """A parameter in its shape; a number stands for a multiple of the identity, or for all."""
+    """A parameter in its shape; a number stands for a multiple of the identity, or all entries."""
     if value.ndim == 0:
         square = like.ndim == 2 and like.shape[0] == like.shape[1]
         return float(value) * (np.eye(len(like)) if square else np.ones(like.shape))
@@ -312,8 +313,3 @@ def _noise(covariance: Array, num: int, rng: np.random.Generator) -> Array:
     values, vectors = np.linalg.eigh(covariance)
     white = rng.normal(size=(num, len(covariance)))
     return np.asarray((white * np.sqrt(values.clip(0.0))) @ vectors.T)
-
-
-def _shown(bar: Progress, evidence: float) -> None:
-    bar.advance()
-    bar.note(evidence=evidence)

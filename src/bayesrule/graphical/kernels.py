@@ -1,4 +1,4 @@
-"""Kernels of Gaussian processes: how much f(x) and f(z) have in common."""
+"""Kernels of Gaussian processes: the covariance of f(x) and f(z)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 Positive = float | Sequence[float] | Tensor
-"""A positive number, or for lengths one for each column."""
+"""A positive number; for lengths also one number for each column."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel(ABC):
-    """`k(x, z) = Cov(f(x), f(z))`, of positive parameters that are fields: numbers, or tuples.
+    """`k(x, z) = Cov(f(x), f(z))`; its positive parameters are fields, numbers or tuples.
 
-    A kernel of one's own is a frozen dataclass with a `covariance`. Kernels add up and multiply:
+    Your own kernel is a frozen dataclass with a `covariance`. Kernels add up and multiply:
     `RBF() + Periodic() * Linear()`.
     """
 
@@ -65,7 +65,7 @@ class Kernel(ABC):
         return Product(self, other)
 
     def __repr__(self) -> str:
-        settings = (f"{name}={_said(value)}" for name, value in self.parameters.items())
+        settings = (f"{name}={_brief(value)}" for name, value in self.parameters.items())
         return f"{type(self).__name__}({', '.join(settings)})"
 
 
@@ -141,7 +141,7 @@ class Matern(_Stationary):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Periodic(_Stationary):
-    """`variance · exp(−2 Σ sin²(π (x − z) / period) / length²)`: what comes back.
+    """`variance · exp(−2 Σ sin²(π (x − z) / period) / length²)`: functions that repeat.
 
     >>> Periodic(period=12.0)
     Periodic(variance=1, length=1, period=12)
@@ -216,7 +216,7 @@ class Sum(_Pair):
 
 
 class Product(_Pair):
-    """`k₁ k₂`: alike where both are."""
+    """`k₁ k₂`: large only where both are."""
 
     sign = "*"
 
@@ -227,7 +227,7 @@ class Product(_Pair):
         return self.left.diagonal(x) * self.right.diagonal(x)
 
 
-def _said(value: Tensor) -> str:
+def _brief(value: Tensor) -> str:
     if not value.ndim:
         return f"{float(value):.3g}"
     shown = ", ".join(f"{v:.3g}" for v in value[:4].tolist())

@@ -1,4 +1,4 @@
-"""Models with hidden variables: passes over the data in which all nodes move by one update."""
+"""Models with hidden variables: all nodes move by one update in each pass over the data."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bayesrule.training.progress import Progress
 
 
 class Local(NamedTuple):
-    """What a batch says under the belief of the moment: messages to the nodes, and `Σ log Z_i`."""
+    """The result of a batch under the present belief: messages to the nodes, and `Σ log Z_i`."""
 
     messages: Messages
     evidence: Tensor
 
 
 class _End(NamedTuple):
-    """Where one fit ended."""
+    """The result of a fit from one start."""
 
     natural: dict[str, Natural]
     report: Report
@@ -41,7 +41,7 @@ class LatentModel(Model):
     expected statistics under q(z_i). The objective is `Σ log Z_i − KL(q(θ) ‖ p(θ))`: the ELBO, or
     for EM the log-likelihood. Khan & Rue (2023), secs 5.2 and 5.3.
 
-    Data are anything with a length and rows to take by index: a tensor, documents, sequences.
+    Data are anything with a length and indexable rows: a tensor, documents, sequences.
     """
 
     inference: Inference = field(default_factory=EM)
@@ -59,31 +59,31 @@ class LatentModel(Model):
 
     @abstractmethod
     def _see(self, natural: dict[str, Natural]) -> None:
-        """Takes a belief over, and works out from it what `_local` needs."""
+        """Sets the belief, and computes from it what `_local` needs."""
 
     @abstractmethod
     def _local(self, batch: Any) -> Local:
-        """The best q(z) of a batch, as messages to the nodes."""
+        """The optimal q(z) of a batch, as messages to the nodes."""
 
     @abstractmethod
     def _divergence(self) -> float:
-        """`KL(q(θ) ‖ p(θ))`; nothing for EM, whose prior is flat."""
+        """`KL(q(θ) ‖ p(θ))`; 0 for EM, whose prior is flat."""
 
     def _troubles(self) -> list[str]:
-        """What went wrong in the fit, in words with the way out."""
+        """Problems of the fit, each with a way out."""
         return []
 
     def step(self, batch: Any, num_data: int, rate: float) -> Tensor:
-        """One update from a batch of `num_data` rows, with ρ = `rate`; gives its `Σ log Z_i`."""
-        found = self._local(batch)
-        aim = added(self._prior(), found.messages, num_data / len(batch))
-        self._see(moved(self._natural, aim, rate))
-        return found.evidence
+        """One update with ρ = `rate` from a batch of `num_data` rows; returns its `Σ log Z_i`."""
+        messages, evidence = self._local(batch)
+        target = added(self._prior(), messages, num_data / len(batch))
+        self._see(moved(self._natural, target, rate))
+        return evidence
 
     def _climb(self, data: Any, starts: Iterator[Messages], progress: bool | None) -> None:
-        """Fits from each start; keeps the largest objective among those without trouble."""
+        """Fits from each start; keeps the largest objective, of fits without troubles if any."""
         ends = [self._climbed(data, start, progress) for start in starts]
-        best = max(ends, key=lambda one: (not one.troubles, one.report.objective[-1]))
+        best = max(ends, key=lambda end: (not end.troubles, end.report.objective[-1]))
         self._see(best.natural)
         self.report_ = best.report
         for trouble in [*best.troubles, *self._unfinished(best.report)]:
@@ -95,24 +95,26 @@ class LatentModel(Model):
         return _End(self._natural, report, self._troubles())
 
     def _passes(self, data: Any, progress: bool | None) -> Report:
-        how, seen = self.inference, list[float]()
+        inference, objective = self.inference, list[float]()
         generator, count = torch.Generator().manual_seed(self.seed), 0
-        with Progress(how.passes, 0, type(self).__name__, progress) as bar:
-            for _ in range(how.passes):
-                before = self._divergence() if how.batch_size is None else None
+        with Progress(inference.passes, 0, type(self).__name__, progress) as bar:
+            for _ in range(inference.passes):
+                divergence = self._divergence() if inference.batch_size is None else None
                 evidence = 0.0
-                for batch in batches(data, how.batch_size, generator):
-                    evidence += float(self.step(batch, len(data), how.rate(count)))
+                for batch in batches(data, inference.batch_size, generator):
+                    evidence += float(self.step(batch, len(data), inference.rate(count)))
                     count += 1
-                seen.append(evidence - (self._divergence() if before is None else before))
+                if divergence is None:
+                    divergence = self._divergence()
+                objective.append(evidence - divergence)
                 bar.advance()
-                bar.note(objective=seen[-1])
-                if why := _settled(seen, how.tol * getattr(data, "rows", len(data))):
-                    return Report(tuple(seen), True, why)
-        return Report(tuple(seen), False, f"all {how.passes} passes are used up")
+                bar.note(objective=objective[-1])
+                if why := _settled(objective, inference.tol * getattr(data, "rows", len(data))):
+                    return Report(tuple(objective), True, why)
+        return Report(tuple(objective), False, f"all {inference.passes} passes are used up")
 
     def _unfinished(self, report: Report) -> list[str]:
-        """Batches are never quite done; whole passes without an end are worth a word."""
+        """A warning for full passes that have not converged; on batches they never quite do."""
         if report.converged or report.passes < 2 or self.inference.batch_size is not None:
             return []
         change = report.objective[-1] - report.objective[-2]
@@ -132,9 +134,9 @@ class LatentModel(Model):
     def _adopt(self, tensors: dict[str, Tensor]) -> None:
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         return [
-            f"{name}: natural parameters {', '.join(str(tuple(one.shape)) for one in parts)}"
+            f"{name}: natural parameters {', '.join(str(tuple(part.shape)) for part in parts)}"
             for name, parts in self._natural.items()
         ]
 
@@ -150,21 +152,20 @@ def batches(data: Any, size: int | None, generator: Generator) -> Iterator[Any]:
 
 def natural_of(tensors: dict[str, Tensor]) -> dict[str, Natural]:
     """Natural parameters by node, from tensors named `node/number`."""
-    found: dict[str, list[Tensor]] = {}
-    for name in sorted(
-        tensors, key=lambda one: (one.rpartition("/")[0], int(one.rpartition("/")[2]))
-    ):
-        found.setdefault(name.rpartition("/")[0], []).append(tensors[name])
-    return {name: tuple(parts) for name, parts in found.items()}
+    numbered: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in sorted(tensors.items()):
+        node, _, number = name.rpartition("/")
+        numbered.setdefault(node, {})[int(number)] = tensor
+    return {node: tuple(parts[k] for k in sorted(parts)) for node, parts in numbered.items()}
 
 
-def _settled(seen: list[float], least: float) -> str:
-    """Why a fit has converged, if it has."""
-    if not math.isfinite(seen[-1]):
+def _settled(objective: list[float], least: float) -> str:
+    """Why a fit has converged, or nothing if it has not."""
+    if not math.isfinite(objective[-1]):
         raise FloatingPointError(
-            f"The objective became {seen[-1]} in pass {len(seen)}. Columns of very different sizes "
-            "do this: scale them to unit variance first."
+            f"The objective became {objective[-1]} in pass {len(objective)}. Columns of very "
+            "different sizes do this: scale them to unit variance first."
         )
-    if len(seen) < 2 or abs(seen[-1] - seen[-2]) > least:
+    if len(objective) < 2 or abs(objective[-1] - objective[-2]) > least:
         return ""
-    return f"the last pass changed it by {abs(seen[-1] - seen[-2]):.2g}"
+    return f"the last pass changed it by {abs(objective[-1] - objective[-2]):.2g}"

@@ -16,21 +16,22 @@ from bayesrule.graphical.documents import Documents, Group
 from bayesrule.graphical.inference import VB, Inference
 from bayesrule.graphical.latent import LatentModel, Local, natural_of
 
-# A topic begins with the words of so many documents.
+# The number of documents whose words a topic starts with.
 _FIRST_DOCUMENTS = 20
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LDA(LatentModel):
-    """Document d draws shares θ_d of K topics, each of its words a topic z, and the word from β_z.
+    """Document d draws shares θ_d of K topics; each word draws a topic z from θ_d, then from β_z.
 
     `q(β) = Π_k Dirichlet(λ_k)`, `q(θ_d) = Dirichlet(γ_d)`, `q(z)` categorical; all nodes move with
     ρ = 1 (`inference=VB()`, message passing), or the topics on batches of documents with ρ < 1
-    (`SVI()`). A word that stands n times says `n q(z = k)` to its place in topic k. Blei et al.
-    (2003); Hoffman et al. (2013), fig. 6; Khan & Rue (2023), sec. 5.3.
+    (`SVI()`). A word that occurs n times sends the message `n q(z = k)` to its entry of topic k.
+    Blei et al. (2003); Hoffman et al. (2013), fig. 6; Khan & Rue (2023), sec. 5.3.
 
     - `doc_topic_prior`, `topic_word_prior`: concentrations of θ and β; None is 1/K.
-    - `doc_passes`, `doc_tol`: γ of a document has settled where it moves by less on average.
+    - `doc_passes`, `doc_tol`: γ of a document is updated up to `doc_passes` times, until the mean
+      of its changes is below `doc_tol`.
 
     Learned: `components_` (K, V), the pseudo-counts of words in topics, and `report_`.
     """
@@ -68,31 +69,31 @@ class LDA(LatentModel):
     def fit(self, x: Any, *, components: Any = None, progress: bool | None = None) -> Self:
         """Learns from counts (documents, words): scipy sparse, an array, a tensor or a frame.
 
-        It begins at random topics, or at given pseudo-counts of words in topics (K, V).
+        Starts at random topics, or at `components`: pseudo-counts of words in topics (K, V).
         """
         data = Documents.of(x)
         self._vocabulary = data.vocabulary
         self._climb(data, self._starts(data, components), progress)
         return self
 
-    def _starts(self, data: Documents, given: Any) -> Iterator[Messages]:
-        """The words of a few documents for each topic, and a little of every word."""
+    def _starts(self, data: Documents, components: Any) -> Iterator[Messages]:
+        """Topics made of the words of a few random documents each, and a little of every word."""
         shape, generator = (self.topics, self._vocabulary), torch.Generator().manual_seed(self.seed)
-        if given is not None:
-            told = torch.as_tensor(given, dtype=torch.float64)
-            if told.shape != shape or not bool((told > 0).all()):
+        if components is not None:
+            topics = torch.as_tensor(components, dtype=torch.float64)
+            if topics.shape != shape or not bool((topics > 0).all()):
                 raise ValueError(
-                    f"components are {shape} numbers above 0; got {tuple(told.shape)}."
+                    f"components are {shape} numbers above 0; got {tuple(topics.shape)}."
                 )
-            yield {"topics": (told - self._eta,)}
+            yield {"topics": (topics - self._eta,)}
             return
         for _ in range(self.restarts):
             noise = torch.full(shape, 100.0, dtype=torch.float64)
-            told = torch._standard_gamma(noise, generator=generator) / 100.0
-            for topic in told:
-                some = data[torch.randperm(len(data), generator=generator)[: self._few(data)]]
-                topic.index_add_(0, some.words, some.counts)
-            yield {"topics": (told,)}
+            topics = torch._standard_gamma(noise, generator=generator) / 100.0
+            for topic in topics:
+                sample = data[torch.randperm(len(data), generator=generator)[: self._few(data)]]
+                topic.index_add_(0, sample.words, sample.counts)
+            yield {"topics": (topics,)}
 
     def _few(self, data: Documents) -> int:
         return min(_FIRST_DOCUMENTS, max(len(data) // self.topics, 1))
@@ -108,48 +109,48 @@ class LDA(LatentModel):
         self._words_seen = _Topics.of(Dirichlet(natural["topics"]))
 
     def _local(self, batch: Documents) -> Local:
-        """The best γ and q(z) of each document; what words say to topics."""
+        """The optimal γ and q(z) of each document, as messages of words to topics."""
         total = torch.zeros_like(self._words_seen.words)
         evidence = total.new_zeros(())
         for group in batch.groups():
-            found = self._settled(group)
-            evidence = evidence + found.evidence.sum()
-            told = found.pull.unsqueeze(-1) * found.theta.unsqueeze(1)
-            total.index_add_(0, group.words.flatten(), told.flatten(0, 1))
+            settled = self._settled(group)
+            evidence = evidence + settled.evidence.sum()
+            shares = settled.pull.unsqueeze(-1) * settled.theta.unsqueeze(1)
+            total.index_add_(0, group.words.flatten(), shares.flatten(0, 1))
         return Local({"topics": ((total * self._words_seen.words).T,)}, evidence)
 
     def _settled(self, group: Group) -> _Settled:
-        """`γ_k = α + Σ_w n_w q(z_w = k)` and `q(z_w = k) ∝ exp(E[log θ_k + log β_kw])` in turn."""
+        """Alternates `γ_k = α + Σ_w n_w q(z_w = k)`, `q(z_w = k) ∝ exp(E[log θ_k + log β_kw])`."""
         whole = _Words.of(self._words_seen.words[group.words], group.counts)
         first = self._alpha + group.counts.sum(1, keepdim=True) / self.topics
         gamma = first.expand(-1, self.topics)
-        ends, going, here = gamma.clone(), torch.arange(len(gamma)), whole
+        settled, active, words = gamma.clone(), torch.arange(len(gamma)), whole
         for _ in range(self.doc_passes):
             theta, _ = _expected(gamma)
-            new = self._alpha + theta * here.pulled(theta)
+            new = self._alpha + theta * words.pulled(theta)
             moves = (new - gamma).abs().mean(1) > self.doc_tol
             gamma = new
             if int(moves.sum()) * 2 <= len(moves):
-                # What has settled is put aside once it is half of the group.
-                ends[going] = gamma
-                going, here, gamma = going[moves], here.some(moves), gamma[moves]
-                if len(going) == 0:
+                # Once half of the group has settled, it is set aside.
+                settled[active] = gamma
+                active, words, gamma = active[moves], words.some(moves), gamma[moves]
+                if len(active) == 0:
                     break
-        ends[going] = gamma
-        return self._told(group, whole, ends)
+        settled[active] = gamma
+        return self._with_bound(group, whole, settled)
 
-    def _told(self, group: Group, words: _Words, gamma: Tensor) -> _Settled:
+    def _with_bound(self, group: Group, words: _Words, gamma: Tensor) -> _Settled:
         theta, peaks = _expected(gamma)
         norm = words.norm(theta)
         scale = peaks - torch.digamma(gamma.sum(1, keepdim=True))
-        inside = norm.log() + scale + self._words_seen.peaks[group.words]
+        log_norm = norm.log() + scale + self._words_seen.peaks[group.words]
         prior = Dirichlet.make(torch.full_like(gamma, self._alpha))
-        evidence = (group.counts * inside).sum(1) - Dirichlet.make(gamma).kl(prior)
+        evidence = (group.counts * log_norm).sum(1) - Dirichlet.make(gamma).kl(prior)
         return _Settled(gamma, theta, group.counts / norm, evidence)
 
     def _divergence(self) -> float:
-        own, prior = Dirichlet(self._natural["topics"]), Dirichlet(self._prior()["topics"])
-        return float(own.kl(prior).sum())
+        belief, prior = Dirichlet(self._natural["topics"]), Dirichlet(self._prior()["topics"])
+        return float(belief.kl(prior).sum())
 
     @property
     def components_(self) -> Tensor:
@@ -161,23 +162,23 @@ class LDA(LatentModel):
         """The expected shares of topics in each document, (D, K)."""
         self._need_fit()
         data = Documents.of(x, self._vocabulary)
-        found = torch.zeros(len(data), self.topics, dtype=torch.float64)
+        gamma = torch.zeros(len(data), self.topics, dtype=torch.float64)
         for group in data.groups():
-            found[group.documents] = self._settled(group).gamma
-        return found / found.sum(1, keepdim=True)
+            gamma[group.documents] = self._settled(group).gamma
+        return gamma / gamma.sum(1, keepdim=True)
 
     def predict(self, x: Any) -> Tensor:
-        """The largest topic of each document, (D,)."""
+        """The topic with the largest share in each document, (D,)."""
         return self.transform(x).argmax(1)
 
     def log_prob(self, x: Any) -> Tensor:
-        """A lower bound of `log p(words)` of each document, (D,), with topics as believed."""
+        """A lower bound of `log p(words)` of each document, (D,), under the learned topics."""
         self._need_fit()
         data = Documents.of(x, self._vocabulary)
-        found = torch.zeros(len(data), dtype=torch.float64)
+        bounds = torch.zeros(len(data), dtype=torch.float64)
         for group in data.groups():
-            found[group.documents] = self._settled(group).evidence
-        return found
+            bounds[group.documents] = self._settled(group).evidence
+        return bounds
 
     def score(self, x: Any) -> float:
         """The ELBO of documents: the sum of `log_prob`, less the divergence of the topics."""
@@ -188,12 +189,12 @@ class LDA(LatentModel):
         return math.exp(-self.score(x) / Documents.of(x, self._vocabulary).rows)
 
     def top_words(self, names: Sequence[str] | None = None, num: int = 8) -> list[list[str]]:
-        """The likeliest words of each topic, by name or by number."""
+        """The most probable words of each topic, by name or by number."""
         order = self.components_.argsort(1, descending=True)[:, :num].tolist()
         return [[str(w) if names is None else str(names[w]) for w in row] for row in order]
 
     def sample(self, num: int = 1, words: int = 100, seed: int = 0) -> Tensor:
-        """Counts (num, V) of new documents of so many words."""
+        """Counts (num, V) of new documents with `words` words each."""
         generator = torch.Generator().manual_seed(seed)
         prior = Dirichlet.make(torch.full((self.topics,), self._alpha, dtype=torch.float64))
         mixed = prior.sample(num, generator) @ Dirichlet.make(self.components_).mean
@@ -205,7 +206,7 @@ class LDA(LatentModel):
         self._vocabulary = tensors["topics/0"].shape[1]
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         sizes = self.components_.sum(1)
         order = sizes.argsort(descending=True)[:8].tolist()
         tops = self.top_words()
@@ -213,7 +214,7 @@ class LDA(LatentModel):
 
 
 class _Settled(NamedTuple):
-    """Documents at their best q: γ, `exp E[log θ]` up to a factor, `n_w / Σ_k`, and the bound."""
+    """Documents at the optimal q: γ, `exp E[log θ]` up to a factor, `n_w / Σ_k θ_k β_kw`, ELBO."""
 
     gamma: Tensor
     theta: Tensor
@@ -222,7 +223,7 @@ class _Settled(NamedTuple):
 
 
 class _Topics(NamedTuple):
-    """`exp E[log β]` (V, K) with the largest of each word at 1, and the logarithms of those."""
+    """`exp E[log β]` (V, K), divided by the largest of each word, and the logs of these (V,)."""
 
     words: Tensor
     peaks: Tensor
@@ -235,7 +236,7 @@ class _Topics(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """Words of documents as topics have them, both ways round: products of rows are the fast ones.
+    """Topic weights of the words in documents, in both orders: products along rows are fast.
 
     `by_word` (b, l, K), `by_topic` (b, K, l), `counts` (b, l).
     """
@@ -250,19 +251,22 @@ class _Words(NamedTuple):
 
     def norm(self, theta: Tensor) -> Tensor:
         """`Σ_k θ_k β_kw` of each word, (b, l)."""
-        found = (theta.unsqueeze(1) @ self.by_topic).squeeze(1)
-        return found.clamp_min_(torch.finfo(found.dtype).tiny)
+        norm = (theta.unsqueeze(1) @ self.by_topic).squeeze(1)
+        return norm.clamp_min_(torch.finfo(norm.dtype).tiny)
 
     def pulled(self, theta: Tensor) -> Tensor:
         """`Σ_w n_w β_kw / Σ_k θ_k β_kw`, (b, K)."""
         return ((self.counts / self.norm(theta)).unsqueeze(1) @ self.by_word).squeeze(1)
 
     def some(self, which: Tensor) -> _Words:
-        return _Words(*(one[which] for one in self))
+        return _Words(*(part[which] for part in self))
 
 
 def _expected(gamma: Tensor) -> tuple[Tensor, Tensor]:
-    """`exp ψ(γ)` with its largest at 1, and the logarithm of that, (b, 1); log θ but for a sum."""
+    """`exp ψ(γ)` divided by its largest entry, and the log of that, (b, 1).
+
+    ψ(γ) is E[log θ] up to ψ(Σ γ).
+    """
     logs = torch.digamma(gamma)
     peaks = logs.amax(1, keepdim=True)
     return (logs - peaks).exp(), peaks

@@ -12,20 +12,26 @@ from torch import Tensor
 from bayesrule.families import Gaussian
 from bayesrule.graphical import tables
 from bayesrule.graphical._base import Report
-from bayesrule.graphical._supervised import Supervised, generator, need_positive
+from bayesrule.graphical._supervised import (
+    Supervised,
+    generator,
+    need_positive,
+    weights_line,
+    with_intercept,
+)
 from bayesrule.likelihoods import GaussianLikelihood
 from bayesrule.predicting.prediction import Prediction
 
 _LARGE = 1e6
-"""A prior that is so many times as sure as the data leaves weights of 0."""
+"""The largest ratio of prior to data precision; beyond it weights are 0 anyway."""
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What all rows say, which is all that has to be kept of them: sums that add up.
+    """The sufficient statistics of rows, which add up over batches.
 
-    `gram` is `Σ x xᵀ`, `moment` `Σ x y`, `square` `Σ y²` of rows from which `shift` was taken away,
-    which only matters to rounding; with an intercept, x ends with a 1.
+    `gram` is `Σ x xᵀ`, `moment` `Σ x y`, `square` `Σ y²` of rows less `shift`, which only reduces
+    rounding; with an intercept, x ends with a 1.
     """
 
     gram: Tensor
@@ -36,9 +42,7 @@ class _Sums:
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, shift: Tensor, intercept: bool) -> _Sums:
-        x, y = x - shift[:-1], y - shift[-1]
-        if intercept:
-            x = torch.cat([x, torch.ones_like(y)[:, None]], dim=1)
+        x, y = with_intercept(x - shift[:-1], intercept), y - shift[-1]
         return cls(x.T @ x, x.T @ y, y @ y, len(y), shift)
 
     def __add__(self, other: _Sums) -> _Sums:
@@ -53,7 +57,7 @@ class _Sums:
 
 @dataclass(frozen=True)
 class _Axes:
-    """The sums about the means, along the main axes of x, where weights are independent."""
+    """The sums about the means, in the eigenbasis of the Gram matrix: weights are independent."""
 
     values: Tensor
     moment: Tensor
@@ -70,14 +74,14 @@ class _Axes:
             square = square - moment[-1].square() / sums.count
             moment = moment[:-1] - mean * moment[-1]
         values, vectors = torch.linalg.eigh(gram)
-        lost = int(intercept)
-        constant = -0.5 * lost * math.log(sums.count)
-        return cls(values.clamp_min(0.0), vectors.T @ moment, square, sums.count - lost, constant)
+        fixed = int(intercept)
+        constant = -0.5 * fixed * math.log(sums.count)
+        return cls(values.clamp_min(0.0), vectors.T @ moment, square, sums.count - fixed, constant)
 
     def errors(self, weights: Tensor) -> Tensor:
         """`Σ (y − x w)²`."""
         fitted = 2.0 * self.moment @ weights - self.values @ weights.square()
-        # Targets without any noise leave rounding errors.
+        # For targets without noise the difference is only rounding.
         return (self.square - fitted).clamp_min(1e-14 * float(self.square) + 1e-20 * self.count)
 
     def evidence(self, alpha: float, beta: float) -> float:
@@ -89,15 +93,15 @@ class _Axes:
         return float(0.5 * (scale - precision.log().sum() - energy)) + self.constant
 
     def improved(self, alpha: float, beta: float) -> tuple[float, float]:
-        """`α = γ / |m|²`, `β = (N − γ) / Σ (y − x m)²`, γ the number of weights that data fix."""
+        """`α = γ / |m|²`, `β = (N − γ) / Σ (y − x m)²`, γ the effective number of parameters."""
         precision = alpha + beta * self.values
         weights = beta * self.moment / precision
         gamma = float((beta * self.values / precision).sum())
         largest = _LARGE * beta * float(self.values.max())
-        new = min(gamma / float(weights.square().sum().clamp_min(1e-300)), largest)
-        left = max(self.count - gamma, 1e-3)
-        # Columns that never change say nothing about their weights.
-        return new if gamma > 0.0 else alpha, left / float(self.errors(weights))
+        improved_alpha = min(gamma / float(weights.square().sum().clamp_min(1e-300)), largest)
+        degrees = max(self.count - gamma, 1e-3)
+        # Constant columns carry no information about their weights.
+        return improved_alpha if gamma > 0.0 else alpha, degrees / float(self.errors(weights))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -105,9 +109,9 @@ class LinearRegression(Supervised):
     """`y ~ N(x w + b, noise²)`, `w ~ N(0, 1 / prior_precision)`: the exact posterior in one step.
 
     Each row adds its message `β (x y, −½ x xᵀ)` to the natural parameters of the prior, so batches
-    add up (`update`). The intercept b has a flat prior. `noise` (a standard deviation) and
-    `prior_precision` that are not given are those of the largest evidence `log p(y)`, found as
-    MacKay (1992) does. Khan & Rue (2023), secs 1.3.3 and 5.1, eq. 54.
+    add up (`update`). The intercept b has a flat prior. If `noise` (a standard deviation) and
+    `prior_precision` are not given, they maximise the evidence `log p(y)`, by the fixed point of
+    MacKay (1992). Khan & Rue (2023), secs 1.3.3 and 5.1, eq. 54.
 
     >>> model = LinearRegression().fit([[0.0], [1.0], [2.0], [3.0]], [0.1, 0.9, 2.1, 2.9])
     >>> model.predict([[4.0]]).mean
@@ -124,7 +128,7 @@ class LinearRegression(Supervised):
         need_positive(self, prior_precision=self.prior_precision, noise=self.noise)
 
     def fit(self, x: Any, y: Any) -> Self:
-        """The belief about the weights given a table x (n, d) and y (n,)."""
+        """Learns the posterior of the weights from a table x (n, d) and y (n,)."""
         rows, targets = self._rows(x, y, fitted=False)
         shift = torch.cat([rows, targets[:, None]], dim=1).mean(0)
         if not self.intercept:
@@ -132,7 +136,7 @@ class LinearRegression(Supervised):
         return self._learn(_Sums.of(rows, targets, shift, self.intercept))
 
     def update(self, x: Any, y: Any) -> Self:
-        """The belief after more rows: as if all had been fitted together."""
+        """Adds rows to the posterior, as if all had been fitted together."""
         if self.report_ is None:
             return self.fit(x, y)
         rows, targets = self._rows(x, y, fitted=True)
@@ -176,9 +180,9 @@ class LinearRegression(Supervised):
 
     @property
     def belief_(self) -> Gaussian:
-        """`q(w, b)`: the prior's natural parameters and the messages of all rows, added up.
+        """`q(w, b)`: the natural parameters of the prior plus the messages of all rows.
 
-        The last number is the intercept, of rows from which the first batch's means are taken.
+        The last entry is the intercept, for rows less the means of the first batch.
         """
         self._need_fit()
         beta, size = self.noise_**-2, len(self._sums.gram)
@@ -213,14 +217,13 @@ class LinearRegression(Supervised):
         return Prediction.closed_form(GaussianLikelihood(self.noise_).marginal(mean, variance, {}))
 
     def sample(self, x: Any, num: int = 1, seed: int = 0) -> Tensor:
-        """`num` lines drawn from the belief, at rows x: (num, n), without noise."""
+        """`num` draws of `x w + b` from the posterior, at rows x: (num, n), without noise."""
         design = self._design(x)
         return self.belief_.sample(num, generator(seed)) @ design.T + self._sums.shift[-1]
 
     def _design(self, x: Any) -> Tensor:
         rows = self._inputs(x, fitted=True) - self._sums.shift[:-1]
-        ones = torch.ones(len(rows), int(self.intercept), dtype=torch.float64)
-        return torch.cat([rows, ones], dim=1)
+        return with_intercept(rows, self.intercept)
 
     def _learned(self) -> dict[str, Tensor]:
         self._need_fit()
@@ -233,11 +236,9 @@ class LinearRegression(Supervised):
         self.prior_precision_, self.noise_ = numbers[:2]
         self._sums = _Sums(**tensors, count=int(numbers[2]))
 
-    def _words(self) -> list[str]:
-        shown = ", ".join(f"{w:.4g}" for w in self.weights_[:6].tolist())
-        more = ", ..." if self.columns_ > 6 else ""
+    def _summary_lines(self) -> list[str]:
         return [
             f"{self._sums.count} rows; prior_precision {self.prior_precision_:.4g}, "
             f"noise {self.noise_:.4g}",
-            f"weights [{shown}{more}], intercept {self.intercept_:.4g}",
+            weights_line(self.weights_, self.intercept_),
         ]

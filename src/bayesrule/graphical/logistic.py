@@ -1,4 +1,4 @@
-"""Bayesian logistic regression: a Gaussian belief about weights, by non-conjugate messages."""
+"""Bayesian logistic regression: a Gaussian posterior, by non-conjugate message passing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from bayesrule.graphical._supervised import (
     generator,
     need_positive,
     need_rate,
+    weights_line,
+    with_intercept,
 )
 from bayesrule.likelihoods import BernoulliLikelihood, Likelihood
 from bayesrule.predicting.prediction import Prediction
@@ -26,9 +28,9 @@ from bayesrule.training.progress import Progress
 
 @dataclass(frozen=True)
 class _Root:
-    """Where a number `at` meets the `image` that EM gives it, along a line through the last two.
+    """The fixed point of EM in one number `at`, by the secant method.
 
-    EM alone comes closer by a constant factor, which may be near 1.
+    EM alone converges linearly, and its rate may be near 1.
     """
 
     at: float
@@ -46,11 +48,11 @@ class _Root:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LogisticRegression(Supervised):
-    """`y ~ Bernoulli(sigmoid(x w + b))`, and the Gaussian belief q(w, b) of the largest ELBO.
+    """`y ~ Bernoulli(sigmoid(x w + b))`, with the Gaussian q(w, b) that maximises the ELBO.
 
-    Each row sends the message `λ̃ = ∇_μ E_q[log p(y | x w + b)]`, expectations by quadrature, and
-    the belief moves to `λ₀ + Σ λ̃` with ρ = 1 (non-conjugate message passing), or less where that
-    would lower the bound. `prior_precision` that is not given is the one of the largest bound;
+    Each row sends the message `λ̃ = ∇_μ E_q[log p(y | x w + b)]`, with expectations by quadrature.
+    The belief moves to `λ₀ + Σ λ̃` with ρ = 1 (non-conjugate message passing), or with less if that
+    would lower the bound. If `prior_precision` is not given, it maximises the bound too;
     `b ~ N(0, 1 / intercept_precision)`. Khan & Rue (2023), eqs 58 and 60.
 
     >>> model = LogisticRegression().fit([[-2.0], [-1.0], [0.5], [1.0], [2.0]], [0, 0, 1, 0, 1])
@@ -76,26 +78,26 @@ class LogisticRegression(Supervised):
         need_rate(self, self.rate, self.passes)
 
     def fit(self, x: Any, y: Any, *, progress: bool | None = None) -> Self:
-        """The belief given a table x (n, d) and answers y (n,) that are 0 or 1."""
+        """Learns from a table x (n, d) and answers y (n,) that are 0 or 1."""
         rows = self._inputs(x, fitted=False)
-        design, targets = self._design(rows), self._targets(y, len(rows))
+        design, targets = with_intercept(rows, self.intercept), self._targets(y, len(rows))
         self.likelihood.check(targets, targets)
         search, sites = _Root(math.log(self.prior_precision or 1.0)), _sites.nothing(targets)
         trace: list[float] = []
         with Progress(None, 0, "logistic regression", progress) as bar:
             while True:
                 alpha = math.exp(search.at)
-                found = self._settled(design, targets, alpha, sites, self.passes - len(trace))
-                trace += found.trace if not trace else found.trace[1:]
-                bar.advance(len(found.trace))
+                settled = self._settled(design, targets, alpha, sites, self.passes - len(trace))
+                trace += settled.trace if not trace else settled.trace[1:]
+                bar.advance(len(settled.trace))
                 bar.note(elbo=trace[-1])
-                sites, belief = found.sites, self._belief(design, alpha, found.sites)
+                sites, belief = settled.sites, self._belief(design, alpha, settled.sites)
                 search = search.next(math.log(self._improved(belief)))
                 if search.settled or len(trace) > self.passes:
                     break
         self.belief_, self.prior_precision_ = belief, alpha
-        done = found.converged and search.settled
-        why = found.why if done else f"stopped after {self.passes} passes"
+        done = settled.converged and search.settled
+        why = settled.why if done else f"stopped after {self.passes} passes"
         self.report_ = Report(tuple(trace), done, why)
         return self
 
@@ -115,7 +117,7 @@ class LogisticRegression(Supervised):
         )
 
     def _prior(self, size: int, alpha: float) -> Gaussian:
-        """`λ₀`, of weights and intercept."""
+        """The prior `λ₀` of weights and intercept."""
         precision = torch.full((size,), alpha, dtype=torch.float64)
         if self.intercept:
             precision[-1] = self.intercept_precision
@@ -127,7 +129,7 @@ class LogisticRegression(Supervised):
         return Gaussian((first + design.T @ sites[0], second + (design.T * sites[1]) @ design))
 
     def _improved(self, belief: Gaussian) -> float:
-        """`α = d / E[wᵀ w]`: the prior of the largest bound given the belief, an EM step."""
+        """`α = d / E[wᵀ w]`: the prior precision that maximises the bound at this belief, by EM."""
         if self.prior_precision is not None:
             return self.prior_precision
         size = len(belief.mean) - int(self.intercept)
@@ -152,18 +154,14 @@ class LogisticRegression(Supervised):
         return len(self.belief_.natural[0]) - int(self.intercept)
 
     def predict(self, x: Any) -> Prediction:
-        design = self._design(self._inputs(x, fitted=True))
+        design = with_intercept(self._inputs(x, fitted=True), self.intercept)
         variance = ((design @ self.belief_.covariance) * design).sum(1)
         return averaged(self.likelihood, design @ self.belief_.mean, variance)
 
     def sample(self, x: Any, num: int = 1, seed: int = 0) -> Tensor:
-        """`num` draws of the probability of a yes at rows x, (num, n), from the belief."""
-        design = self._design(self._inputs(x, fitted=True))
+        """`num` draws of p(y = 1 | x) from the posterior, at rows x, (num, n)."""
+        design = with_intercept(self._inputs(x, fitted=True), self.intercept)
         return (self.belief_.sample(num, generator(seed)) @ design.T).sigmoid()
-
-    def _design(self, rows: Tensor) -> Tensor:
-        ones = torch.ones(len(rows), int(self.intercept), dtype=torch.float64)
-        return torch.cat([rows, ones], dim=1)
 
     def _learned(self) -> dict[str, Tensor]:
         self._need_fit()
@@ -175,10 +173,8 @@ class LogisticRegression(Supervised):
         self.belief_ = Gaussian((tensors["first"], tensors["second"]))
         self.prior_precision_ = float(tensors["prior_precision"])
 
-    def _words(self) -> list[str]:
-        shown = ", ".join(f"{w:.4g}" for w in self.weights_[:6].tolist())
-        more = ", ..." if self.columns_ > 6 else ""
+    def _summary_lines(self) -> list[str]:
         return [
             f"prior_precision {self.prior_precision_:.4g}",
-            f"weights [{shown}{more}], intercept {self.intercept_:.4g}",
+            weights_line(self.weights_, self.intercept_),
         ]

@@ -23,7 +23,7 @@ class GaussianMixture(LatentModel):
 
     `q(θ) = Dirichlet(π) Π_k NormalWishart(m_k, Λ_k)`. `inference=EM()` has a flat prior and takes
     messages at the mode, `VB()` has the prior of scikit-learn's BayesianGaussianMixture and takes
-    them in expectation, `SVI()` does that on batches. Row x says `r_k (x, −½, −½ x xᵀ, ½)` to
+    them in expectation, `SVI()` does so on batches. Row x sends `r_k (x, −½, −½ x xᵀ, ½)` to
     component k, and r_k to its weight.
 
     Learned: `weights_` (K,), `means_` (K, d), `covariances_` (K, d, d), `report_`.
@@ -51,59 +51,61 @@ class GaussianMixture(LatentModel):
             raise ValueError(f"reg_covar is a variance of 0 or more; got {self.reg_covar}.")
 
     def fit(self, x: Any, *, responsibilities: Any = None, progress: bool | None = None) -> Self:
-        """Learns from rows (n, d); it begins at k-means, or at given responsibilities (n, K)."""
+        """Learns from rows (n, d); starts at k-means, or at shares responsibilities (n, K)."""
         data = Rows.of(tables.matrix(x, rows=max(self.components, 2)))
         self._shift, self._spread = data.shift, data.covariance()
-        given = None if responsibilities is None else self._shares_of(responsibilities, data)
-        self._climb(data, self._starts(data, given), progress)
+        shares = None if responsibilities is None else self._shares_of(responsibilities, data)
+        self._climb(data, self._starts(data, shares), progress)
         return self
 
-    def _starts(self, data: Rows, given: Tensor | None) -> Iterator[Messages]:
+    def _starts(self, data: Rows, responsibilities: Tensor | None) -> Iterator[Messages]:
         generator = torch.Generator().manual_seed(self.seed)
-        for _ in range(self.restarts if given is None else 1):
+        for _ in range(self.restarts if responsibilities is None else 1):
             total: Messages = {}
-            for rows, shares in self._with_shares(data, given, generator):
-                new = self._said(rows, shares)
-                total = added(total, new) if total else new
+            for rows, shares in self._with_shares(data, responsibilities, generator):
+                messages = self._said(rows, shares)
+                total = added(total, messages) if total else messages
             yield total
 
     def _with_shares(
-        self, data: Rows, given: Tensor | None, generator: Generator
+        self, data: Rows, responsibilities: Tensor | None, generator: Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows with the shares of components in them, piece by piece."""
+        """Rows with their responsibilities, chunk by chunk."""
         size = gaussians.chunk(self.components, data.columns)
-        if given is not None:
-            yield from zip(data.split(size), given.split(size), strict=True)
+        if responsibilities is not None:
+            yield from zip(data.split(size), responsibilities.split(size), strict=True)
             return
-        some = data[torch.randperm(len(data), generator=generator)[: starting.MOST_ROWS]]
-        centres = starting.k_means(some.centred(), self.components, generator)
+        sample = data[torch.randperm(len(data), generator=generator)[: starting.MOST_ROWS]]
+        centres = starting.k_means(sample.centred(), self.components, generator)
         for rows in data.split(size):
             yield rows, starting.nearest(rows, centres)
 
-    def _shares_of(self, given: Any, data: Rows) -> Tensor:
-        found = tables.matrix(given, "responsibilities", rows=len(data)).to(data.shift)
-        if found.shape != (len(data), self.components) or bool((found < 0).any()):
+    def _shares_of(self, responsibilities: Any, data: Rows) -> Tensor:
+        shares = tables.matrix(responsibilities, "responsibilities", rows=len(data)).to(data.shift)
+        if shares.shape != (len(data), self.components) or bool((shares < 0).any()):
             raise ValueError(
                 f"responsibilities are numbers of 0 or more, {(len(data), self.components)}; got "
-                f"{tuple(found.shape)}, the least of them {float(found.min()):.3g}."
+                f"{tuple(shares.shape)}, the least of them {float(shares.min()):.3g}."
             )
-        return found
+        return shares
 
     def _said(self, x: Tensor, shares: Tensor) -> Messages:
-        told = gaussians.said(x, shares, self.reg_covar)
-        return {"weights": (shares.sum(0),), "components": told}
+        messages = gaussians.said(x, shares, self.reg_covar)
+        return {"weights": (shares.sum(0),), "components": messages}
 
     def _prior(self) -> Messages:
         """Flat for EM; else `Dirichlet(1/K)` and a normal-Wishart with the data's covariance."""
         k, like = self.components, self._spread
         if self.inference.at_mode:
-            told = gaussians.flat(like, k)
-            return {"weights": (2.0 * told[3],), "components": told}
+            components = gaussians.flat(like, k)
+            return {"weights": (2.0 * components[3],), "components": components}
         concentration = self.weight_concentration_prior
         level = 1.0 / k if concentration is None else concentration
         weights = Dirichlet.make(like.new_full((k,), level))
-        told = gaussians.vague(like, k, self.mean_precision_prior, self.degrees_of_freedom_prior)
-        return {"weights": weights.natural, "components": told}
+        components = gaussians.vague(
+            like, k, self.mean_precision_prior, self.degrees_of_freedom_prior
+        )
+        return {"weights": weights.natural, "components": components}
 
     def _see(self, natural: dict[str, Natural]) -> None:
         self._natural = natural
@@ -113,14 +115,14 @@ class GaussianMixture(LatentModel):
         self._log_weights = Dirichlet((counts,)).expectation[0] if mode is None else mode
 
     def _local(self, batch: Rows) -> Local:
-        """Responsibilities `r_k ∝ exp(E_q[log π_k + log N(x | m_k, Λ_k⁻¹)])`, and what they say."""
+        """Messages by responsibilities `r_k ∝ exp(E_q[log π_k + log N(x | m_k, Λ_k⁻¹)])`."""
         total: Messages = {}
         evidence = self._shift.new_zeros(())
-        for rows in self._pieces(batch):
+        for rows in self._chunks(batch):
             joint = self._joint(rows)
             norm = joint.logsumexp(1, keepdim=True)
-            new = self._said(rows, (joint - norm).exp_())
-            total = added(total, new) if total else new
+            messages = self._said(rows, (joint - norm).exp_())
+            total = added(total, messages) if total else messages
             evidence = evidence + norm.sum()
         return Local(total, evidence)
 
@@ -130,9 +132,9 @@ class GaussianMixture(LatentModel):
     def _divergence(self) -> float:
         if self.inference.at_mode:
             return 0.0
-        prior, own = self._prior(), self._natural
-        weights = Dirichlet(own["weights"]).kl(Dirichlet(prior["weights"]))
-        parts = NormalWishart(own["components"]).kl(NormalWishart(prior["components"]))
+        prior, belief = self._prior(), self._natural
+        weights = Dirichlet(belief["weights"]).kl(Dirichlet(prior["weights"]))
+        parts = NormalWishart(belief["components"]).kl(NormalWishart(prior["components"]))
         return float(weights + parts.sum())
 
     def _troubles(self) -> list[str]:
@@ -141,12 +143,12 @@ class GaussianMixture(LatentModel):
             return [f"Column {flat[0]} does not vary beyond reg_covar: scale it, or leave it out."]
         if not self.inference.at_mode:
             return []
-        told = self._natural["components"]
-        return [*gaussians.collapsed(told, self._gaussians, self.reg_covar, "Component")]
+        components = self._natural["components"]
+        return [*gaussians.collapsed(components, self._gaussians, self.reg_covar, "Component")]
 
     @property
     def weights_(self) -> Tensor:
-        """Of the components, (K,); for VB their means."""
+        """Weights of the components, (K,); for VB their means."""
         self._need_fit()
         (counts,) = self._natural["weights"]
         shares = counts if self.inference.at_mode else counts + 1.0
@@ -154,35 +156,37 @@ class GaussianMixture(LatentModel):
 
     @property
     def means_(self) -> Tensor:
-        """(K, d)."""
+        """Means of the components, (K, d)."""
         self._need_fit()
         return self._gaussians.mean + self._shift
 
     @property
     def covariances_(self) -> Tensor:
-        """(K, d, d); for VB the inverse of the expected precision."""
+        """Covariances of the components, (K, d, d); for VB inverse expected precisions."""
         self._need_fit()
         return self._gaussians.covariance
 
     def predict_proba(self, x: Any) -> Tensor:
         """The probability of each component for each row, (n, K)."""
-        return torch.cat([self._joint(rows).softmax(1) for rows in self._asked(x)])
+        return torch.cat([self._joint(rows).softmax(1) for rows in self._centred_chunks(x)])
 
     def predict(self, x: Any) -> Tensor:
-        """The likeliest component of each row, (n,)."""
-        return torch.cat([self._joint(rows).argmax(1) for rows in self._asked(x)])
+        """The most probable component of each row, (n,)."""
+        return torch.cat([self._joint(rows).argmax(1) for rows in self._centred_chunks(x)])
 
     def log_prob(self, x: Any) -> Tensor:
         """`log p(x)` of each row, (n,); for VB θ is integrated out, each component a Student t."""
         logs, parts = self.weights_.log(), self._predictive
-        return torch.cat([(logs + parts.log_prob(rows)).logsumexp(1) for rows in self._asked(x)])
+        return torch.cat(
+            [(logs + parts.log_prob(rows)).logsumexp(1) for rows in self._centred_chunks(x)]
+        )
 
     def score(self, x: Any) -> float:
         """The mean of `log_prob`."""
         return float(self.log_prob(x).mean())
 
     def sample(self, num: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Rows (num, d) as the model predicts them, and the component of each (num,)."""
+        """Rows (num, d) of the predictive distribution, and their components (num,)."""
         generator = torch.Generator().manual_seed(seed)
         shares = self.weights_.cpu()
         which = torch.multinomial(shares, num, replacement=True, generator=generator)
@@ -194,12 +198,12 @@ class GaussianMixture(LatentModel):
             return self._gaussians
         return Students(NormalWishart(self._natural["components"]))
 
-    def _asked(self, x: Any) -> Iterator[Tensor]:
+    def _centred_chunks(self, x: Any) -> Iterator[Tensor]:
         self._need_fit()
         table = tables.matrix(x, columns=len(self._shift)).to(self._shift.device)
-        return self._pieces(Rows(table, self._shift))
+        return self._chunks(Rows(table, self._shift))
 
-    def _pieces(self, data: Rows) -> Iterator[Tensor]:
+    def _chunks(self, data: Rows) -> Iterator[Tensor]:
         return data.split(gaussians.chunk(self.components, data.columns))
 
     def _learned(self) -> dict[str, Tensor]:
@@ -209,7 +213,7 @@ class GaussianMixture(LatentModel):
         self._shift, self._spread = tensors.pop("shift"), tensors.pop("spread")
         self._see(natural_of(tensors))
 
-    def _words(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         shares, means = self.weights_, self.means_
         order = shares.argsort(descending=True).tolist()
         rows = [f"{float(shares[k]):6.1%} at {tables.brief(means[k])}" for k in order[:8]]

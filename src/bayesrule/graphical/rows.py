@@ -1,4 +1,4 @@
-"""Tables that stay where they are: rows are centred, in double precision, when they are taken."""
+"""Tables that stay where they are: rows are centred, in float64, when they are taken."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Rows:
-    """A table (n, d), which may be mapped from a file, less its mean (d,)."""
+    """A table (n, d), which may be mapped from a file, less a vector `shift` (d,)."""
 
     table: Tensor
     shift: Tensor
 
     @classmethod
     def of(cls, table: Tensor) -> Rows:
-        """About the mean of the table."""
+        """The table less its mean."""
         total = torch.zeros(table.shape[1], dtype=torch.float64, device=table.device)
         for part in table.split(_AT_ONCE):
             total += part.double().sum(0)
@@ -38,23 +38,23 @@ class Rows:
         return Rows(self.table[which.to(self.table.device)], self.shift)
 
     def centred(self) -> Tensor:
-        """All of them, (n, d)."""
+        """All rows less the shift, (n, d)."""
         return self.table.double() - self.shift
 
     def split(self, size: int) -> Iterator[Tensor]:
-        """One piece after another, centred."""
+        """Chunks of centred rows."""
         for part in self.table.split(size):
             yield part.double() - self.shift
 
     def covariance(self) -> Tensor:
-        """(d, d), with so little added that it has an inverse."""
+        """The covariance (d, d), with enough added to its diagonal to be invertible."""
         total = torch.zeros(
             self.columns, self.columns, dtype=torch.float64, device=self.shift.device
         )
         for part in self.split(_AT_ONCE):
             total += part.T @ part
-        found = total / max(len(self) - 1, 1)
-        own = found.diagonal()
-        # A billionth of each column's own variance keeps copies of columns apart.
-        little = torch.where(own > 0, 1e-9 * own, 1e-12 * (own.mean() + 1e-12))
-        return found + little.diag()
+        covariance = total / max(len(self) - 1, 1)
+        variance = covariance.diagonal()
+        # A billionth of each column's variance makes equal columns invertible too.
+        jitter = torch.where(variance > 0, 1e-9 * variance, 1e-12 * (variance.mean() + 1e-12))
+        return covariance + jitter.diag()

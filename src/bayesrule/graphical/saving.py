@@ -1,4 +1,4 @@
-"""Models on disk: one safetensors file with their options as json, never unpickled."""
+"""Models on disk: one safetensors file with the options as json; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IS = "is"
 
 
 def write(path: Place, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Writes tensors and json-able facts; the name holds the old file or the new one."""
+    """Writes tensors and facts that json can hold, atomically: the old file or the new one."""
     checkpoint.write_atomically(Path(path), checkpoint.payload(dict(tensors), **facts))  # type: ignore[arg-type]
 
 
@@ -30,13 +30,13 @@ def read(path: Place) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def not_a(path: Place, found: object, wanted: str) -> CheckpointError:
-    """What is said of a file that holds something else."""
+    """The error for a file that holds something else."""
     return CheckpointError(f"{path} holds {found or 'no graphical model'}, not a {wanted}.")
 
 
 @contextlib.contextmanager
 def whole(path: Place) -> Iterator[None]:
-    """Around code that files make raise of which something is missing."""
+    """Around code that reads a file: errors of missing content say that it is damaged."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError) as problem:
@@ -46,35 +46,34 @@ def whole(path: Place) -> Iterator[None]:
 def encoded(value: Any) -> Any:
     """An option as json: a dataclass by its class and fields, the rest as it is."""
     if is_dataclass(value) and not isinstance(value, type):
-        held = {one.name: encoded(getattr(value, one.name)) for one in fields(value) if one.init}
+        held = {f.name: encoded(getattr(value, f.name)) for f in fields(value) if f.init}
         return {_IS: f"{type(value).__module__}:{type(value).__qualname__}", **held}
     if isinstance(value, tuple | list):
-        return [encoded(one) for one in value]
-    json.dumps(value)  # refuses here what a file could not hold
+        return [encoded(item) for item in value]
+    json.dumps(value)  # raises for values that json cannot hold
     return value
 
 
 def decoded(value: Any) -> Any:
-    """The option that `encoded` wrote; classes of the library alone are built."""
+    """The option that `encoded` wrote; only dataclasses of the library are built."""
     if isinstance(value, list):
-        return tuple(decoded(one) for one in value)
+        return tuple(decoded(item) for item in value)
     if not isinstance(value, dict):
         return value
-    held = {name: decoded(one) for name, one in value.items() if name != _IS}
+    held = {name: decoded(item) for name, item in value.items() if name != _IS}
     return _kind(value[_IS])(**held) if _IS in value else held
 
 
 def _kind(name: str) -> type:
     module, _, wanted = str(name).partition(":")
-    found = getattr(_module(module), wanted, None)
-    own = isinstance(found, type) and is_dataclass(found) and found.__module__ == module
-    if not own:
+    kind = getattr(_module(module), wanted, None)
+    if not (isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module):
         raise CheckpointError(f"The file names an option {name!r} that the library does not have.")
-    return cast(type, found)
+    return cast(type, kind)
 
 
 def _module(name: str) -> object:
-    """A module of the library, or nothing."""
+    """A module of the library; None for any other name."""
     try:
         return importlib.import_module(name) if name.startswith("bayesrule.") else None
     except ImportError:

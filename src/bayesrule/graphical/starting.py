@@ -1,4 +1,4 @@
-"""Where fits begin: k-means on some of the rows."""
+"""Starting points of fits: k-means on a random subset of the rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ROUNDS = 20
 
 def k_means(x: Tensor, num: int, generator: Generator) -> Tensor:
     """`num` centres (num, d) of rows: k-means++ seeds, then Lloyd's rounds, on a random subset."""
-    some = x[torch.randperm(len(x), generator=generator)[:MOST_ROWS]]
-    centres = _spread_out(some, num, generator)
+    sample = x[torch.randperm(len(x), generator=generator)[:MOST_ROWS]]
+    centres = _spread_out(sample, num, generator)
     for _ in range(_ROUNDS):
-        nearest = torch.cdist(some, centres).argmin(1)
-        sums = torch.zeros_like(centres).index_add_(0, nearest, some)
+        nearest = torch.cdist(sample, centres).argmin(1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, sample)
         counts = torch.bincount(nearest, minlength=num).unsqueeze(1)
         new = torch.where(counts > 0, sums / counts.clamp_min(1), centres)
         if torch.equal(new, centres):
@@ -27,7 +27,7 @@ def k_means(x: Tensor, num: int, generator: Generator) -> Tensor:
 
 
 def _spread_out(x: Tensor, num: int, generator: Generator) -> Tensor:
-    """Rows far from each other: of a few drawn by squared distance, the one that helps the most.
+    """Rows far from each other: of a few drawn by squared distance, takes the best each time.
 
     Arthur & Vassilvitskii (2007), in the greedy form of their last section.
     """
@@ -45,6 +45,6 @@ def _spread_out(x: Tensor, num: int, generator: Generator) -> Tensor:
 
 
 def nearest(x: Tensor, centres: Tensor) -> Tensor:
-    """One-hot rows that say which centre is the nearest, (n, K)."""
-    found = torch.cdist(x, centres).argmin(1)
-    return torch.nn.functional.one_hot(found, len(centres)).to(x.dtype)
+    """The nearest centre of each row, one-hot (n, K)."""
+    number = torch.cdist(x, centres).argmin(1)
+    return torch.nn.functional.one_hot(number, len(centres)).to(x.dtype)

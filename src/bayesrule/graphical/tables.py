@@ -1,4 +1,4 @@
-"""Arrays, tensors and frames as tensors of finite numbers, refused by row and column."""
+"""Arrays, tensors and frames as tensors of finite numbers; errors name the row and column."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ def matrix(
 ) -> Tensor:
     """A table (n, d) of numbers: an array, a tensor, a list of lists or a pandas frame.
 
-    Tensors of floats keep their type and device, all else becomes float64. NaN is refused unless
-    it may stand for what is `missing`.
+    Tensors of floats keep their type and device, all else becomes float64. NaN is refused, unless
+    values may be `missing`.
     """
-    names = [str(one) for one in x.columns] if hasattr(x, "columns") else None
-    found = _floats(x, name)
-    if found.ndim != 2:
+    names = [str(column) for column in x.columns] if hasattr(x, "columns") else None
+    table = _floats(x, name)
+    if table.ndim != 2:
         raise ValueError(
-            f"{name} is a table (rows, columns); got the shape {tuple(found.shape)}."
-            + (" One column of numbers is x[:, None]." if found.ndim == 1 else "")
+            f"{name} is a table (rows, columns); got the shape {tuple(table.shape)}."
+            + (" One column of numbers is x[:, None]." if table.ndim == 1 else "")
         )
-    _check_size(found, name, rows, columns)
-    _check_finite(found, name, names, missing)
-    return found
+    _check_size(table, name, rows, columns)
+    _check_finite(table, name, names, missing)
+    return table
 
 
 def vector(y: Any, name: str = "y", *, rows: int, missing: bool = False) -> Tensor:
     """One number for each row, (n,); a column (n, 1) counts as one."""
-    found = _floats(y, name)
-    if found.ndim == 2 and found.shape[1] == 1:
-        found = found[:, 0]
-    if found.shape != (rows,):
+    values = _floats(y, name)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (rows,):
         raise ValueError(
-            f"{name} has one number for each of {rows} rows; got {tuple(found.shape)}."
+            f"{name} has one number for each of {rows} rows; got {tuple(values.shape)}."
         )
-    _check_finite(found.unsqueeze(1), name, None, missing)
-    return found
+    _check_finite(values.unsqueeze(1), name, None, missing)
+    return values
 
 
 def _floats(x: Any, name: str) -> Tensor:
-    found = x.detach() if isinstance(x, Tensor) else _shared(_array(x, name))
-    return found if found.is_floating_point() else found.double()
+    tensor = x.detach() if isinstance(x, Tensor) else _shared(_array(x, name))
+    return tensor if tensor.is_floating_point() else tensor.double()
 
 
 def _array(x: Any, name: str) -> np.ndarray:
     try:
-        found = np.asarray(
+        array = np.asarray(
             x.to_numpy(dtype=np.float64, na_value=np.nan) if hasattr(x, "to_numpy") else x
         )
-        kept = found.dtype in (np.float32, np.float64)
-        found = found if kept else found.astype(np.float64)
+        kept = array.dtype in (np.float32, np.float64)
+        array = array if kept else array.astype(np.float64)
     except (TypeError, ValueError) as problem:
         raise ValueError(
             f"{name} holds something that is not a number: {problem}. Turn words and dates into "
             "numbers first."
         ) from problem
-    # torch takes no arrays that run backwards.
-    return found if min(found.strides, default=0) >= 0 else found.copy()
+    # torch cannot share arrays with negative strides.
+    return array if min(array.strides, default=0) >= 0 else array.copy()
 
 
 def _shared(array: np.ndarray) -> Tensor:
     """A tensor of the same memory, or of the same file where an array is mapped from one."""
     with warnings.catch_warnings():
-        # Nothing is ever written into a table, so that it may be read-only.
+        # Tables are never written to, so they may be read-only.
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return torch.as_tensor(array)
 

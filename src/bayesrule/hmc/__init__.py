@@ -1,4 +1,4 @@
-"""A reference posterior for small networks: weights drawn by the No-U-Turn sampler."""
+"""A reference posterior for small networks: draws of the weights by the No-U-Turn sampler."""
 
 from bayesrule.hmc.density import LogDensity
 from bayesrule.hmc.mixing import ess, rhat

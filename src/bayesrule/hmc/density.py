@@ -1,6 +1,6 @@
 """The log density of the weights of an unmodified module, and its gradient.
 
-A sampler needs hundreds of gradients for each draw, and for small networks most of their time is
+A sampler needs hundreds of gradients for each draw. For small networks most of their time is
 overhead between torch's operations: a traced graph saves some of it, compiled code most.
 """
 
@@ -33,15 +33,15 @@ from bayesrule.types import Params
 
 Floats = NDArray[np.float64]
 Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From θ (P,) to the gradient (P,) of the log density and its value."""
+"""Maps θ (P,) to the gradient (P,) of the log density and its value."""
 
 
 class LogDensity:
     """`Σ log p(y | f(x; θ)) / T + log N(θ; 0, I / δ)` of all weights as one vector θ (P,).
 
-    In float64 on the CPU, with the module in evaluation mode (batch norm by its running averages,
-    no dropout). A learned noise precision τ ~ Gamma(a₀, b₀), one for each output, is integrated
-    out: with `a = a₀ + N/2T` and `b = b₀ + Σ(y − f)²/2T` the first term becomes
+    It runs in float64 on the CPU, with the module in evaluation mode (batch norm by its running
+    averages, no dropout). A learned noise precision τ ~ Gamma(a₀, b₀), one for each output, is
+    integrated out: with `a = a₀ + N/2T` and `b = b₀ + Σ(y − f)²/2T` the first term becomes
     `log Γ(a) − log Γ(a₀) + a₀ log b₀ − a log b − N/2T log 2π`.
 
     >>> from bayesrule import GaussianLikelihood
@@ -78,7 +78,7 @@ class LogDensity:
             likelihood.check(self.outputs(self.params, self.x), self.y)
 
     def _refuse_changes(self) -> None:
-        """Refuses likelihoods and modules that have no log density of fixed data."""
+        """Refuses likelihoods and modules whose log density is not a function of fixed data."""
         if self.prior_noise and not self.learned:
             raise ValueError(
                 f"{type(self.likelihood).__name__} changes from step to step (a schedule of noise),"
@@ -102,13 +102,13 @@ class LogDensity:
             start = a.lgamma() - a0.lgamma() + a0 * b0.log() - (a - a0) * math.log(2.0 * math.pi)
             fit = (start - a * b.log()).sum()
         else:
-            each = self.likelihood.log_prob(outputs, self.y, {})
-            fit = times(each, self.weight).sum() / self.temperature
+            log_probs = self.likelihood.log_prob(outputs, self.y, {})
+            fit = times(log_probs, self.weight).sum() / self.temperature
         width = math.log(self.prior_precision / (2.0 * math.pi))
         return fit + 0.5 * (self.num * width - self.prior_precision * theta.square().sum())
 
     def named(self, theta: Tensor) -> Params:
-        """Vectors (..., P) as the module's weights, by name and in their shapes."""
+        """Vectors (..., P) as the module's weights, by name and in shape."""
         return vectors.unflatten(theta, vectors.shapes_of(self.params))
 
     def outputs(self, params: Params, x: Inputs) -> Tensor:
@@ -117,30 +117,30 @@ class LogDensity:
 
     @torch.no_grad()
     def outputs_at(self, draws: Params, x: Inputs, batch_size: int = 4096) -> Tensor:
-        """The network's outputs (S, n, *) at each of S draws of the weights."""
-        each = zip(*draws.values(), strict=True)
-        weights = (dict(zip(draws, values, strict=True)) for values in each)
+        """The network's outputs (S, n, *) at by_draw of S draws of the weights."""
+        by_draw = zip(*draws.values(), strict=True)
+        weights = (dict(zip(draws, values, strict=True)) for values in by_draw)
         return stacked_outputs(self.network, weights, self.buffers, x, batch_size)
 
     def conjugate(self, outputs: Tensor) -> Params:
-        """The belief Gamma(a, b) over the noise precision, given the outputs at all data."""
-        counted = {} if self.weight is None else {EXAMPLE_WEIGHT: self.weight.to(outputs.dtype)}
-        state = {**self.prior_noise, **counted}
+        """The posterior Gamma(a, b) of the noise precision, given the outputs for all data."""
+        weighted = {} if self.weight is None else {EXAMPLE_WEIGHT: self.weight.to(outputs.dtype)}
+        state = {**self.prior_noise, **weighted}
         statistics = self.likelihood.expected_statistics(outputs, self.y, state)
         scaled = {name: value / self.temperature for name, value in statistics.items()}
-        # From its prior, a likelihood makes the whole conjugate step at once.
+        # Starting from the prior, one update with all data is the exact conjugate posterior.
         return self.likelihood.update(self.prior_noise, scaled, self.count / self.temperature)
 
 
 def as_inputs(x: Any, what: str = "inputs") -> Inputs:
-    """Tensors, arrays and lists as tensors on the CPU, floating ones in float64, all finite."""
+    """Tensors, arrays and lists as finite tensors on the CPU, floating ones in float64."""
     return mapped(x, lambda part: _plain(part, what))
 
 
 def _plain(x: Any, what: str) -> Tensor:
     if isinstance(x, GaussianTensor):
         raise TypeError(f"hmc takes plain {what}; uncertain ones are for tagi.")
-    # Arrays may be read-only or run backwards, which torch cannot share.
+    # A copy, because torch cannot share arrays that are read-only or have negative strides.
     tensor = torch.as_tensor(x if isinstance(x, Tensor) else np.array(x))
     tensor = _double(tensor.detach())
     check_finite(f"The {what}", tensor)
@@ -157,9 +157,9 @@ def value_and_gradient(
 ) -> Callable[[Floats], tuple[float, Floats]]:
     """A function from θ (P,) to the log density and its gradient (P,).
 
-    Traced once and, with `compile`, compiled by torch's inductor, which takes seconds and a C++
-    compiler. The result is checked against the module; a module that cannot be traced is called as
-    it is.
+    The density is traced once and, with `compile`, compiled by torch's inductor, which takes
+    seconds and a C++ compiler. The result is checked against the module; a module that cannot be
+    traced is called as it is.
     """
     theta = _probe(density, 1)
     with torch.no_grad():
@@ -177,7 +177,7 @@ def value_and_gradient(
             gradient = compiled
 
     def function(theta: Floats) -> tuple[float, Floats]:
-        # Inference mode belongs to a thread, and the sampler calls from its own.
+        # Inference mode is a setting of the thread, and the sampler calls from its own.
         with torch.inference_mode():
             slope, value = gradient(torch.from_numpy(theta))
             return value.item(), slope.numpy()
@@ -186,7 +186,7 @@ def value_and_gradient(
 
 
 def _plainly(density: LogDensity) -> Gradient:
-    """The module called as it is, with one backward pass."""
+    """The gradient by calling the module as it is, with one backward pass."""
 
     def gradient(theta: Tensor) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
@@ -199,7 +199,7 @@ def _plainly(density: LogDensity) -> Gradient:
 
 
 def _traced(density: LogDensity) -> GraphModule | None:
-    # Loading the tracer takes as long as loading the rest of the library.
+    # Imported here: the tracer takes as long to load as the rest of the library.
     from torch.fx.experimental.proxy_tensor import make_fx
 
     try:
@@ -215,10 +215,10 @@ def _compiled(graph: GraphModule, theta: Tensor) -> Gradient | None:
 
     try:
         with warnings.catch_warnings():
-            # The compiler warns of parts of torch that it still uses itself.
+            # The compiler warns of deprecated parts of torch that it uses itself.
             warnings.simplefilter("ignore")
             return inductor.compile(graph, [theta], options={"cpp_wrapper": True})
-    except Exception as problem:  # the compiler's own faults, and that there is none for C++
+    except Exception as problem:  # faults of the compiler, or no C++ compiler
         warnings.warn(
             "The log density could not be compiled, so sampling takes several times as long: "
             f"{str(problem).strip().splitlines()[0]} Is there a C++ compiler? compile=False does "
@@ -229,13 +229,13 @@ def _compiled(graph: GraphModule, theta: Tensor) -> Gradient | None:
 
 
 def _agrees(density: LogDensity, gradient: Gradient) -> bool:
-    """Whether a traced gradient is that of the module, at weights other than the traced ones."""
+    """Whether a gradient equals the module's, at weights other than the traced ones."""
     theta = _probe(density, 1)
     pairs = zip(_plainly(density)(theta), gradient(theta), strict=True)
     return all(torch.allclose(a, b, rtol=1e-8, atol=1e-8, equal_nan=True) for a, b in pairs)
 
 
 def _probe(density: LogDensity, seed: int) -> Tensor:
-    """Weights of an ordinary size at which the density is evaluated."""
+    """Random weights of ordinary size, to trace and compare gradients at."""
     generator = torch.Generator().manual_seed(seed)
     return 0.3 * torch.randn(density.num, dtype=torch.float64, generator=generator)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 
 def rhat(draws: Tensor) -> Tensor:
-    """How much wider the chains are together than each alone, (*); 1 is none, 1.01 is good.
+    """How much wider all chains together are than each alone, (*): 1 is ideal, 1.01 is good.
 
-    `√((B/W + n − 1) / n)` of rank-normalised half chains with the variances B between and W within
-    them, or of their distances from the median where that is larger. NaN: all draws are equal.
+    `√((B/W + n − 1) / n)` of rank-normalised half chains, with the variances B between and W within
+    them; or the same of their distances from the median, if that is larger. NaN if all draws are
+    equal.
 
     >>> still = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
     >>> round(float(rhat(still)), 2), bool(rhat(still + torch.arange(4.0)[:, None]) > 1.3)
@@ -31,10 +32,10 @@ def rhat(draws: Tensor) -> Tensor:
 
 
 def ess(draws: Tensor) -> Tensor:
-    """How many independent draws would estimate the posterior's centre as well, (*).
+    """How many independent draws would estimate the posterior's centre equally well, (*).
 
-    `S / τ`, `τ = −1 + 2 Σ_k P_k`, of rank-normalised half chains, where `P_k = ρ_2k + ρ_2k+1` are
-    autocorrelations over all chains, cut where they turn negative and made decreasing.
+    `S / τ` with `τ = −1 + 2 Σ_k P_k` of rank-normalised half chains. `P_k = ρ_2k + ρ_2k+1` are sums
+    of autocorrelations over all chains, cut at the first negative one and made decreasing.
 
     >>> white = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
     >>> bool(ess(white) > 1500), bool(ess(white.cumsum(1)) < 20)
@@ -49,7 +50,7 @@ def ess(draws: Tensor) -> Tensor:
     cut = torch.cat([pairs[:-1], last]).lt(0).to(torch.uint8).argmax(0)
     index = torch.arange(len(pairs)).reshape(-1, *[1] * cut.ndim)
     total = torch.where(index < cut, pairs.cummin(0).values, 0.0).sum(0)
-    # The first even lag that was cut off still helps chains that overshoot.
+    # The first even lag after the cut corrects the estimate for antithetic chains.
     edge = rho.gather(0, 2 * cut.unsqueeze(0)).squeeze(0).clamp_min(0.0)
     tau = (2.0 * total + edge - 1.0).clamp_min(1.0 / math.log10(chains * num))
     return chains * num / tau

@@ -1,4 +1,4 @@
-"""The No-U-Turn sampler, from nutpie, on the log density of an unmodified module."""
+"""The No-U-Turn sampler of nutpie on the log density of an unmodified module."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Samples:
 
     - `draws`: the weights, `{name: (S, *shape)}` as `model.named_parameters()` names them.
     - `precision`: the learned noise precision, (S, *) with one for each output; else None.
-    - `log_density`: (S,), with all its constants, the learned precision integrated out.
+    - `log_density`: (S,), with all constants; a learned precision is integrated out.
     - `rhat`, `ess`: rank-normalised split R-hat and bulk effective sample size of each weight, by
-      name, of the `"log density"`, of the `"outputs"` at the inputs given (n, *), and of the
-      `"noise precision"`. Hidden units can change places, so weights of a network mix badly where
-      its outputs mix well: look at the outputs first.
+      name, of the `"log density"`, of the `"outputs"` at the training inputs (n, *), and of the
+      `"noise precision"`. Hidden units can change places, so weights may mix badly although the
+      outputs mix well: look at the outputs first.
     - `divergences`: draws after warm-up whose trajectory diverged; there should be none.
-    - `cut_off`: draws after warm-up whose trajectory reached the greatest length allowed.
+    - `cut_off`: draws after warm-up whose trajectory reached the maximum length.
     - `acceptance`: the mean acceptance probability after warm-up, near `target_acceptance`.
-    - `gradients`: how many gradients were computed, `seconds`: how long all of it took.
+    - `gradients`: the number of gradients computed; `seconds`: the time of the whole call.
     - `density`: the `LogDensity` that was sampled.
     """
 
@@ -70,19 +70,19 @@ class Samples:
         num = len(self) if num is None else num
         if not 1 <= num <= len(self):
             raise ValueError(f"num takes from 1 to all {len(self)} draws, got {num}.")
-        # Half a step from both ends, so that all chains have the same share.
+        # Evenly spaced from half a step in, so that all chains have the same share.
         chosen = ((torch.arange(num) + 0.5) * (len(self) / num)).long()
         draws = {name: value[chosen] for name, value in self.draws.items()}
         outputs = self.density.outputs_at(draws, as_inputs(x), batch_size)
         noise: Params = {}
         if self.precision is not None:
-            # A belief Gamma(a, b) whose mean a / b is the drawn precision, for all examples.
+            # Gamma(1, 1 / precision): its mean is the drawn precision, for all examples.
             drawn = self.precision[chosen].unsqueeze(1)
             noise = {"a": torch.ones_like(drawn), "b": 1.0 / drawn}
         return Prediction.mixture(self.density.likelihood.distribution(outputs, noise))
 
     def summary(self) -> str:
-        """One line: how many draws, how well they mixed, how long it took."""
+        """One line: the number of draws, how well they mixed, and the time."""
         weights = [float(self.rhat[name].max()) for name in self.draws]
         return (
             f"{self.chains} × {len(self) // self.chains} draws in {self.seconds:.0f} s; "
@@ -115,14 +115,14 @@ def hmc(
     `LogDensity`. It is sampled by the No-U-Turn sampler of nutpie (`pip install 'bayesrule[hmc]'`),
     each chain from its own draw of the prior (of one no wider than N(0, I)).
 
-    - `draws`, `warmup`: how many draws are kept and how many discarded before them, for each of the
+    - `draws`, `warmup`: the draws to keep and those to discard before them, for each of the
       `chains`, which run one after another.
-    - `target_acceptance`: how many proposals the sampler aims to accept, below 1. The more, the
-      shorter its steps: draws take longer and diverge less. Divergences are counted and warned of.
+    - `target_acceptance`: the share of proposals to accept, below 1. A larger share means shorter
+      steps: draws take longer and diverge less. A warning counts the divergences.
     - `progress`: True, False, or None for a bar on a terminal only.
-    - `compile`: the gradient is compiled, which takes seconds once and a C++ compiler, and then
-      is five to ten times as fast. Compiled and plain gradients differ by rounding, and so the
-      same seed gives other draws.
+    - `compile`: compiles the gradient, which takes seconds once and a C++ compiler; it is then five
+      to ten times as fast. Compiled and plain gradients differ by rounding, so the same seed gives
+      different draws.
 
     >>> from bayesrule import GaussianLikelihood
     >>> x = torch.linspace(-1, 1, 10).unsqueeze(1)
@@ -141,12 +141,12 @@ def hmc(
     density = LogDensity(
         model, likelihood, data, prior_precision=prior_precision, temperature=temperature
     )
-    called = _Called(value_and_gradient(density, compile=compile))
+    counted = _CountedDensity(value_and_gradient(density, compile=compile))
     sizes = {"draws": draws, "tune": warmup, "chains": chains, "seed": int(seed)}
     options = {**sizes, "target_accept": float(target_acceptance)}
     with Progress(chains * (warmup + draws), 0, "hmc", progress) as bar:
-        trace = _run(nutpie, _model(nutpie, density, called, bar), options)
-    samples = _samples(density, trace, seed, called.num, start)
+        trace = _run(nutpie, _model(nutpie, density, counted, bar), options)
+    samples = _samples(density, trace, seed, counted.num, start)
     if samples.divergences:
         warnings.warn(
             f"{samples.divergences} of {len(samples)} draws come from trajectories that diverged, "
@@ -157,25 +157,25 @@ def hmc(
     return samples
 
 
-class _Called:
-    """The density as the sampler calls it, from a thread of its own; counts the calls."""
+class _CountedDensity:
+    """Counts the calls of the density; the sampler calls it from its own thread."""
 
     def __init__(self, function: Callable[[Floats], tuple[float, Floats]]) -> None:
         self.function, self.num = function, 0
         self._thread = threading.local()
 
     def __call__(self, theta: Floats) -> tuple[float, Floats]:
-        if not hasattr(self._thread, "kept"):
-            # Python drops its state of a foreign thread after each call and makes it again at the
-            # next, which takes longer than the gradient of a small network. One claim that is never
-            # released keeps it; this leaks a few kilobytes for each call of hmc.
+        if not hasattr(self._thread, "claimed"):
+            # Python drops its state of a foreign thread after each call and rebuilds it at the
+            # next, which takes longer than the gradient of a small network. One claim of the GIL
+            # that is never released keeps it; this leaks a few kilobytes for each call of hmc.
             ctypes.pythonapi.PyGILState_Ensure()
-            self._thread.kept = True
+            self._thread.claimed = True
         self.num += 1
         return self.function(theta)
 
 
-def _model(nutpie: Any, density: LogDensity, function: _Called, bar: Progress) -> Any:
+def _model(nutpie: Any, density: LogDensity, function: _CountedDensity, bar: Progress) -> Any:
     spread = max(density.prior_precision, 1.0) ** -0.5
 
     def first(seed: int) -> Floats:
@@ -196,16 +196,16 @@ def _model(nutpie: Any, density: LogDensity, function: _Called, bar: Progress) -
 def _run(nutpie: Any, model: Any, options: dict[str, Any]) -> Params:
     """The draws `theta` (chains, draws, P) and nutpie's statistics of them (chains, draws)."""
     with warnings.catch_warnings():
-        # nutpie warns about the number of draws and chains.
+        # nutpie warns about few draws and chains.
         warnings.simplefilter("ignore")
-        # One core: the chains would only wait for each other's turn in Python.
+        # One core: chains in parallel would only wait for each other in Python.
         sampler = nutpie.sample(
             model, **options, cores=1, progress_bar=False, save_warmup=False, blocking=False
         )
         try:
             trace = sampler.wait()
         except BaseException:
-            # Otherwise the sampler would continue in the background.
+            # Without this the sampler would continue in the background.
             sampler.cancel()
             raise
     stats = ("logp", "diverging", "maxdepth_reached", "mean_tree_accept")
@@ -218,16 +218,16 @@ def _samples(
 ) -> Samples:
     draws = density.named(trace["theta"].flatten(0, 1))
     outputs = density.outputs_at(draws, density.x)
-    measured: Params = {"log density": trace["logp"].flatten(), "outputs": outputs}
+    monitored: Params = {"log density": trace["logp"].flatten(), "outputs": outputs}
     precision = _precision(density, outputs, seed) if density.learned else None
     if precision is not None:
-        measured["noise precision"] = precision
+        monitored["noise precision"] = precision
     sizes = trace["logp"].shape
-    by_chain = {k: v.unflatten(0, sizes) for k, v in {**draws, **measured}.items()}
+    by_chain = {k: v.unflatten(0, sizes) for k, v in {**draws, **monitored}.items()}
     return Samples(
         draws=draws,
         precision=precision,
-        log_density=measured["log density"],
+        log_density=monitored["log density"],
         rhat={name: rhat(value) for name, value in by_chain.items()},
         ess={name: ess(value) for name, value in by_chain.items()},
         chains=sizes[0],
@@ -241,12 +241,12 @@ def _samples(
 
 
 def _precision(density: LogDensity, outputs: Tensor, seed: int) -> Tensor:
-    """A draw of the noise precision for each draw of the weights, which is Gamma(a, b)."""
-    random = np.random.default_rng(seeds.key(seed, 0, 1))
+    """A draw of the noise precision, Gamma(a, b), for each draw of the weights."""
+    rng = np.random.default_rng(seeds.key(seed, 0, 1))
     beliefs = [density.conjugate(f) for f in outputs]
     a, b = (torch.stack([belief[name] for belief in beliefs]).numpy() for name in ("a", "b"))
     shape = a.reshape(len(a), *[1] * (b.ndim - 1))
-    return torch.from_numpy(np.asarray(random.standard_gamma(shape, size=b.shape) / b))
+    return torch.from_numpy(np.asarray(rng.standard_gamma(shape, size=b.shape) / b))
 
 
 def _nutpie() -> Any:
@@ -265,8 +265,8 @@ def _check(
     draws: int, warmup: int, chains: int, seed: int, prior_precision: float, temperature: float
 ) -> None:
     # With fewer, the sampler cannot adapt its step and scales, or mixing cannot be measured.
-    given = {"draws": draws, "warmup": warmup, "chains": chains, "seed": seed}
-    for (name, value), fewest in zip(given.items(), (4, 10, 1, 0), strict=True):
+    counts = {"draws": draws, "warmup": warmup, "chains": chains, "seed": seed}
+    for (name, value), fewest in zip(counts.items(), (4, 10, 1, 0), strict=True):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < fewest:
             raise ValueError(f"{name} is a whole number from {fewest} up, got {value!r}.")
     for name, number in {"prior_precision": prior_precision, "temperature": temperature}.items():

@@ -1,4 +1,4 @@
-"""Callbacks for other people's trainers: `hugging_face` and `lightning`, each imported by name.
+"""Callbacks for other trainers: `hugging_face` and `lightning`, each imported by name.
 
-Neither is loaded with the library, and each needs its own package to be installed.
+Neither is loaded with the library; each needs its own package.
 """

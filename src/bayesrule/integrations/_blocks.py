@@ -1,10 +1,10 @@
-"""What the callbacks share: blocks that a trainer's events open and close, and predictions."""
+"""What the callbacks share: weight draws that a trainer's events open and close, predictions."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,34 +18,34 @@ from bayesrule.predicting.outputs import Outputs
 class TrainingBlocks:
     """One block of `BayesianOptimizer.sampled_params` for each batch of a trainer.
 
-    Trainers divide the loss of a batch by the number of batches of a step, so gradients are added.
+    Gradients add up over the batches of a step, because trainers divide the loss by their number.
     """
 
     def __init__(self) -> None:
         self.optimizer: BayesianOptimizer | None = None
 
     def attach(self, optimizer: Any, way_out: str) -> BayesianOptimizer:
-        """Takes the optimiser of a trainer, which may have wrapped it."""
-        found = optimizer
-        while not hasattr(found, "begin_draw") and hasattr(found, "optimizer"):
-            found = found.optimizer
-        if not hasattr(found, "begin_draw"):
+        """Uses the optimiser of a trainer, which may have wrapped it."""
+        inner = optimizer
+        while not hasattr(inner, "begin_draw") and hasattr(inner, "optimizer"):
+            inner = inner.optimizer
+        if not hasattr(inner, "begin_draw"):
             raise TypeError(
                 "BayesianCallback draws weights for an optimiser of bayesrule.optim, the trainer "
-                f"has {type(found).__name__}; {way_out}."
+                f"has {type(inner).__name__}; {way_out}."
             )
-        self.optimizer = found
+        self.optimizer = inner
         self.release()
-        return found
+        return inner
 
     def begin(self) -> None:
-        """The weights are a draw for the next batch."""
+        """Sets the weights to a draw for the next batch."""
         self.release()
         if self.optimizer is not None:
             self.optimizer.begin_draw(add=True)
 
     def end(self) -> None:
-        """After the backward pass: the weights are the mean, and `.grad` is that of the step."""
+        """After the backward pass: restores the mean and adds the batch's gradient to `.grad`."""
         if self.optimizer is not None:
             self.optimizer.end_draw()
 
@@ -57,7 +57,7 @@ class TrainingBlocks:
     def prediction(
         self, run: Callable[[], Tensor], draws: int, likelihood: Likelihood | None
     ) -> Prediction:
-        """The outputs that `run` finds at each of several draws, or at the mean, together."""
+        """The prediction from the outputs of `run` at several draws, or at the mean (0 draws)."""
         if self.optimizer is None:
             raise RuntimeError(
                 "There is no belief to predict with yet: train first, with this callback among the "
@@ -73,17 +73,16 @@ class TrainingBlocks:
     def _at_draws(self, run: Callable[[], Tensor], draws: int) -> list[Tensor]:
         assert self.optimizer is not None
         self.optimizer.rewind()
-        found = []
+        outputs = []
         for _ in range(draws):
             with self.optimizer.sampled_params(train=False):
-                found.append(run())
-        return found
+                outputs.append(run())
+        return outputs
 
 
 def optional(module: str, name: str) -> type:
-    """A class of a package that may not be installed; `object` stands for it then."""
+    """A class of an optional package, or `object` if that is not installed."""
     try:
-        found: type = getattr(importlib.import_module(module), name)
+        return cast(type, getattr(importlib.import_module(module), name))
     except ImportError:
         return object
-    return found

@@ -1,4 +1,4 @@
-"""Optimisers of `bayesrule.optim` in Hugging Face's `Trainer`, by a callback.
+"""A callback that runs optimisers of `bayesrule.optim` in Hugging Face's `Trainer`.
 
     from bayesrule.integrations.hugging_face import BayesianCallback
 
@@ -8,11 +8,11 @@
     trainer.train()
     callback.predict(trainer, test, draws=16).probs
 
-When what happens, in transformers 5: `on_step_begin` comes before the first batch of a step and
-`on_substep_end` after each but the last, so there the weights become a draw. No event comes
-between the last backward pass and the clipping of gradients: `on_pre_optimizer_step` is after it,
-and a draw that were kept until then would have the gradient of its own batch clipped, not that of
-the step. So autograd says when a backward pass has ended; then the weights become the mean.
+The order of events in transformers 5: `on_step_begin` comes before the first batch of a step and
+`on_substep_end` after each batch but the last, so there the weights become a draw. No event comes
+between the last backward pass and the clipping of gradients: `on_pre_optimizer_step` is too late,
+as clipping would see the gradient of the last batch, not that of the step. So a hook of autograd
+tells when a backward pass has ended, and then the weights become the mean.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _TrainerCallback: Any = optional("transformers", "TrainerCallback")
 
 
 class BayesianCallback(_TrainerCallback):
-    """Draws the weights for each batch of `Trainer`, and predicts by draws when it has trained.
+    """Draws the weights for each batch of a `Trainer`; after training it predicts by draws.
 
     The optimiser is one of `bayesrule.optim`, given as `optimizers=(optimizer, None)` or as
     `optimizer_cls_and_kwargs=(IVON, {"num_data": ...})`. Gradient accumulation, clipping,
     schedules, checkpoints and resuming are the trainer's own; evaluations, saved models and
-    `trainer.predict` are at the mean of the belief. After an interruption in the middle of a batch
-    `release()` brings the mean back, as the next training or prediction does.
+    `trainer.predict` use the mean of the posterior. After an interruption in the middle of a batch
+    `release()` restores the mean, as the next training or prediction does.
     """
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ class BayesianCallback(_TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, optimizer: Any = None, **others: Any
     ) -> None:
-        """Finds the optimiser and listens to the ends of backward passes."""
+        """Finds the optimiser and registers hooks for the end of backward passes."""
         _refuse(args)
-        found = self._blocks.attach(
+        bayesian = self._blocks.attach(
             optimizer, "give Trainer optimizers=(IVON(model.named_parameters(), ...), None)"
         )
         self._forget()
-        parameters = (p for group in found.param_groups for p in group["params"])
+        parameters = (p for group in bayesian.param_groups for p in group["params"])
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)
             for p in parameters
@@ -68,46 +68,46 @@ class BayesianCallback(_TrainerCallback):
         ]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """A draw for the first batch of a step."""
+        """Draws weights for the first batch of a step."""
         self._blocks.begin()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """A draw for the next batch of the same step."""
+        """Draws weights for the next batch of the same step."""
         self._blocks.begin()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """The mean, also where a training was stopped before the batch of a draw."""
+        """Restores the mean, also if training stopped between a draw and its batch."""
         self._blocks.release()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Listens no longer."""
+        """Restores the mean and removes the hooks."""
         self.release()
         self._forget()
 
     def release(self) -> None:
-        """Brings the mean back after an interruption."""
+        """Restores the mean after an interruption."""
         self._blocks.release()
 
     def predict(
         self, trainer: Any, data: Any, draws: int = 16, likelihood: Likelihood | None = None
     ) -> Prediction:
-        """What the belief says of data, by `trainer.predict` at so many draws; 0 is the mean.
+        """Predicts data by `trainer.predict` at `draws` weight draws; 0 uses the mean.
 
         The likelihood is `CategoricalLikelihood()` if it is not given.
         """
 
         def run() -> Tensor:
-            found = trainer.predict(data).predictions
-            return torch.as_tensor(found[0] if isinstance(found, tuple) else logits(found))
+            outputs = trainer.predict(data).predictions
+            return torch.as_tensor(outputs[0] if isinstance(outputs, tuple) else logits(outputs))
 
         return self._blocks.prediction(run, draws, likelihood)
 
     def _accumulated(self, parameter: Tensor) -> None:
-        """Asks, at the first gradient of a backward pass, to be called when it ends."""
+        """At the first gradient of a backward pass, asks autograd for a call when it ends."""
         if self._ending:
             return
         self._ending = True
-        # Asked for twice, because the gradients of several machines are averaged at the end, too.
+        # Queued twice, to come after the averaging over machines, which is queued as well.
         _at_end(lambda: _at_end(self._end))
 
     def _end(self) -> None:
@@ -121,12 +121,12 @@ class BayesianCallback(_TrainerCallback):
 
 
 def _at_end(call: Callable[[], None]) -> None:
-    """Has autograd call when the backward pass that runs now has ended."""
+    """Has autograd call a function when the present backward pass has ended."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def _refuse(args: Any) -> None:
-    """Refuses settings under which gradients would not be those of the draws."""
+    """Refuses settings under which gradients would not belong to the draws."""
     kwargs = args.accelerator_config.gradient_accumulation_kwargs or {}
     several = args.world_size > 1 and args.gradient_accumulation_steps > 1
     if several and not kwargs.get("sync_each_batch"):
@@ -135,7 +135,7 @@ def _refuse(args: Any) -> None:
             "processes averages the last batch of a step alone; set accelerator_config="
             "{'gradient_accumulation_kwargs': {'sync_each_batch': True}}."
         )
-    # The older of these names goes with transformers 6.
+    # transformers 6 removes the older of these names.
     for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
         if (getattr(args, name, None) or {}).get("use_reentrant"):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Optimisers of `bayesrule.optim` in Lightning, by a callback.
+"""A callback that runs optimisers of `bayesrule.optim` in Lightning.
 
     from bayesrule.integrations.lightning import BayesianCallback
 
@@ -7,9 +7,9 @@
     trainer.fit(module, loader)  # whose configure_optimizers returns IVON(...)
     callback.predict(trainer, module, test_loader, draws=16).probs
 
-When what happens, in Lightning 2: for the last batch of a step, forward and backward passes and
-clipping are one closure that is given to `optimizer.step`; for the others they are called without
-it. So the block of a batch is opened before either, in `on_train_batch_start`, and closed in
+The order of events in Lightning 2: for the last batch of a step, the forward pass, the backward
+pass and clipping are one closure that `optimizer.step` gets; for the other batches they run without
+it. So the weights become a draw before either, in `on_train_batch_start`, and the mean again in
 `on_after_backward`, which comes before clipping.
 """
 
@@ -31,12 +31,12 @@ if _Callback is object:
 
 
 class BayesianCallback(_Callback):
-    """Draws the weights for each batch of a Lightning trainer, and predicts by draws afterwards.
+    """Draws the weights for each batch of a Lightning trainer; afterwards it predicts by draws.
 
     The module's `configure_optimizers` returns an optimiser of `bayesrule.optim`. Accumulation,
     clipping, schedules, checkpoints and resuming are the trainer's own; validation, tests and
-    `trainer.predict` are at the mean of the belief. An optimiser of several draws takes one for
-    each batch.
+    `trainer.predict` use the mean of the posterior. An optimiser of several draws takes one draw
+    for each batch.
     """
 
     def __init__(self) -> None:
@@ -52,23 +52,23 @@ class BayesianCallback(_Callback):
         )
 
     def on_train_batch_start(self, *of_lightning: Any) -> None:
-        """A draw for this batch."""
+        """Draws weights for this batch."""
         self._blocks.begin()
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        """The mean; `.grad` is that of the step so far."""
+        """Restores the mean; `.grad` is the gradient of the step so far."""
         self._blocks.end()
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """The mean, also where `training_step` gave no loss."""
+        """Restores the mean, also if `training_step` gave no loss."""
         self._blocks.end()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """The mean, also where a batch was skipped."""
+        """Restores the mean, also if a batch was skipped."""
         self._blocks.release()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The mean."""
+        """Restores the mean."""
         self._blocks.release()
 
     def predict(
@@ -79,7 +79,7 @@ class BayesianCallback(_Callback):
         draws: int = 16,
         likelihood: Likelihood | None = None,
     ) -> Prediction:
-        """What the belief says of data, by `trainer.predict` at so many draws; 0 is the mean.
+        """Predicts data by `trainer.predict` at `draws` weight draws; 0 uses the mean.
 
         `module.predict_step` returns the outputs of a batch, or something with `logits`. The
         likelihood is `CategoricalLikelihood()` if it is not given.
@@ -92,7 +92,7 @@ class BayesianCallback(_Callback):
 
 
 def _refuse(trainer: Any, module: Any) -> None:
-    """Refuses settings under which gradients would not be those of the draws."""
+    """Refuses settings under which gradients would not belong to the draws."""
     if not module.automatic_optimization:
         raise ValueError(
             "BayesianCallback is for automatic optimisation; in manual optimisation write "

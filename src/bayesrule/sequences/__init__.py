@@ -1,4 +1,4 @@
-"""Learning along series with recurrent states that are carried on, forecasting and smoothing."""
+"""Online learning, forecasting and smoothing of series with recurrent modules."""
 
 from bayesrule.sequences.online import Online, SeriesState, SeriesStep
 from bayesrule.sequences.smoothing import Smoothed, rts_smoother

@@ -1,4 +1,4 @@
-"""Learning along a series, one step at a time, with recurrent states passed from step to step.
+"""Learning along a series, step by step, with recurrent states that pass from step to step.
 
 The module takes a step's inputs and its previous state, and returns outputs and the new state:
 
@@ -34,10 +34,10 @@ from bayesrule.types import Info, Local, State
 
 @dataclass(frozen=True)
 class SeriesState:
-    """All that the next step of a series needs: the weights' state and the recurrent state.
+    """What the next step of a series needs: the weights' state and the recurrent state.
 
     `carried` is the recurrent state as the module returns it, of Gaussian tensors; None before the
-    first step. `target` is the last target: observed, or else predicted.
+    first step. `target` is the last target, observed or, if missing, predicted.
     """
 
     weights: State
@@ -50,8 +50,8 @@ class SeriesStep:
     """A step along a series: its results, and what `rts_smoother` needs.
 
     `prediction` was made before the target was observed; `log_prob` (B,) is that of the target.
-    `carried` is the recurrent state after the step; `filled` marks the inputs that the last target
-    was filled in for.
+    `carried` is the recurrent state after the step; `filled` marks the NaN inputs that the last
+    target replaced.
     """
 
     prediction: Prediction
@@ -68,8 +68,8 @@ class Online:
     """Learns along one series, or several in parallel, with a learner that propagates moments.
 
     A missing target is NaN: nothing is learned from it, and the states continue. NaN in the inputs
-    stands for the last target: as observed, or else as predicted, with its uncertainty. The module
-    runs in evaluation mode.
+    stands for the last target: its observed value or, if it was missing, its prediction with its
+    uncertainty. The module runs in evaluation mode.
 
     >>> from torch import nn
     >>> import bayesrule as br
@@ -130,7 +130,7 @@ class Online:
     def observe(
         self, series: SeriesState, batch: tuple[Any, Any]
     ) -> tuple[SeriesState, SeriesStep]:
-        """Conditions the recurrent states only; the belief over the weights stays as it is."""
+        """Conditions only the recurrent states; the posterior of the weights stays."""
         return self._advance(series, batch, learn=False)
 
     @torch.no_grad()
@@ -155,7 +155,7 @@ class Online:
     def run(
         self, series: SeriesState, x: Tensor, *, record: bool = True
     ) -> tuple[Propagation, GaussianTensor, Any]:
-        """A pass through the module: its outputs and its new state, not conditioned yet."""
+        """A pass through the module: its outputs and its new state, before conditioning."""
         belief = series.weights.posterior
         propagation = Propagation(self.learner.network, self._activations, record=record)
         variance = belief.uncertain_variance()
@@ -176,7 +176,7 @@ class Online:
         return propagation, *returned
 
     def _filled(self, series: SeriesState, x: Any) -> tuple[Tensor, Tensor | None]:
-        """The inputs with the last target in place of NaN, and where that is."""
+        """The inputs with the last target in place of NaN, and a mask of these places."""
         if isinstance(x, GaussianTensor):
             return x, None
         inputs = as_inputs(x, series.weights)
@@ -187,7 +187,7 @@ class Online:
         return _fill(inputs, missing, series.target), missing
 
     def conditioned(self, series: SeriesState, outputs: GaussianTensor, y: Tensor) -> Conditioned:
-        """The innovations of Gaussian outputs by targets y, over the temperature."""
+        """The innovations of Gaussian outputs by targets y, divided by the temperature."""
         noise, weight = series.weights.likelihood, 1.0 / self.learner.temperature
         exact = self.learner.likelihood.condition(outputs.centre, outputs.variance, y, noise)
         return replace(exact, delta=exact.delta * weight, eta=exact.eta * weight)
@@ -200,11 +200,11 @@ class Online:
     def _learn(
         self, state: State, conditioned: Conditioned, innovations: Any, size: int
     ) -> tuple[State, Info]:
-        learner, nothing = self.learner, state.posterior.any_tensor.new_empty(0)
-        # What a step is scaled by; what it looks at was worked out already.
+        learner, no_data = self.learner, state.posterior.any_tensor.new_empty(0)
+        # The problem only scales the step; the innovations are already known, so it has no data.
         problem = Problem(
             *(learner.network, learner.likelihood, state.likelihood, dict(state.buffers)),
-            *(nothing, nothing, torch.Generator()),
+            *(no_data, no_data, torch.Generator()),
             weight=learner.weight,
             count=distributed.count_over_ranks(size, conditioned.delta.device),
             temperature=learner.temperature,
@@ -213,7 +213,7 @@ class Online:
         statistics = vectors.scale(conditioned.statistics, problem.scale)
         local = Local(-conditioned.log_prob.sum(), delta, DiagonalMatrix(eta), statistics)
         local = distributed.sum_over_ranks(local)
-        # On a GPU this check would wait for all kernels.
+        # Only on the CPU: on a GPU this check would wait for all kernels.
         total = local.loss + conditioned.delta.sum()
         if total.device.type == "cpu" and not total.isfinite():
             raise FloatingPointError(
@@ -225,21 +225,21 @@ class Online:
 
 
 def leaves(state: Any) -> list[GaussianTensor]:
-    """The Gaussians of a state, which may be nested in tuples and lists."""
+    """The Gaussian tensors of a state, which may be nested in tuples and lists."""
     if isinstance(state, tuple | list):
         return [leaf for part in state for leaf in leaves(part)]
     return [state] if isinstance(state, GaussianTensor) else []
 
 
 def mapped(state: Any, function: Callable[[GaussianTensor], GaussianTensor]) -> Any:
-    """A state with every Gaussian replaced."""
+    """A state with `function` applied to every Gaussian tensor."""
     if isinstance(state, tuple | list):
         return type(state)(mapped(part, function) for part in state)
     return function(state) if isinstance(state, GaussianTensor) else state
 
 
 def variance_share(variance: Tensor, eta: Tensor) -> Tensor:
-    """The share `1 + s η` of a variance that is left after an innovation; it stays positive."""
+    """The share `1 + s η` of a variance that remains after an innovation, kept positive."""
     return (1.0 + variance * eta).clamp_min(1e-6)
 
 
@@ -251,7 +251,7 @@ def moved(x: GaussianTensor, by: Innovation) -> GaussianTensor:
 
 
 def _target_belief(prediction: Prediction, y: Tensor | None = None) -> GaussianTensor | None:
-    """The target itself where it was observed, else its prediction; None if it is not real."""
+    """The target if it was observed, else its prediction; None if it is not real-valued."""
     if not prediction.components.gaussian:
         return None
     mean, variance = prediction.mean, prediction.variance
@@ -263,7 +263,7 @@ def _target_belief(prediction: Prediction, y: Tensor | None = None) -> GaussianT
 
 
 def _fill(x: Tensor, missing: Tensor, target: GaussianTensor | None) -> Tensor:
-    """Inputs (B, *) with the last targets, in order, where they are missing."""
+    """Inputs (B, *) with missing values replaced by the last targets, in order."""
     if target is None:
         raise ValueError(
             "NaN in the inputs stands for the last target, but there is none: this is the first "

@@ -1,10 +1,10 @@
 """A Rauch-Tung-Striebel smoother through any module: earlier steps given later targets.
 
 Let (δ₊, η₊) be the innovation of a state after a step by all later targets. The state before the
-step moves by `s G δ₊`, where `s G` is the covariance of both: for a cell state `G = f̄`, because
-`cov(c₋, c) = s_c₋ f̄`. Innovations go back through the module in just this way, so the smoother
-passes them from step to step. The step's own target leaves the share k of a state's variance, so
-the later innovations enter as `k δ₊` and `k² η₊`.
+step moves by `s G δ₊`, where `s G` is the covariance of the two states: for a cell state `G = f̄`,
+because `cov(c₋, c) = s_c₋ f̄`. The backward pass through the module computes just this, so the
+smoother passes innovations from step to step. The target of the step itself leaves the share k of a
+state's variance, so the later innovations enter as `k δ₊` and `k² η₊`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from bayesrule.sequences.online import (
 class Smoothed:
     """Each step of a series given all of its targets.
 
-    `predictions` are of the targets, `carried` the recurrent states after each step; `first` is the
-    state before all of them, where another pass over the series can start (`Online.restart`).
+    `predictions` are of the targets, `carried` are the recurrent states after each step; `first` is
+    the state before the first step, where another pass over the series can start
+    (`Online.restart`).
     """
 
     predictions: list[Prediction]
@@ -52,9 +53,9 @@ class _Later:
 
 @torch.no_grad()
 def rts_smoother(online: Online, steps: Sequence[SeriesStep]) -> Smoothed:
-    """Smooths the steps of one series, which are given in order, from its end to its start.
+    """Smooths the steps of one series, given in order, from its end to its start.
 
-    Each step keeps the weights with which it was made.
+    Each step uses the weights it was made with.
     """
     if not steps:
         raise ValueError("There are no steps to smooth.")
@@ -81,7 +82,7 @@ def _shifted(carried: Any, innovations: list[Innovation]) -> Any:
 
 
 def _smoothed(online: Online, step: SeriesStep, later: _Later) -> tuple[Prediction, _Later]:
-    """A step's smoothed target, and the innovations of the states before it by all targets."""
+    """The smoothed target of a step, and innovations of the states before it by all targets."""
     propagation, outputs, state = online.run(step.before, step.x)
     conditioned = online.conditioned(step.before, outputs, step.y)
     propagation.tape.back(outputs, conditioned.delta, conditioned.eta)
@@ -93,7 +94,7 @@ def _smoothed(online: Online, step: SeriesStep, later: _Later) -> tuple[Predicti
         target = None  # the outputs of a heteroscedastic likelihood hold the noise too
     on_output = torch.zeros_like(delta), torch.zeros_like(delta)
     if target is not None:
-        # A missing target is known from later steps, which had it as an input.
+        # A missing target is inferred from later steps, which had it as an input.
         missing = step.y.reshape(delta.shape).isnan()
         on_output = torch.where(missing, target[0], 0.0), torch.where(missing, target[1], 0.0)
     mean = outputs.centre + outputs.variance * (delta + on_output[0])
@@ -107,20 +108,20 @@ def _smoothed(online: Online, step: SeriesStep, later: _Later) -> tuple[Predicti
 
 
 def _left_by_own_target(x: GaussianTensor, lasting: Innovation) -> Innovation:
-    """`k δ₊` and `k² η₊` with the share k of the variance that the step's own target leaves."""
+    """`k δ₊` and `k² η₊`, where k is the share of variance that the step's own target leaves."""
     share = variance_share(x.variance, innovation(x)[1])
     return share * lasting[0], share.square() * lasting[1]
 
 
 def _with_noise(p: Prediction, variance: Tensor, on_output: Innovation) -> Prediction:
-    """A missing target that is an input later: `y = f + e`, and its noise e is inferred too.
+    """For a missing target `y = f + e` that is an input later: infers its noise e too.
 
     With r the variance of the noise, `ȳ += r δ` and `Var y += (2 s r + r²) η`.
     """
     noise, (delta, eta) = p.aleatoric, on_output
     mean = p.mean + noise * delta
-    left = noise + (2.0 * variance + noise) * noise * eta
-    total = (p.epistemic + left).clamp_min(1e-6 * noise)
+    remaining = noise + (2.0 * variance + noise) * noise * eta
+    total = (p.epistemic + remaining).clamp_min(1e-6 * noise)
     targets = NormalTargets(mean, total.sqrt())
     return Prediction.closed_form(Marginal(targets, mean, p.epistemic, total - p.epistemic))
 
@@ -147,7 +148,7 @@ def _through_states(
 
 
 def _each_series(values: Tensor, like: Tensor) -> Tensor:
-    """Sums of a state (..., B, H) over all but its series."""
+    """Sums a state (..., B, H) over all axes but that of the B series."""
     if values.ndim < 2 or values.shape[-2] != len(like):
         raise ValueError(
             "States hold the series along the last but one axis, as those of torch's recurrent "
@@ -160,7 +161,7 @@ def _each_series(values: Tensor, like: Tensor) -> Tensor:
 def _back(
     online: Online, step: SeriesStep, on_states: list[Innovation], on_output: Innovation
 ) -> list[Innovation]:
-    """Innovations after a step carried back through it, to its uncertain inputs and states."""
+    """Propagates innovations back through a step, to its uncertain inputs and states."""
     propagation, outputs, state = online.run(step.before, step.x)
     for x, by in zip(leaves(state), on_states, strict=True):
         if x.node is not None:
@@ -183,7 +184,7 @@ def _before(step: SeriesStep, by_own: list[Innovation], by_later: list[Innovatio
 
 
 def _on_target(on_x: Tensor, filled: Tensor, like: Tensor) -> Tensor:
-    """The entries of inputs that the last target was filled in for, in its shape."""
+    """The entries of inputs that hold the last target, in the shape of the target."""
     rows = filled.flatten(1).any(1)
     on_target = like.new_zeros(len(like), like[0].numel())
     on_target[rows] = on_x[filled].reshape(-1, on_target.shape[1])

@@ -1,4 +1,4 @@
-"""`bayesrule compare`: methods beside baselines; a table, a report and a recommendation."""
+"""`bayesrule compare`: scores of methods and baselines, a report and a recommendation."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ _FIELDS = ("dataset", "task", "summary", "rows", "features", "splits", "seed", "
            "versions", "machine", "seconds", "notes")  # fmt: skip
 
 
-_SUMMARY = "train methods and baselines on the same splits; says which one to take"
+_SUMMARY = "train several methods and baselines on a table and recommend one"
 _DESCRIPTION = """
-Trains the methods that are worth their time, and models of scikit-learn as baselines, on the same
-random splits of a table. Prints the scores on the rows that were held out and which method to take,
-and writes report.html, one file that opens anywhere. An existing report is replaced. A method that
-fails is listed with its error.
+Splits a table at random into rows to train on and rows to test on, several times. On each split it
+trains one method of each group of near relatives, and models of scikit-learn as baselines. Prints
+their scores on the test rows, which none of them saw in training, recommends one, and writes
+report.html, one file that opens in any browser. An existing report is replaced. A method that fails
+is listed with its error.
 """
 _EXAMPLES = """
-bayesrule compare                                 on a built-in set
+bayesrule compare                                 on a built-in data set
 bayesrule compare house.csv --target price --out house/
 bayesrule compare house.csv --target price --methods vogn,laplace,map --splits 5
 bayesrule compare house.csv --target price --all --noise by-row
@@ -51,18 +52,25 @@ def add(commands: Any) -> None:
     options.add_table_and_training(parser)
     group = parser.add_argument_group("the comparison")
     add_option = partial(options.add_option, group)
-    only = "only these; default: those that are worth their time"
+    only = "the methods to train; default: one of each group of near relatives"
     add_option("--methods", "A,B,C", only, read=options.names)
-    every = "every method that fits the task"
+    every = "train every method that fits the task"
     group.add_argument("--all", action="store_true", help=every)
-    alone = "without scikit-learn's models"
+    alone = "leave out the models of scikit-learn"
     group.add_argument("--no-baselines", action="store_true", help=alone)
-    noise = "regression: the same noise in all rows, or by the inputs of each (default: constant)"
+    noise = (
+        "regression: noise of the same size in all rows, or depending on the inputs of each row "
+    )
+    noise += "(default: constant)"
     group.add_argument("--noise", choices=get_args(Noise), default="constant", help=noise)
-    add_option("--splits", "N", "random splits", read=options.whole(1, 1000), default=3)
-    add_option("--test-fraction", "F", "rows held out", read=options.between, default=0.2)
-    add_option("--jobs", "N", "processes; default: one for each core", read=options.whole(1, 1000))
-    add_option("--out", "FOLDER", "for report.html", read=options.place, default="comparison")
+    often = "number of random splits; more of them show how much of a lead is chance"
+    add_option("--splits", "N", often, read=options.whole(1, 1000), default=3)
+    held = "share of the rows to test on"
+    add_option("--test-fraction", "F", held, read=options.between, default=0.2)
+    jobs = "parallel processes; default: one for each core"
+    add_option("--jobs", "N", jobs, read=options.whole(1, 1000))
+    report = "the folder for report.html"
+    add_option("--out", "FOLDER", report, read=options.place, default="comparison")
     parser.set_defaults(run=run, interrupted="No report was written.")
 
 
@@ -94,9 +102,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs(args: argparse.Namespace, table: Table, encoder: Encoder) -> int:
-    """How many runs there will be; what cannot be taken is refused before the first one."""
+    """How many runs there will be; refuses impossible choices before the first one."""
     if args.all and args.methods:
-        raise faults.CallError("--all is for every method; leave it out, or leave out --methods.")
+        raise faults.CallError(
+            "--all is for every method, --methods for some: leave one of them out."
+        )
     if args.noise == "by-row" and encoder.task.classification:
         raise faults.CallError("--noise by-row is for regression; the target here is a class.")
     rows = train_rows(table, encoder, args.test_fraction)

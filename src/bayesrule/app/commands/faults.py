@@ -1,4 +1,4 @@
-"""Errors that a person can fix become one line on stderr; all others keep their traceback."""
+"""Errors that the user can fix become one line on stderr; all others keep their traceback."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bayesrule.training.checkpoint import CheckpointError
 from bayesrule.training.train import TrainingError, TrainingWarning
 
 DEBUG = "BAYESRULE_DEBUG"
-_TAKES_LESS = {
-    True: "A smaller --hidden or --batch-size takes less.",
-    False: "Fewer --draws, or fewer rows at a time, take less.",
+_NEEDS_LESS = {
+    True: "A smaller --hidden or --batch-size needs less.",
+    False: "Fewer --draws, or fewer rows at a time, need less.",
 }
-# Messages of the library name Python arguments; here the same things are options.
+# Messages of the library name Python arguments; on the command line these are options.
 _ARGUMENT = re.compile(
     r"(?<!['\w])(?:(learning_rate|prior_precision|batch_size|test_fraction)|(resume)=False"
     r"|(categories|features|missing|target|task|unseen)=(?:'(\w+)')?)"
@@ -51,7 +51,7 @@ def of_the_training() -> AbstractContextManager[None]:
 
 @contextmanager
 def telling_warnings() -> Iterator[None]:
-    """Around training: what it warned of is a line each, once it has ended well."""
+    """Around training: prints its warnings, one line each, once it has ended without an error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TrainingWarning)
         yield
@@ -88,7 +88,7 @@ def _out_of_memory(problem: Exception) -> bool:
 
 
 def _overflowed(problem: Exception) -> bool:
-    # What torch says when a number of Python does not fit into a tensor.
+    # torch raises this where a Python number does not fit into a tensor.
     return isinstance(problem, RuntimeError) and "without overflow" in str(problem)
 
 
@@ -106,7 +106,7 @@ def report(problem: Exception, args: argparse.Namespace) -> int:
 
 def _sentence(problem: Exception, options: Container[str]) -> str:
     if _out_of_memory(problem) and not isinstance(problem, TableTooLarge):
-        return f"There is not enough memory. {_TAKES_LESS['hidden' in options]}"
+        return f"There is not enough memory. {_NEEDS_LESS['hidden' in options]}"
     if _overflowed(problem):
         return "Numbers became too large. A smaller --learning-rate or --temperature helps."
     if isinstance(problem, OSError) and problem.filename is not None:
@@ -122,11 +122,11 @@ def end(message: str, code: int, args: argparse.Namespace) -> int:
 
 
 def _as_document(message: str, code: int, args: argparse.Namespace) -> None:
-    """With --json: what went wrong, and what the command had found before that (`args.found`)."""
+    """With --json: prints the error and the results that came before it (`args.found`)."""
     if getattr(args, "json", False):
         one_line = " ".join(message.split())
-        found = getattr(args, "found", {})
-        print(text.as_json({**found, "error": one_line, "exit_code": code}))
+        results = getattr(args, "found", {})
+        print(text.as_json({**results, "error": one_line, "exit_code": code}))
 
 
 def say(message: str) -> None:
@@ -145,7 +145,7 @@ def as_options(message: str, options: Container[str] = ()) -> str:
 
     def option(argument: re.Match[str]) -> str:
         name = argument[1] or argument[3] or "start_over"
-        # What the library says of features is that a column can be left out with them.
+        # The library names `features` as the way to leave a column out; here that is --drop.
         name = "drop" if name == "features" else name
         flag = " ".join(filter(None, ["--" + name.replace("_", "-"), argument[4]]))
         return flag if name in options else f"fit's {flag}"

@@ -1,4 +1,4 @@
-"""`bayesrule methods`: the table of methods and their parts."""
+"""`bayesrule methods`: a table of the methods and their parts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from bayesrule.methods.table_one import TABLE_ONE
 _WORDS = ("belief", "expectation", "curvature", "rule")
 _SUMMARY = "the methods and the parts they are made of"
 _DESCRIPTION = """
-Every method is one choice of four parts: the shape of the belief, where the loss is looked at,
-which curvature is used, and the rule by which the belief moves. With names, all that is known of
-these methods: sources, needs, limits and options. Below them stands every algorithm of Table 1 of
-Khan & Rue (2023) with its name in the library; --paper prints that table alone.
+Every method learns a posterior: which weights of the network are plausible given the data. It is
+one choice of four parts: the shape of the posterior, the weights at which the loss is evaluated
+(expectation), the curvature of the loss that it uses, and the rule that updates the posterior.
+Given names, prints all about these methods: sources, needs, limits and options. Otherwise the table
+of methods is followed by every algorithm of Table 1 of Khan & Rue (2023) with its name in this
+library; --paper prints that table alone.
 """
 _EXAMPLES = """
 bayesrule methods
@@ -33,15 +35,15 @@ bayesrule methods --json
 def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "methods", _SUMMARY, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("names", nargs="*", metavar="METHOD", help="methods to say all about")
-    parser.add_argument("--paper", action="store_true", help="Table 1 of the paper alone")
-    options.add_seed(parser, "taken as everywhere; nothing here is random")
+    parser.add_argument("names", nargs="*", metavar="METHOD", help="methods to describe in full")
+    parser.add_argument("--paper", action="store_true", help="print only Table 1 of the paper")
+    options.add_seed(parser, "accepted as in other commands; nothing here is random")
     options.add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table, or all about the methods that are named."""
+    """Prints the table, or all about the named methods."""
     with faults.of_the_call():
         names = [find(name).__name__ for name in args.names]
     if args.paper:
@@ -63,14 +65,14 @@ def _paper() -> str:
     """Every row of the paper's table, with its name here, its page and its test."""
     head = ["algorithm", "belief", "where", "here", "page", "test"]
     rows = [
-        [one.algorithm, one.belief, one.where, ", ".join(one.names), one.page, one.proof]
-        for one in TABLE_ONE
+        [row.algorithm, row.belief, row.where, ", ".join(row.names), row.page, row.proof]
+        for row in TABLE_ONE
     ]
     return text.table(head, rows, str.ljust)
 
 
 def describe(name: str) -> dict[str, Any]:
-    """A method's record, and its parts as a learner for a tiny model has them."""
+    """A method's record, with its parts as a learner of a tiny model names them."""
     learner = METHODS[name](nn.Linear(1, 1), GaussianLikelihood(), num_data=1)
     method = record(name)
     return {
@@ -88,7 +90,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _options(method: Record) -> dict[str, dict[str, str | None]]:
-    """What each option does, and its default as Python writes it."""
+    """What each option does, and the `repr` of its default."""
     parameters = inspect.signature(method.build).parameters
     required = inspect.Parameter.empty
     defaults = {name: parameters[name].default for name in method.options}

@@ -20,13 +20,15 @@ from bayesrule.methods import METHODS, TEMPERED, Course, Need, find, option_name
 
 T = TypeVar("T")
 _DATA_HELP = (
-    "a csv, tsv, parquet or npz file, or one of scikit-learn's sets "
+    "a csv, tsv, parquet or npz file, or one of scikit-learn's data sets "
     f"({', '.join(EMBEDDED)}); default: {next(iter(EMBEDDED))}"
 )
 
 
 def value(read: Callable[[str], T], what: str, fits: Callable[[T], bool]) -> Callable[[str], T]:
-    """Values that can be read and fit a condition; `what` says which are taken.
+    """An argparse `type` that reads a value and refuses it unless it `fits`.
+
+    The error says `what` the option takes.
 
     >>> value(float, "a positive number", lambda number: number > 0)("0.5")
     0.5
@@ -34,8 +36,8 @@ def value(read: Callable[[str], T], what: str, fits: Callable[[T], bool]) -> Cal
 
     def checked(text: str) -> T:
         with suppress(ValueError):
-            if fits(found := read(text)):
-                return found
+            if fits(result := read(text)):
+                return result
         got = text if len(text) <= 60 else f"{text[:60]}..."
         raise argparse.ArgumentTypeError(f"takes {what}, got '{got}'")
 
@@ -48,7 +50,7 @@ def whole(least: int = 1, most: int = 10**9) -> Callable[[str], int]:
     return value(int, what, lambda number: least <= number <= most)
 
 
-# Training works with numbers of type float32, which end near 1e-38 and 3e38.
+# Training uses float32, whose numbers end near 1e-38 and 3e38.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 _RANGE = f"from {_SMALLEST:g} to {_LARGEST:g}"
 positive = value(float, f"a number above 0, {_RANGE}", lambda v: _SMALLEST <= v <= _LARGEST)
@@ -102,7 +104,7 @@ def add_option(
     read: Callable[[str], Any] = str,
     default: Any = None,
 ) -> None:
-    """An option that takes a value; its help ends with the default where there is one."""
+    """Adds an option that takes a value; its help ends with the default, if there is one."""
     ending = "" if default is None else f" (default: {default})"
     group.add_argument(flag, type=read, default=default, metavar=placeholder, help=meaning + ending)
 
@@ -121,8 +123,8 @@ def _add_table(group: Any) -> None:
     group.add_argument(
         "--task",
         choices=("regression", "classification"),
-        help="what to predict, a number or a class; default: decided from the target column, "
-        "with the reason printed",
+        help="whether the target is a number (regression) or a class (classification); default: "
+        "decided from the target column, and the reason is printed",
     )
     features = "only these columns as inputs; default: all but the target"
     add_option(group, "--features", "A,B,C", features, read=names)
@@ -141,34 +143,37 @@ def _add_table(group: Any) -> None:
 
 def _add_training(group: Any) -> None:
     add, usual = partial(add_option, group), Course()
-    usual_layers = " or ".join(",".join(map(str, one)) for one in HIDDEN)
+    usual_layers = " or ".join(",".join(map(str, layers)) for layers in HIDDEN)
     layers = (
-        "units of the hidden layers, none for a linear model; default: chosen by held-out rows "
+        "units in each hidden layer, or none for a linear model; default: chosen by held-out rows "
         f"from {usual_layers}"
     )
     add("--hidden", "N,N", layers, read=units)
     epochs = (
-        "passes through the data; default: as many as make about --steps batches, at least "
+        "passes over the training rows; default: as many as make about --steps batches, at least "
         f"{usual.least} and at most {usual.most} ({_exceptions('most')})"
     )
     add("--epochs", "N", epochs, read=whole())
     steps = (
-        "about how many batches to train on where --epochs is not given; default: chosen by "
-        f"held-out rows from {_in_words(usual.steps)} ({_exceptions('steps')})"
+        "about how many batches to train on where --epochs is not given; default: "
+        f"{_in_words(usual.steps)}, whichever predicts held-out rows best ({_exceptions('steps')})"
     )
     add("--steps", "N", steps, read=whole())
     batch = f"rows in a batch (default: {usual.batch}, and {_exceptions('batch')})"
     add("--batch-size", "N", batch, read=whole())
-    prior = "the weights' prior is N(0, 1/P); default: depends on the method"
+    prior = "before the data, each weight is N(0, 1/P): a larger P means a smoother function; "
+    prior += "default: depends on the method"
     add("--prior-precision", "P", prior, read=not_negative)
     cold = (
-        "below 1 the data count more; default: chosen by held-out rows from "
-        f"{_in_words(TEMPERED.temperatures)} ({_untempered()})"
+        "below 1 the data count more against the prior, and predictions are surer; default: "
+        f"{_in_words(TEMPERED.temperatures)}, whichever predicts held-out rows best "
+        f"({_untempered()})"
     )
     add("--temperature", "T", cold, read=positive)
     without = [name for name in METHODS if "learning_rate" not in option_names(find(name))]
     rate = (
-        "falls to zero along a cosine; default: depends on the method (not for "
+        "size of the first steps, which fall to zero along a cosine; default: depends on the "
+        "method (not for "
         f"{', '.join(without)})"
     )
     add("--learning-rate", "A", rate, read=positive)
@@ -181,19 +186,19 @@ def _add_training(group: Any) -> None:
 
 
 def _exceptions(setting: str) -> str:
-    """What methods have that train in another way than most.
+    """The methods whose `setting` differs from the usual one.
 
     >>> _exceptions("most")
     '30 for newton, 30 for ridge, 400 for tagi'
     """
     values = {name: getattr(record(name).course, setting) for name in METHODS}
     usual = getattr(Course(), setting)
-    others = {name: value for name, value in values.items() if value != usual}
-    return ", ".join(f"{_in_words(value)} for {name}" for name, value in others.items())
+    unusual = {name: value for name, value in values.items() if value != usual}
+    return ", ".join(f"{_in_words(value)} for {name}" for name, value in unusual.items())
 
 
 def _untempered() -> str:
-    """Which methods have a temperature that is not chosen."""
+    """The methods whose temperature is not chosen on held-out rows."""
     names = [name for name in METHODS if not record(name).course.temperatures]
     return f"1 for {', '.join(names)}"
 
@@ -214,9 +219,33 @@ def _in_words(value: Any) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def add_seed(parser: argparse.ArgumentParser, of: str = "of all randomness (default: 0)") -> None:
-    """The one number that all randomness follows from."""
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help=of)
+_SEED_HELP = "the same seed repeats all random choices (default: 0)"
+
+
+def add_seed(parser: argparse.ArgumentParser, help: str = _SEED_HELP) -> None:
+    """The number that determines all randomness."""
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help=help)
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """The folder of a trained model."""
+    help = "a trained model: the folder made by `bayesrule fit --out FOLDER`"
+    parser.add_argument("folder", metavar="FOLDER", help=help)
+
+
+def add_level(parser: argparse.ArgumentParser) -> None:
+    """The level of prediction intervals."""
+    level = "the share of true values that the interval should hold"
+    add_option(parser, "--level", "L", level, read=between, default=0.9)
+
+
+def add_unseen(parser: argparse.ArgumentParser) -> None:
+    """What to do about a category that training did not have."""
+    unseen = (
+        "a category that training did not have: refuse it (error, the default), or predict as if "
+        "the row had none of the known ones (ignore)"
+    )
+    parser.add_argument("--unseen", choices=("error", "ignore"), default="error", help=unseen)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -227,17 +256,17 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def table(source: str | None) -> Table:
-    """The table to work on; where memory runs out, it is what is too large."""
+    """The table to work on; running out of memory here means that the table is too large."""
     try:
         return open_table(source)
     except MemoryError as problem:
         raise faults.TableTooLarge(
-            f"There is not enough memory to read '{source}'. Fewer rows or columns take less."
+            f"There is not enough memory to read '{source}'. Fewer rows or columns need less."
         ) from problem
 
 
 def encoder_options(args: argparse.Namespace, table: Table) -> dict[str, Any]:
-    """How the table is to be encoded."""
+    """The arguments of `Encoder.fit` that the call gives."""
     return {
         "task": args.task,
         "features": _features(args, table),
@@ -262,21 +291,20 @@ def _features(args: argparse.Namespace, table: Table) -> list[str] | None:
 def recipe(args: argparse.Namespace, **more: Any) -> Recipe:
     """The training that a call asks for."""
     names = ("hidden", "epochs", "steps", "batch_size", "members", "seed")
-    own = {k: getattr(args, k) for k in names if getattr(args, k) is not None}
+    settings = {k: getattr(args, k) for k in names if getattr(args, k) is not None}
     with faults.of_the_call():
-        return Recipe(**own, options=method_options(args), **more)
+        return Recipe(**settings, options=method_options(args), **more)
 
 
 def method_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of the method that a call names, with their values."""
+    """The options of the method that the call sets, with their values."""
     names = ("prior_precision", "temperature", "learning_rate")
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
 def refuse_without_effect(args: argparse.Namespace, method: str) -> None:
-    """Refuses options that are given and that the method would ignore."""
-    given = method_options(args)
-    ignored = [name for name in given if name in record(method).without_effect]
+    """Refuses options that the call sets but the method would ignore."""
+    ignored = [name for name in method_options(args) if name in record(method).without_effect]
     if Need.LINEAR_MODEL in record(method).needs:
         ignored += [name for name in ("hidden", "members") if getattr(args, name)]
     if ignored:
@@ -288,12 +316,12 @@ def refuse_without_effect(args: argparse.Namespace, method: str) -> None:
 
 
 def command(args: argparse.Namespace) -> str:
-    """The command line of this call, to run it again."""
+    """The command line that repeats this call."""
     return shlex.join(["bayesrule", *args.words])
 
 
 def writable(folder: Path) -> Path:
-    """The folder, created if needed; one that cannot be written to is refused before the work."""
+    """The folder, created if needed; refuses one that cannot be written to before the work."""
     if folder.exists() and not folder.is_dir():
         raise faults.CallError(f"'{folder}' is a file; --out takes a folder.")
     try:

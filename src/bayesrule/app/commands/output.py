@@ -1,4 +1,4 @@
-"""Standard output and standard error that may be closed while the work goes on."""
+"""Standard output and standard error that may close without stopping the work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bayesrule.training.checkpoint import CheckpointError, write_atomically
 
 
 class Lasting:
-    """A text stream that the work does not depend on: where nobody reads, nothing is printed.
+    """A text stream whose failure does not stop the work: if nobody reads, nothing is printed.
 
-    A pipe whose reader has left, as in `| head -1`, is no fault. Any other reason why nothing can
-    be written is kept in `fault` and said at the end, when the work is done. Letters that the
-    stream does not have become `\\xe9`, so that two names never look the same.
+    A pipe whose reader has left, as in `| head -1`, is no fault. Any other failure to write is kept
+    in `fault` and reported once the work is done. Characters that the stream's encoding lacks
+    become `\\xe9`, so that two names never look the same.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -28,13 +28,13 @@ class Lasting:
             self._stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
-        """Writes text, as far as somebody reads it."""
+        """Writes text; drops it where nobody reads."""
         with self._silenced_on_failure():
             self._stream.write(text)
         return len(text)
 
     def write_data(self, text: str) -> None:
-        """Writes the content of a file: in UTF-8, whatever letters the terminal has."""
+        """Writes the content of a file: in UTF-8, whatever the terminal's encoding."""
         binary = getattr(self._stream, "buffer", None)
         if binary is None:
             self.write(text)
@@ -45,12 +45,12 @@ class Lasting:
             binary.flush()
 
     def flush(self) -> None:
-        """Hands on what is still held."""
+        """Passes on buffered text."""
         with self._silenced_on_failure():
             self._stream.flush()
 
     def end(self) -> None:
-        """Hands on what is still held, and closes what was opened here."""
+        """Passes on buffered text, and closes the stream if it was opened here."""
         self.flush()
         if self.absent:
             self._stream.close()
@@ -65,7 +65,7 @@ class Lasting:
         except OSError as problem:
             if not isinstance(problem, BrokenPipeError):
                 self.fault = self.fault or problem
-            # What the stream still holds goes nowhere, or Python would try again when it ends.
+            # The buffered rest goes to the null device, or Python would try again at exit.
             with suppress(OSError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, self._stream.fileno())
@@ -87,7 +87,7 @@ def write_file(file: Path, text: str) -> None:
 
 @contextmanager
 def lasting() -> Iterator[tuple[Lasting, Lasting]]:
-    """Puts both streams in place; a stream that is closed from the beginning stays silent."""
+    """Replaces stdout and stderr; a stream that was closed from the start stays silent."""
     before = sys.stdout, sys.stderr
     _occupy_closed()
     streams = Lasting(before[0]), Lasting(before[1])
@@ -101,9 +101,9 @@ def lasting() -> Iterator[tuple[Lasting, Lasting]]:
 
 
 def _occupy_closed() -> None:
-    """Opens closed streams to nowhere: the next file must not become standard output."""
+    """Opens the null device for closed streams, so that no later file becomes standard output."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number

@@ -20,16 +20,17 @@ from bayesrule.predicting.prediction import Prediction
 
 _SUMMARY = "predict new rows with a trained model"
 _DESCRIPTION = """
-Predicts each row of a table. For numbers: the mean, the standard deviation that more data would
-remove (epistemic), the one that it would not (aleatoric), and an interval. For classes: the most
-probable one, all probabilities, the entropy and its epistemic part (mutual_information). Where the
-table holds the target too, scores are printed.
+Predicts each row of a table. For a number: the mean, the standard deviation and its two parts,
+epistemic (what more training data would reduce) and aleatoric (noise, which would stay), and an
+interval. For a class: the most probable one, the probability of each, the entropy (0 where the
+model is certain) and the part of it that more training data would reduce (mutual_information).
+Where the table holds the target too, scores are printed.
 """
 _EXAMPLES = """
 bayesrule predict run/ new.csv                    csv on standard output
 bayesrule predict run/ new.csv --out predictions.csv --level 0.95
 bayesrule predict run/ new.csv --id customer      each row beside its own name
-bayesrule predict run/ new.csv --draws 500        more weight draws, smoother figures
+bayesrule predict run/ new.csv --draws 500        more weight draws, less chance in the figures
 bayesrule predict run/ new.csv --unseen ignore --json
 """
 
@@ -37,15 +38,14 @@ bayesrule predict run/ new.csv --unseen ignore --json
 def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "predict", _SUMMARY, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("folder", metavar="FOLDER", help="made by `bayesrule fit --out FOLDER`")
+    options.add_folder(parser)
     parser.add_argument("data", metavar="NEW", help="a csv, tsv, parquet or npz file")
     add_option = partial(options.add_option, parser)
     add_option("--out", "FILE", "a csv file; default: standard output", read=options.place)
-    add_option("--id", "COLUMN", "a column of NEW to carry along unchanged, such as a row's name")
-    add_option("--level", "L", "of the interval", read=options.between, default=0.9)
+    add_option("--id", "COLUMN", "a column of NEW to copy into the output, such as a row's name")
+    options.add_level(parser)
     ways.add(parser)
-    unseen = "a category that training did not have: stop (default: error), or encode it as none"
-    parser.add_argument("--unseen", choices=("error", "ignore"), default="error", help=unseen)
+    options.add_unseen(parser)
     options.add_seed(parser)
     options.add_json(parser)
     parser.set_defaults(run=run, interrupted="Nothing was written.")
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if out is not None or not args.json:
         _write(columns, out)
     if args.json:
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        print(text.as_json({"predictions": rows, "metrics": measured, "out": args.out}))
+        document = {"predictions": predicted.rows(columns), "metrics": measured, "out": args.out}
+        print(text.as_json(document))
         return 0
     for key, value in measured.items():
         faults.say(f"{label(key)} {text.figure(value)}")
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _score(prediction: Prediction, table: Table, encoder: Encoder) -> dict[str, float]:
-    """Scores where the new table happens to hold the target."""
+    """The scores, if the new table holds the target."""
     if encoder.target not in table.columns or table.frame[encoder.target].isna().any():
         return {}
     try:
@@ -94,7 +94,7 @@ def _score(prediction: Prediction, table: Table, encoder: Encoder) -> dict[str, 
 
 
 def _place(args: argparse.Namespace) -> Path | None:
-    """The file to write; never the table that is read, nor a file of a trained model."""
+    """The file to write; refuses the table that is read and the files of a trained model."""
     if args.out is None:
         return None
     out, source = Path(args.out), Path(os.path.expanduser(args.data))
@@ -108,9 +108,9 @@ def _place(args: argparse.Namespace) -> Path | None:
 
 
 def _write(columns: predicted.Columns, out: Path | None) -> None:
-    lines, harmless = predicted.as_csv(columns)
-    if harmless:
-        faults.say(f"{harmless} cells that a spreadsheet would run have an apostrophe before them.")
+    lines, escaped = predicted.as_csv(columns)
+    if escaped:
+        faults.say(f"{escaped} cells that a spreadsheet would run have an apostrophe before them.")
     if out is None:
         _print(lines)
         return

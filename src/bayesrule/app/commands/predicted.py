@@ -1,4 +1,4 @@
-"""The columns of predictions: what they hold, that they are finite, and how they are written."""
+"""The columns of predictions: how they are made, checked to be finite, and written as csv."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.predicting.prediction import Prediction
 
 Columns = dict[str, list[Any]]
-# A spreadsheet takes text that begins with one of these for a formula, and runs it.
+# A spreadsheet runs text that begins with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-# Further from the training data than this, in standard deviations, an input is worth naming.
+# An input this many standard deviations from the training mean explains a prediction that failed.
 _FAR = 100.0
 
 
 def columns(prediction: Prediction, encoder: Encoder, level: float) -> Columns:
-    """The figures of each row, by name."""
+    """The columns of a prediction by name, one value for each row."""
     if encoder.task.classification:
         labels = [encoder.classes[int(i)] for i in prediction.labels]
         probs = zip(encoder.classes, prediction.probs.T.tolist(), strict=True)
@@ -42,8 +42,13 @@ def columns(prediction: Prediction, encoder: Encoder, level: float) -> Columns:
     return {name: value.reshape(-1).tolist() for name, value in figures.items()}
 
 
+def rows(figures: Columns) -> list[dict[str, Any]]:
+    """Figures by column as one dict for each row."""
+    return [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
+
+
 def with_ids(figures: Columns, table: Table, name: str | None) -> Columns:
-    """The figures behind a column of the table, as its file writes it, by which rows are known."""
+    """The figures, after a column of the table that identifies the rows, spelled as in its file."""
     if name is None:
         return figures
     ids = table.as_written(name)
@@ -79,10 +84,10 @@ def _reason(row: Table, encoder: Encoder) -> str:
 
 
 def as_csv(content: Columns) -> tuple[str, int]:
-    """Csv text whose numbers read back as they are, and how many cells were made harmless.
+    """Csv text whose numbers read back exactly, and how many cells were escaped.
 
-    Text that a spreadsheet would run as a formula gets an apostrophe before it, and so does text
-    that is such a formula behind apostrophes, so that two texts never look the same.
+    Text that a spreadsheet would run as a formula gets an apostrophe in front. So does a formula
+    that already has apostrophes in front, so that different texts stay different.
 
     >>> as_csv({"a=": ["=1+1", "-1"], "b": [0.1, 100000001.5]})
     ("a=,b\\n'=1+1,0.1\\n-1,100000001.5\\n", 1)
@@ -95,7 +100,7 @@ def as_csv(content: Columns) -> tuple[str, int]:
 
 
 def _line(cells: Sequence[Any]) -> str:
-    """One row; the writer's own line end is what makes it quote every kind of line end."""
+    """One row; only with the line end \\r\\n does the writer quote every kind of line end."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerow(cells)
     return text.getvalue().removesuffix("\r\n") + "\n"

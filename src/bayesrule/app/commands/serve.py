@@ -16,14 +16,15 @@ from bayesrule.app.saved import SavedModel, read_model
 
 _SUMMARY = "answer requests for predictions over HTTP"
 _DESCRIPTION = """
-Answers POST /predict with the predictions of `bayesrule predict` for rows as json, {"rows":
-[{"column": value, ...}, ...]}, GET /health while it is up, and shows a page of both at /docs. What
-does not fit the columns of the training data is refused with a sentence. It listens on this machine
-alone, unless --host says otherwise: there are no passwords.
+Starts a server that predicts. POST /predict takes rows as json, {"rows": [{"column": value, ...},
+...]}, and answers with the columns of `bayesrule predict`; GET /health answers while the server is
+up; /docs is a page to try both. A request that does not fit the columns of the training data is
+refused with a sentence that says why. There are no passwords, so the server listens on this machine
+alone, unless --host says otherwise.
 """
 _EXAMPLES = """
 bayesrule serve run/
-bayesrule serve run/ --port 0 --draws 32          any free port, fewer weight draws
+bayesrule serve run/ --port 0 --draws 32          any free port, fewer weight draws (faster)
 curl localhost:8000/predict -d '{"rows": [{"area": 120, "colour": "red"}]}'
 """
 
@@ -31,16 +32,16 @@ curl localhost:8000/predict -d '{"rows": [{"area": 120, "colour": "red"}]}'
 def add(commands: Any) -> None:
     """Adds the command, its help and its options."""
     parser = options.add_command(commands, "serve", _SUMMARY, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("folder", metavar="FOLDER", help="made by `bayesrule fit --out FOLDER`")
+    options.add_folder(parser)
     add_option = partial(options.add_option, parser)
-    add_option("--host", "ADDRESS", "where to listen", default="127.0.0.1")
-    port = "0 is any that is free"
+    add_option("--host", "ADDRESS", "the network address to listen on", default="127.0.0.1")
+    port = "the port to listen on; 0 takes any free one"
     add_option("--port", "N", port, read=options.whole(0, 65535), default=8000)
-    add_option("--level", "L", "of the interval", read=options.between, default=0.9)
-    add_option("--most-mb", "N", "of a request's body", read=options.whole(1, 4096), default=8)
+    options.add_level(parser)
+    largest = "refuse larger requests, in megabytes"
+    add_option("--most-mb", "N", largest, read=options.whole(1, 4096), default=8)
     ways.add(parser)
-    unseen = "a category that training did not have: refuse (default: error), or encode it as none"
-    parser.add_argument("--unseen", choices=("error", "ignore"), default="error", help=unseen)
+    options.add_unseen(parser)
     options.add_seed(parser)
     parser.set_defaults(run=run, interrupted="Nothing was served.")
 

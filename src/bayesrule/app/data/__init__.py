@@ -1,4 +1,4 @@
-"""The user's tables as tensors: read, split and encoded; scikit-learn's sets to try things on."""
+"""Tables as tensors: reading, splitting and encoding; scikit-learn's data sets as examples."""
 
 from bayesrule.app.data.errors import DataError
 from bayesrule.app.data.sources import EMBEDDED, embedded, open_table, read_table

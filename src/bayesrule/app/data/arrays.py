@@ -25,7 +25,7 @@ _DAMAGED = (
 
 def _load(path: Path, name: str) -> dict[str, Array]:
     try:
-        # numpy leaves a file open that it fails to read, so the opening is done here.
+        # numpy leaves a file open that it fails to read, so it is opened (and closed) here.
         with path.open("rb") as stream:
             content = np.load(stream, allow_pickle=False)
             if not isinstance(content, np.ndarray):
@@ -69,12 +69,14 @@ def _member(content: Mapping[str, Array], name: str, path: str) -> Array:
 
 
 def _columns(name: str, array: Array, path: str) -> dict[str, Array]:
-    """Return one column for a 1-d array, and numbered ones for a 2-d array of several."""
+    """Return one column for a 1-d array, and numbered columns for a 2-d array."""
     if array.dtype.kind not in "biufSUM":
         raise DataError(f"The array '{name}' in '{path}' is of type {array.dtype}, not a column.")
     if array.dtype.kind == "S":
         array = _decoded(name, array, path)
-    longer = array.dtype.kind == "f" and array.dtype.itemsize > 8  # json and torch have no such
+    longer = (
+        array.dtype.kind == "f" and array.dtype.itemsize > 8
+    )  # json and torch have no such type
     array = array.astype(np.float64 if longer else array.dtype.newbyteorder("="), copy=False)
     if array.ndim == 1:
         return {name: array}
@@ -94,7 +96,7 @@ def _decoded(name: str, array: Array, path: str) -> Array:
 
 
 def _named_columns(arrays: dict[str, Array], path: str) -> tuple[dict[str, Array], list[str]]:
-    """Return the columns and the arrays left out: X and y, or else every array one column."""
+    """Return the columns, from X and y or from all 1-d arrays, and the names left out."""
     if "X" in arrays and "y" in arrays:
         x, y = arrays["X"], arrays["y"]
         x = x[:, None] if x.ndim == 1 else x
@@ -103,8 +105,8 @@ def _named_columns(arrays: dict[str, Array], path: str) -> tuple[dict[str, Array
         return {**_columns("x", x, path), **_columns("y", y, path)}, others
     if wide := [name for name, array in arrays.items() if array.ndim != 1]:
         raise DataError(
-            f"'{path}' holds the arrays {listing(arrays)}. Either two arrays X (n, d) and y (n,) "
-            f"are taken, or one 1-d array for each column, which does not fit {listing(wide)}."
+            f"'{path}' holds the arrays {listing(arrays)}. It must hold X (n, d) and y (n,), or "
+            f"else one 1-d array for each column, which does not fit {listing(wide)}."
         )
     return {name: _columns(name, array, path)[name] for name, array in arrays.items()}, []
 

@@ -22,7 +22,7 @@ Kind = Literal["number", "level", "date", "other"]
 MOST_LEVELS = 100
 MOST_MIXED = 20
 _FARTHEST = 1e300
-# Standardised numbers of columns with heavy tails stay within so many deviations.
+# Numbers of columns with heavy tails stay within this many standard deviations.
 _BOUND = 5.0
 NOT_ENCODED = {"date": "dates or times", "other": "neither numbers nor text"}
 _DATE = re.compile(
@@ -60,10 +60,10 @@ def are_truth_values(values: pd.Series[Any]) -> bool:
 
 
 def mixture(name: str, table: Table) -> str | None:
-    """Say which cells keep a column of text from being numbers, where most cells are like numbers.
+    """Say why a column whose cells mostly look like numbers is taken for categories.
 
-    Codes with leading zeros make it categories, and so does text if there are few different values.
-    All else is refused, because it may be numbers to one reader and categories to another.
+    Codes with leading zeros make it categories, and so does text among few different values. Other
+    such columns are refused: one reader would see numbers there and another categories.
     """
     texts, missing = table.texts(name)
     counts = Counter(texts[~missing].tolist())
@@ -105,10 +105,10 @@ def _holes_of(name: str, holes: Mask, table: Table, impute: bool) -> Mask:
 class NumberColumn:
     """A column of numbers, standardised: (x − mean) / std, with the training moments.
 
-    Where some numbers lie far from the others, `heavy` is the spread of most of them, and x is
-    `asinh((x − median) / heavy)`: nearly a line for most, the logarithm of the distance far out.
-    Then z, the standardised number, becomes `z / √(1 + (z/5)²)`, within ±5, so that no row weighs
-    a hundred times as much as others. With `truth` the words true and false are read as 1 and 0.
+    If some numbers lie far from the others, `heavy` is the spread of the middle half, and x is
+    first mapped to `asinh((x − median) / heavy)`: nearly linear for most, logarithmic far out. The
+    standardised z then becomes `z / √(1 + (z/5)²)`, within ±5, so that no row weighs a hundred
+    times as much as others. With `truth` the words true and false are read as 1 and 0.
     """
 
     name: str
@@ -121,7 +121,7 @@ class NumberColumn:
 
     @property
     def fill(self) -> str:
-        """What is done about missing values, in words."""
+        """How missing values are filled in, in words."""
         return f"missing values are filled with the median {self.median:g} and marked"
 
     @property
@@ -139,7 +139,7 @@ class NumberColumn:
                 f"{doubts}. Write plain numbers such as 1234.5."
             )
         holes = _holes_of(self.name, ~np.isfinite(values), table, impute)
-        with np.errstate(over="ignore"):  # what becomes infinite is refused afterwards
+        with np.errstate(over="ignore"):  # infinite results are refused later
             drawn_in = _drawn_in(np.where(holes, self.median, values), self.median, self.heavy)
             scaled = (drawn_in - self.mean) / self.std
         if self.heavy:
@@ -158,7 +158,7 @@ class LevelColumn:
 
     @property
     def fill(self) -> str:
-        """What is done about missing values, in words."""
+        """How missing values are filled in, in words."""
         most = self.most_frequent
         return f"missing values are filled with the most frequent value '{most}' and marked"
 
@@ -194,9 +194,9 @@ Column = NumberColumn | LevelColumn
 def fit_column(
     name: str, table: Table, impute: bool, category: bool = False
 ) -> tuple[Column | None, list[str]]:
-    """Learn how to encode one column, None for not at all, and say what is odd about it.
+    """Learn how to encode one column (None leaves it out), with notes on what is odd about it.
 
-    A `category` is one-hot whatever it looks like.
+    A `category` is one-hot even if it looks like numbers.
     """
     series = table.column(name)
     kind = "level" if category else kind_of(series)
@@ -225,7 +225,7 @@ def _fit_number(name: str, table: Table, values: Floats, holes: Mask) -> NumberC
     present = values[~holes]
     median, heavy = median_of(present), heavy_spread(present)
     mean, std = moments_of(_drawn_in(np.where(holes, median, values), median, heavy))
-    # The mean of equal numbers may be rounded, and so their spread not 0: compare the extremes.
+    # Rounding of the mean may give equal numbers a spread above 0: compare the extremes.
     if present.min() == present.max():
         mean, std = median, 1.0
     truth = are_truth_values(table.column(name))
@@ -233,7 +233,7 @@ def _fit_number(name: str, table: Table, values: Floats, holes: Mask) -> NumberC
 
 
 def _drawn_in(values: Floats, median: float, heavy: float) -> Floats:
-    """Numbers on the scale on which a column is standardised."""
+    """Numbers on the scale on which a column is standardised: asinh if its tails are heavy."""
     if not heavy:
         return values
     with np.errstate(over="ignore"):

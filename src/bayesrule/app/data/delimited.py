@@ -1,7 +1,7 @@
 """Read csv and tsv text strictly: what pandas would guess or drop silently is an error here.
 
-Every cell is read as text. A column becomes numbers where each of its cells is one for certain
-(`cells.number`), and the table keeps beside them how the file spells them.
+Every cell is read as text. A column becomes numbers if each of its cells certainly is one
+(`cells.number`); the table also keeps the cells as the file spells them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = (",", ";", "\t", "|")
 _QUOTED = re.compile('"[^"]*"')
-_ENOUGH = 10**6  # characters of a file to find its separator in
+_ENOUGH = 10**6  # characters in which to look for the separator
 
 
 def _text(path: Path) -> str:
@@ -55,7 +55,7 @@ def _text(path: Path) -> str:
         ) from error
     if "\0" in text:
         raise DataError(f"'{name}' holds zero bytes: it is a binary file, not csv.")
-    return io.StringIO(text, newline=None).read()  # one kind of line end from here on
+    return io.StringIO(text, newline=None).read()  # line ends are \n from here on
 
 
 def _records(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -70,7 +70,7 @@ def _records(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 @dataclass(frozen=True)
 class RowLines:
-    """The line of a file on which a data row begins; the file is read again when one is asked."""
+    """The line of a file on which a data row begins; reads the file again at the first call."""
 
     path: Path
     separator: str
@@ -87,17 +87,17 @@ class RowLines:
 
 
 def _separator(text: str, separators: tuple[str, ...]) -> str:
-    """Find the separator that is most frequent in the header.
+    """Find the separator: the most frequent one in the header, outside of quotes.
 
-    One that divides the first row into as many fields as the header goes before others. Within
-    quotes it is part of a name, and so is a line end.
+    One that divides the first row into as many fields as the header is preferred. In quotes a
+    separator is part of a name, and so is a line end.
     """
     start = text[:_ENOUGH]
     first = _QUOTED.sub("", start).lstrip("\n").partition("\n")[0]
 
     def rank(separator: str) -> tuple[bool, int]:
         sizes = list[int]()
-        # Divided in the wrong place, a line may be longer than a field can be.
+        # Split by the wrong separator, a field may exceed the limit of csv.
         with suppress(csv.Error):
             sizes += (len(fields) for _, fields in islice(_records(start, separator), 2))
         return len(sizes) == 2 and sizes[0] == sizes[1] > 1, first.count(separator)
@@ -106,12 +106,12 @@ def _separator(text: str, separators: tuple[str, ...]) -> str:
 
 
 def _refuse_blank_lines(text: str, name: str, separator: str) -> None:
-    """Raise where a blank line stands between the rows of a file that has one column.
+    """Raise if a blank line stands between the rows of a file that has one column.
 
-    It may be a missing value, and where it is skipped, all later rows have another number.
+    It may be a missing value; skipping it would renumber all later rows.
     """
     reader, lines = csv.reader(io.StringIO(text), delimiter=separator), list[tuple[int, bool]]()
-    with suppress(csv.Error):  # a cell longer than a field can be; up to there all lines are known
+    with suppress(csv.Error):  # a cell over the limit of csv; the lines before it are known
         # An empty cell in quotes is a row.
         lines += ((reader.line_num, row == [""] or bool("".join(row).strip())) for row in reader)
     full = [line for line, filled in lines if filled]
@@ -127,9 +127,9 @@ def _check_header(header: list[str], name: str) -> None:
     with faults.noted():
         refuse_repeats(named, name)
     if odd := [column for column in named if any(map(_is_control, column))]:
-        found = f"'{name}' has control characters in the column names {listing(odd)}."
-        faults.found.append(f"{found} Write the names without them.")
-    # Whole numbers may be names (0, 1, 2, or years); a fraction never is.
+        fault = f"'{name}' has control characters in the column names {listing(odd)}."
+        faults.found.append(f"{fault} Write the names without them.")
+    # Whole numbers may be names (0, 1, 2, or years); fractions never are.
     numbers = named and all(cells.number(column) is not None for column in named)
     if numbers and not all(column.isdigit() for column in named):
         faults.found.append(
@@ -176,7 +176,7 @@ def _refuse_long_rows(text: str, name: str, separator: str) -> None:
 
 
 def _decimal(frame: pd.DataFrame, separator: str) -> str | None:
-    """Return the decimal mark that a file shows, None where its cells show none or both."""
+    """Return the decimal mark that a file uses, None if its cells show none or both."""
     if separator == ",":
         return "."
     columns = [[cell.strip() for cell in frame[name].tolist()] for name in frame]
@@ -186,7 +186,7 @@ def _decimal(frame: pd.DataFrame, separator: str) -> str | None:
 
 
 def _shows_commas(column: list[str]) -> bool:
-    """Whether most cells are numbers with decimal commas, and at least one can be nothing else."""
+    """Whether most cells are numbers with decimal commas, and at least one certainly is."""
     if not any(map(cells.is_decimal_comma, column)):
         return False
     present = [cell for cell in column if cell not in cells.MISSING]
@@ -194,16 +194,16 @@ def _shows_commas(column: list[str]) -> bool:
 
 
 def _typed(column: list[str], missing: Mask, decimal: str | None) -> NDArray[Any] | None:
-    """Return the numbers or truth values that all cells are for certain, or None."""
+    """Return the numbers or truth values that all cells certainly are, or None."""
     present = list(compress(column, ~missing)) if missing.any() else column
     words = len(present) > 0 and present[0] in cells.TRUTH
-    found: Any = list(map(cells.TRUTH.get, present)) if words else cells.numbers(present, decimal)
-    if found is None or (words and None in found):
+    parsed: Any = list(map(cells.TRUTH.get, present)) if words else cells.numbers(present, decimal)
+    if parsed is None or (words and None in parsed):
         return None
-    values = np.array(found)
+    values = np.array(parsed)
     if not missing.any():
-        # Among fractions a whole number of many digits must not lose the last of them.
-        return values if values.tolist() == found else np.array(found, dtype=object)
+        # A long whole number among fractions must not lose its last digits as a float.
+        return values if values.tolist() == parsed else np.array(parsed, dtype=object)
     out = np.full(len(column), np.nan, dtype=object if words else np.float64)
     out[~missing] = values
     return out
@@ -218,7 +218,7 @@ def _column(texts: pd.Series[Any], decimal: str | None) -> Any:
 
 
 def _without_row_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Drop a nameless first column that only counts the rows, as saved data frames have."""
+    """Drop a nameless first column that only counts the rows, as pandas writes it."""
     first = frame.iloc[:, 0]
     nameless = first.name == "Unnamed: 0" and frame.shape[1] > 1
     if nameless and first.dtype.kind == "i" and first.tolist() == list(range(len(frame))):

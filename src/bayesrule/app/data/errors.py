@@ -15,32 +15,32 @@ class DataError(ValueError):
 
 
 class Faults:
-    """Collects the faults of a table, so that a person meets all of them in one answer."""
+    """Collects the faults of a table, so that the user sees all of them at once."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note a DataError that is raised inside and go on after it."""
+        """Note a DataError that is raised inside and continue after it."""
         try:
             yield
         except DataError as error:
             self.found.append(str(error))
 
     def refuse(self, most: int = 10) -> None:
-        """Raise one DataError for all faults, if there are any; of many the first are told."""
+        """Raise one DataError for all faults, if there are any; it lists the first `most`."""
         if len(self.found) == 1:
             raise DataError(self.found[0])
         if self.found:
-            told = "\n".join(f"({i}) {fault}" for i, fault in enumerate(self.found[:most], 1))
-            rest = len(self.found) - most
-            more = f"\n... and {rest} more." if rest > 0 else ""
-            raise DataError(f"There are {len(self.found)} faults.\n{told}{more}")
+            listed = "\n".join(f"({i}) {fault}" for i, fault in enumerate(self.found[:most], 1))
+            left = len(self.found) - most
+            more = f"\n... and {left} more." if left > 0 else ""
+            raise DataError(f"There are {len(self.found)} faults.\n{listed}{more}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say which known name is closest to a mistyped one, or nothing.
+    """Suggest the known name closest to a mistyped one, if any is close.
 
     >>> nearest("yaht", ["boston", "yacht"])
     " Did you mean 'yacht'?"
@@ -72,13 +72,13 @@ def printable(path: str | os.PathLike[str]) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error of another library says, on one line without its path."""
+    """Return the message of another library's error, on one line without its path."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()).rstrip(".") or type(error).__name__
 
 
 def require(module: str, purpose: str, extra: str = "front") -> ModuleType:
-    """Import an optional package; a DataError names what needs it and how to install it."""
+    """Import an optional package; if it is missing, a DataError says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

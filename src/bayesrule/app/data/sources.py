@@ -1,4 +1,4 @@
-"""Where tables come from: csv, tsv, parquet and npz files, and scikit-learn's own sets."""
+"""Where tables come from: csv, tsv, parquet and npz files, and scikit-learn's data sets."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ EMBEDDED = {
     "digits": "digit",
     "friedman": "response",
 }
-"""The sets inside scikit-learn, each with its target column; the first is the default."""
+"""The data sets inside scikit-learn, each with its target column; the first is the default."""
 
-
-# What pandas calls the row names that it saves beside the columns.
+# The column names under which pandas saves row names.
 _INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -58,7 +57,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _column(values: Any, column: str, name: str) -> Any:
-    """One column for pandas; times of an unknown zone lose it, other odd ones become text."""
+    """One column for pandas; times lose an unknown zone, other types it lacks become text."""
     pyarrow = require("pyarrow", "Reading parquet files")
     casts = (
         lambda: values,
@@ -67,7 +66,7 @@ def _column(values: Any, column: str, name: str) -> Any:
     )
     for cast in casts:
         with suppress(ValueError, KeyError, TypeError, NotImplementedError, OverflowError):
-            # Beside missing cells whole numbers would become floats, which have fewer digits.
+            # Next to missing cells whole numbers would become floats, which keep fewer digits.
             return cast().to_pandas(integer_object_nulls=True)
     raise DataError(
         f"Column '{column}' of '{name}' has the type {values.type}, which cannot be read. Save it "
@@ -109,7 +108,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
 
 
 def _refuse_no_file(file: Path) -> None:
-    """Raise where there is no plain file, and say what is there instead."""
+    """Raise if there is no plain file, and say what is there instead."""
     name = printable(file)
     try:
         if file.is_file():
@@ -129,7 +128,7 @@ def _refuse_no_file(file: Path) -> None:
 
 
 def embedded(name: str = "diabetes") -> Table:
-    """Return one of scikit-learn's own sets as a table."""
+    """Return one of scikit-learn's data sets as a table."""
     if name not in EMBEDDED:
         raise DataError(
             f"No embedded set '{name}'.{nearest(name, EMBEDDED)} There are {listing(EMBEDDED)}."
@@ -156,7 +155,7 @@ def _friedman(datasets: Any) -> Table:
 
 
 def open_table(source: str | os.PathLike[str] | None = None) -> Table:
-    """Return a table by path or by the name of an embedded set; by default diabetes."""
+    """Return a table by its path or the name of an embedded set; by default diabetes."""
     if source is None:
         return embedded()
     name = os.fspath(source)

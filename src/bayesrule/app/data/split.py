@@ -14,7 +14,7 @@ from bayesrule.app.data.tabular import Encoder
 
 
 def _counts(size: int, fractions: Sequence[float], carry: list[float]) -> list[int]:
-    """Round ``size × fractions`` to whole numbers with the right sum; ``carry`` keeps the rest."""
+    """Round ``size × fractions`` to integers that sum to `size`; ``carry`` keeps the remainders."""
     wanted = [fraction * size + rest for fraction, rest in zip(fractions, carry, strict=True)]
     counts = [max(0, math.floor(want + 1e-9)) for want in wanted]
     while sum(counts) != size:
@@ -38,8 +38,8 @@ def split_rows(
 ) -> tuple[Tensor, ...]:
     """Return disjoint sorted row indices, one tensor for each fraction, that cover 0..n−1.
 
-    With class labels (n,) to `stratify` by, each part keeps their shares, and the first part, for
-    training, gets a row of every class. The seed is that of a generator of its own.
+    With class labels (n,) to `stratify` by, each part keeps the class shares, and the first part,
+    for training, gets a row of every class. The split uses its own generator with this seed.
 
     >>> train, test = split_rows(10, (0.8, 0.2), seed=1)
     >>> len(train), len(test), sorted([*train.tolist(), *test.tolist()]) == list(range(10))
@@ -58,8 +58,8 @@ def split_rows(
     for label in labels.unique():
         rows = order[labels[order] == label]
         chosen = rows.split(_counts(len(rows), fractions, carry))
-        for part, some in zip(parts, chosen, strict=True):
-            part.append(some)
+        for part, of_label in zip(parts, chosen, strict=True):
+            part.append(of_label)
     result = tuple(torch.cat(part).sort().values if part else order[:0] for part in parts)
     if any(len(part) == 0 for part in result):
         raise DataError(
@@ -72,7 +72,7 @@ def split_rows(
 def train_and_test(
     table: Table, encoder: Encoder, test_fraction: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows to learn from, at least two, and those to test on; both keep class shares."""
+    """Return the training rows, at least two, and the test rows; both keep the class shares."""
     labels = encoder.targets(table) if encoder.task.classification else None
     fractions = (1.0 - test_fraction, test_fraction)
     try:

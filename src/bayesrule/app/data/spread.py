@@ -6,7 +6,7 @@ import numpy as np
 
 from bayesrule.app.data.table import Floats
 
-# The middle half of a standard normal distribution is so wide.
+# The width of the middle half of a standard normal distribution.
 _MIDDLE_HALF = 1.349
 _FAR = 10.0
 
@@ -14,8 +14,8 @@ _FAR = 10.0
 def moments_of(values: Floats) -> tuple[float, float]:
     """Return the mean and the standard deviation.
 
-    Squares of 1e200 and 1e-200 leave the range of numbers. So the values are brought near 1 by a
-    power of two, which changes no digit, and the results brought back.
+    Squares of 1e200 and 1e-200 leave the range of floats. So the values are scaled to near 1 by a
+    power of two, which changes no digit, and the results are scaled back.
 
     >>> moments_of(np.array([1e-200, 3e-200]))
     (2e-200, 1e-200)
@@ -26,7 +26,7 @@ def moments_of(values: Floats) -> tuple[float, float]:
 
 
 def median_of(values: Floats) -> float:
-    """Return the median, also where the sum of the middle two would be infinite."""
+    """Return the median, even if the sum of the middle two would overflow."""
     near_one, exponent = _near_one(values)
     return float(np.ldexp(np.median(near_one), exponent))
 
@@ -34,8 +34,8 @@ def median_of(values: Floats) -> float:
 def heavy_spread(values: Floats) -> float:
     """The spread of the middle half, as a standard deviation, if some values lie far out; else 0.
 
-    Far is more than ten such deviations from the median, which no numbers from a normal
-    distribution are. Where the middle half is all equal, the mean distance from the median counts.
+    Far means more than ten such deviations from the median, which normally distributed numbers
+    never are. If the middle half is all equal, the mean distance from the median takes its place.
 
     >>> heavy_spread(np.array([0.0, 1.0, 2.0, 3.0, 1000.0]))
     1.4825796886582654

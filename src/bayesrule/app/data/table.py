@@ -46,10 +46,12 @@ def text_of(value: object) -> str:
 class Table:
     """Named columns of equal length, held in a pandas frame whose index is the original row.
 
-    `name` is how messages call the table, `target` the column that a built-in set is meant to
-    predict; `notes` are sentences about what was done on reading, and `line` gives the line of the
-    file on which a row begins, where there is one. `spelled` holds all rows of a text file cell by
-    cell as it has them, 1.50 where the frame has 1.5; `decimal` is the decimal mark that it shows.
+    - `name`: the table's name in messages.
+    - `target`: the column that a built-in set is meant to predict.
+    - `notes`: sentences about what reading the file changed.
+    - `line`: for a text file, the line on which a row begins.
+    - `spelled`: for a text file, all rows cell by cell as written: 1.50 where the frame has 1.5.
+    - `decimal`: the decimal mark that the file uses.
     """
 
     frame: pd.DataFrame
@@ -74,8 +76,8 @@ class Table:
         return tuple(self.frame.columns)
 
     @cached_property
-    def _seen(self) -> dict[str, pd.Series[Any]]:
-        """Columns that were asked for: taking one out of a wide frame takes long."""
+    def _cached_columns(self) -> dict[str, pd.Series[Any]]:
+        """Columns that were asked for: pandas is slow to take one out of a wide frame."""
         return {}
 
     def __len__(self) -> int:
@@ -91,47 +93,47 @@ class Table:
         return replace(self, frame=self.frame.drop(columns=[self.column(n).name for n in names]))
 
     def column(self, name: str) -> pd.Series[Any]:
-        """Return one column; a DataError names the columns there are and the nearest one."""
-        if name in self._seen:
-            return self._seen[name]
+        """Return one column; for an unknown name, a DataError lists the columns and the nearest."""
+        if name in self._cached_columns:
+            return self._cached_columns[name]
         if name not in self.frame.columns:
             raise DataError(
                 f"'{self.name}' has no column '{name}'.{nearest(name, self.columns)} "
                 f"Its columns are {listing(self.columns)}."
             )
-        return self._seen.setdefault(name, self.frame[name])
+        return self._cached_columns.setdefault(name, self.frame[name])
 
     def as_written(self, name: str) -> list[Any]:
-        """Return a column's cells as the file has them, or its values, None where missing."""
+        """Return a column's cells as the file spells them, or else its values, None if missing."""
         values = self.column(name)
         if self.spelled is not None:
             return self.spelled[name].iloc[values.index].tolist()
         return [None if gone else plain(v) for v, gone in zip(values, values.isna(), strict=True)]
 
     def texts(self, name: str) -> tuple[Texts, Mask]:
-        """Return a column as text, exactly as the file has it, and where a value is missing."""
+        """Return a column as text, exactly as in the file, and a mask of missing values."""
         texts = list(map(text_of, self.as_written(name)))
         return np.array(texts, dtype=object), self.column(name).isna().to_numpy(dtype=bool)
 
     def exact(self, name: str, truth: bool = True) -> tuple[list[Any], Mask]:
-        """Return a column with numbers for the texts that are numbers, and where one is missing.
+        """Return a column with texts that are numbers as numbers, and a mask of missing values.
 
-        Without `truth` the words true and false of a text file are texts.
+        Without `truth` the words true and false of a text file stay texts.
         """
         values = self.column(name)
         words = values.dtype.kind in "bO" and not truth
         every = self.as_written(name) if words else values.tolist()
-        found = [self._number(v, truth) if isinstance(v, str) else v for v in every]
-        return found, values.isna().to_numpy(dtype=bool)
+        parsed = [self._number(v, truth) if isinstance(v, str) else v for v in every]
+        return parsed, values.isna().to_numpy(dtype=bool)
 
     def _number(self, cell: str, truth: bool) -> Level:
-        found = cells.number(cell, self.decimal)
-        if found is None and truth:
-            found = cells.TRUTH.get(cell.strip())
-        return cell if found is None else found
+        value = cells.number(cell, self.decimal)
+        if value is None and truth:
+            value = cells.TRUTH.get(cell.strip())
+        return cell if value is None else value
 
     def numbers(self, name: str, truth: bool = True) -> tuple[Floats, Mask]:
-        """Return a column as float64, not-a-number where missing, and where it is no number."""
+        """Return a column as float64, NaN if missing, and a mask of cells that are not numbers."""
         values, bad = self.column(name), np.zeros(len(self), bool)
         if values.dtype.kind in "iuf":
             return values.to_numpy(dtype=np.float64, na_value=np.nan), bad
@@ -145,7 +147,7 @@ class Table:
         return out, bad
 
     def where(self, positions: Sequence[int], most: int = 3) -> str:
-        """Name rows for a message: the 0-based data row, and the line where there is a file."""
+        """Name rows for a message: the 0-based data row, and the line if the file is text."""
         named = []
         for position in positions[:most]:
             row = int(self.frame.index[int(position)])
@@ -155,7 +157,7 @@ class Table:
         return ", ".join(named) + more
 
     def doubts(self, name: str, positions: Sequence[int], most: int = 3) -> str:
-        """Name cells that are no numbers: their values, rows and reasons."""
+        """Name cells that are not numbers: their values, rows and reasons."""
         texts, rows = self.texts(name)[0], dict[str, list[int]]()
         for position in positions:
             rows.setdefault(texts[position], []).append(position)
@@ -168,7 +170,7 @@ class Table:
 
 
 def refuse_repeats(names: Sequence[str], where: str) -> None:
-    """Raise when a column name occurs twice."""
+    """Raise if a column name occurs twice."""
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise DataError(

@@ -1,4 +1,4 @@
-"""From a table to tensors and back; scales, levels and classes come from the training rows."""
+"""From tables to tensors and back, with scales, levels and classes of the training rows."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _COLUMNS: dict[str, Any] = {kind.__name__: kind for kind in (NumberColumn, Level
 
 @dataclass(frozen=True)
 class Encoder:
-    """Learned once on training rows, then the same for every table.
+    """Turns tables into tensors; fitted once on training rows, then the same for every table.
 
-    `columns` are the encoded ones in order; a regression target is `mean + std × output`; `classes`
-    are the labels in the order of their codes, none for regression; `notes` say in sentences what
-    was left out or filled in; `decimal` is the decimal mark that the training file showed.
+    `columns` are the encoded columns in order; a regression target is `mean + std × output`;
+    `classes` are the labels in the order of their codes, none for regression; `notes` say in
+    sentences what was left out or filled in; `decimal` is the decimal mark of the training file.
     """
 
     target: str
@@ -64,9 +64,10 @@ class Encoder:
             target: the column to predict; a built-in table knows its own.
             task: ``"regression"`` or ``"classification"``; None decides from the target column.
             features: the columns to use; None uses all but the target.
-            missing: where a feature is missing or infinite: ``"error"``, or ``"impute"`` for the
-                median or the most frequent level, and a column that marks these rows.
-            unseen: where a later table has another level: ``"error"``, or ``"ignore"`` for none.
+            missing: what to do if a feature is missing or infinite: ``"error"``, or ``"impute"`` to
+                fill in the median or the most frequent level and mark these rows in a new column.
+            unseen: what to do about a level that training did not have: ``"error"``, or
+                ``"ignore"`` to encode it as none of the known ones.
             categories: features to encode as levels although they are, or may be, numbers.
         """
         for name, got, kinds in (("missing", missing, Missing), ("unseen", unseen, Unseen)):
@@ -118,11 +119,11 @@ class Encoder:
         return tuple(text_of(label) for label in self.classes)
 
     def _read(self, table: Table) -> Table:
-        """The table, read with the training file's decimal mark where it does not show its own."""
+        """The table, read with the training file's decimal mark if it does not show its own."""
         return table if table.decimal else replace(table, decimal=self.decimal)
 
     def transform(self, table: Table) -> Tensor:
-        """Return the features (n, d) float32; columns the encoder does not know are ignored."""
+        """Return the features (n, d) float32; columns unknown to the encoder are ignored."""
         present = set(table.columns)
         absent = [column.name for column in self.columns if column.name not in present]
         if absent:
@@ -193,7 +194,7 @@ class Encoder:
 
 
 def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
-    """What was written, where json has lists."""
+    """The content with tuples, which json wrote as lists."""
     return {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
 
 
@@ -210,11 +211,11 @@ def _refuse_overflow(x: Floats, names: Sequence[str], table: Table) -> None:
 def _feature_names(
     table: Table, target: str, features: Sequence[str] | None, categories: Sequence[str]
 ) -> list[str]:
-    for name, given in (("features", features), ("categories", categories)):
-        if isinstance(given, str):
-            raise DataError(f"{name} takes a list of names; got {given!r}. Write [{given!r}].")
-    others = [name for name in table.columns if name != target]
-    chosen = others if features is None else list(features)
+    for name, value in (("features", features), ("categories", categories)):
+        if isinstance(value, str):
+            raise DataError(f"{name} takes a list of names; got {value!r}. Write [{value!r}].")
+    all_but_target = [name for name in table.columns if name != target]
+    chosen = all_but_target if features is None else list(features)
     if target in (*chosen, *categories):
         raise DataError(f"Column '{target}' is the target; it cannot be a feature too.")
     for name in categories:
@@ -231,8 +232,8 @@ def _fit_columns(
     notes: list[str] = []
     for name in names:
         with faults.noted():
-            column, said = fit_column(name, table, impute, name in categories)
-            notes += said
+            column, column_notes = fit_column(name, table, impute, name in categories)
+            notes += column_notes
             if column is not None:
                 columns.append(column)
                 notes += [f"Column '{name}': {column.fill}."] if column.indicator else []

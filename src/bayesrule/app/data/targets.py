@@ -13,13 +13,13 @@ from bayesrule.app.data.spread import moments_of
 from bayesrule.app.data.table import Floats, Level, Mask, Table, plain
 from bayesrule.app.data.task import MOST_CLASSES, Task, find_task, named_task
 
-# The variances of predictions are squares of the spread, and have to be numbers, too.
+# Variances of predictions are squares of the spread and must not overflow either.
 _SMALLEST, _LARGEST = 1e-150, 1e150
 
 
 @dataclass(frozen=True)
 class Target:
-    """The task of a target, its moments for regression or its classes, and notes on it."""
+    """The task of a target, its moments (regression) or classes, and notes on it."""
 
     task: Task
     mean: float = 0.0
@@ -29,20 +29,20 @@ class Target:
 
 
 def fit_target(table: Table, name: str, task: str | None) -> Target:
-    """Learn the moments or the classes of the target; the `task` is found where none is named."""
+    """Learn the moments or the classes of the target; without a `task`, decide which it is."""
     _refuse_unfit(table, name)
     note = None
     if task is None and kind_of(table.column(name)) == "level":
         note = mixture(name, table)
-    found = find_task(table, name) if task is None else named_task(task, name)
+    decided = find_task(table, name) if task is None else named_task(task, name)
     notes = (note,) if note else ()
-    if found.classification:
-        return Target(found, classes=_fit_classes(table, name), notes=notes)
-    return Target(found, *_fit_moments(table, name), notes=notes)
+    if decided.classification:
+        return Target(decided, classes=_fit_classes(table, name), notes=notes)
+    return Target(decided, *_fit_moments(table, name), notes=notes)
 
 
 def _refuse_unfit(table: Table, name: str) -> None:
-    """Raise where targets to learn from are missing, or neither numbers nor names."""
+    """Raise if training targets are missing, or neither numbers nor names."""
     values = table.column(name)
     holes, kind = values.isna().to_numpy(dtype=bool), kind_of(values)
     if kind == "number":
@@ -68,9 +68,9 @@ def target_numbers(table: Table, name: str) -> Floats:
 
 
 def class_codes(table: Table, name: str, classes: tuple[Level, ...]) -> list[int]:
-    """Return the number of each row's class; classes that are numbers are compared as numbers.
+    """Return the code of each row's class; classes that are numbers are compared as numbers.
 
-    What a cell means follows from the classes alone: `inf` may be a name, and so may a date.
+    The classes alone decide what a cell means: `inf` may be a name, and so may a date.
     """
     _refuse_holes(table, name, table.column(name).isna().to_numpy(dtype=bool))
     codes = {label: code for code, label in enumerate(classes)}
@@ -78,14 +78,14 @@ def class_codes(table: Table, name: str, classes: tuple[Level, ...]) -> list[int
         labels = table.texts(name)[0].tolist()
     else:
         labels, _ = table.exact(name, truth=all(isinstance(label, bool) for label in classes))
-    found = [codes.get(plain(label), -1) for label in labels]
-    if unknown := [row for row, code in enumerate(found) if code < 0]:
+    found_codes = [codes.get(plain(label), -1) for label in labels]
+    if unknown := [row for row, code in enumerate(found_codes) if code < 0]:
         raise DataError(
             f"Column '{name}' of '{table.name}' has the class {cells.brief(labels[unknown[0]])} in "
             f"{table.where(unknown)}, which the training data do not have. "
             f"Known: {listing(classes)}."
         )
-    return found
+    return found_codes
 
 
 def _unfit(table: Table, target: str, what: str) -> DataError:

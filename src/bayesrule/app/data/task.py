@@ -1,4 +1,4 @@
-"""Which task a target column makes: regression or classification, and why."""
+"""Whether a target column asks for regression or classification, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_REPEATS = 5
 
 @dataclass(frozen=True)
 class Task:
-    """Regression or classification; `reason` is the sentence that tells the user why."""
+    """Regression or classification; `reason` is a sentence that tells the user why."""
 
     kind: TaskKind
     reason: str
@@ -40,7 +40,7 @@ def named_task(kind: str, target: str) -> Task:
 
 
 def find_task(table: Table, target: str) -> Task:
-    """Decide by this rule, in order.
+    """Decide between regression and classification by these rules, in order.
 
     Text, categories and truth values are classes. Numbers are classes if they are only 0 and 1,
     or whole (of integer type), with at most 20 different values of which each occurs at least

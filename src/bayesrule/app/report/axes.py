@@ -29,8 +29,8 @@ def finite(*values: ArrayLike) -> Floats:
 def limits(*values: ArrayLike, tail: float = 0.0, pad: float = 0.04) -> tuple[float, float]:
     """Lowest and highest finite value with a margin; (0, 1) when there is none.
 
-    With `tail`, that share of each end is left out of the frame where keeping it would
-    stretch the axis more than threefold: one diverged method must not flatten the others.
+    With `tail`, that share of the values at each end is left out of the frame where keeping it
+    would stretch the axis more than threefold: one diverged method must not flatten the others.
 
     >>> limits([1.0, 3.0], pad=0.0), limits([]), limits([2.0])
     ((1.0, 3.0), (0.0, 1.0), (1.0, 3.0))
@@ -112,7 +112,7 @@ class Axis:
     names: Sequence[str] | None = None
 
     def place(self, values: ArrayLike) -> Floats:
-        """Positions in [0, 1] along the axis; NaN for what cannot be placed."""
+        """Positions in [0, 1] along the axis; NaN for values that cannot be placed."""
         numbers = drawable(values)
         if self.log:
             numbers = np.log(np.where(numbers > 0, numbers, np.nan))

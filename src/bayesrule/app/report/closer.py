@@ -51,7 +51,7 @@ def _panel(c: Comparison, index: int, draw: _Draw) -> str:
 
 
 def _figures(c: Comparison, methods: int) -> _Draw:
-    """What draws all figures of a method, on axes that the methods share."""
+    """A function that draws all figures of a method, on axes that the methods share."""
     predictions = [m.predictions for m in c.methods if m.predictions]
     span = _target_range([p for p in predictions if isinstance(p, RegressionPredictions)])
     clouds = [_uncertainty(p) for p in predictions]
@@ -77,7 +77,7 @@ def _target_range(predictions: Sequence[RegressionPredictions]) -> tuple[float, 
     if not spans:
         return low, high
     lows, highs = np.transpose(spans)
-    # The typical method fits into the frame; one with huge intervals must not flatten the others.
+    # The frame fits the typical method; one with huge intervals must not flatten the others.
     room = 0.25 * (high - low)
     bottom, top = max(lows.min(), np.median(lows) - room), min(highs.max(), np.median(highs) + room)
     return min(low, float(bottom)), max(high, float(top))
@@ -105,7 +105,7 @@ def _intervals(
 
 
 def _interval_marks(plot: Plot, look: Look, p: RegressionPredictions, rows: np.ndarray) -> None:
-    """Total interval, the epistemic part of it, the mean and the truth, left to right."""
+    """Draws interval, epistemic part, mean and truth of each row, from left to right."""
     place = np.arange(len(rows))
     step = plot.inner[0] / max(len(rows), 1)
     wide = float(np.clip(0.8 * step, 0.8, 12))
@@ -127,7 +127,7 @@ def _interval_marks(plot: Plot, look: Look, p: RegressionPredictions, rows: np.n
 
 
 def _uncertainty(predictions: Predictions) -> tuple[Floats, Floats, np.ndarray]:
-    """Epistemic and aleatoric uncertainty and whether each row was missed; all (n,).
+    """Epistemic and aleatoric uncertainty of each row and whether it was missed; all (n,).
 
     A miss is a true value outside the 90 % interval, or a wrong most probable class.
     """
@@ -273,7 +273,7 @@ def _confusion(look: Look, name: str, p: ClassificationPredictions, methods: int
     if size <= 10:
         for i, j, n, part in filled:
             plot.text(j, i, f"{n:.0f}", kind="cell strong" if part > 0.5 else "cell")
-    rest = f" The {size - 1} most frequent of {len(p.classes)} classes."
-    rest = rest if most < len(p.classes) else ""
-    caption = f"Each row is a true class; the diagonal is right. Colour: share of the row.{rest}"
+    shown = f" The {size - 1} most frequent of {len(p.classes)} classes."
+    shown = shown if most < len(p.classes) else ""
+    caption = f"Each row is a true class; the diagonal is right. Colour: share of the row.{shown}"
     return figure("Confusion", plot.render(slant=slant), caption)

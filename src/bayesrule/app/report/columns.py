@@ -34,7 +34,7 @@ class Metric:
         return abs(value - self.target) if self.direction == "target" else value
 
     def badness(self, value: float) -> float:
-        """The value turned so that smaller is better."""
+        """The value transformed so that smaller is better."""
         return -value if self.direction == "higher" else self.sort_key(value)
 
     @property
@@ -48,7 +48,7 @@ class Metric:
 _TABLE = (
     Metric("log_likelihood", "Log-likelihood", "higher",
            "Mean log density that the method gave to the true values: it rewards predictions that "
-           "are accurate and say how uncertain they are."),
+           "are accurate and honest about their uncertainty."),
     Metric("nll", "NLL", "lower",
            "Mean negative log probability of the true class: confident mistakes cost most."),
     Metric("rmse", "RMSE", "lower",
@@ -67,8 +67,8 @@ _TABLE = (
     Metric("accuracy", "Accuracy", "higher",
            "Share of test rows whose most probable class is the true one.", "percent"),
     Metric("balanced_accuracy", "Balanced accuracy", "higher",
-           "Share of each class's test rows that are found, the mean over the classes: guessing "
-           "one class for all rows has 1 / number of classes.", "percent"),
+           "Accuracy on the test rows of each class, the mean over the classes: guessing one class "
+           "for all rows gives 1 / number of classes.", "percent"),
     Metric("brier", "Brier", "lower",
            "Mean squared distance between the predicted probabilities and the truth (one for the "
            "true class, zero for the others)."),
@@ -77,10 +77,10 @@ _TABLE = (
            "bins of confidence."),
     Metric("auroc", "AUROC", "higher",
            "Area under the ROC curve, the mean over the classes: 0.5 is guessing, 1 ranks every "
-           "pair of rows rightly."),
+           "row of the class above all others."),
     Metric("average_precision", "Avg. precision", "higher",
-           "Area under precision by recall, the mean over the classes: rows of rare classes must "
-           "be found without too many false alarms."),
+           "Area under the precision-recall curve, the mean over the classes: rows of rare classes "
+           "must be found without too many false alarms."),
     Metric("seconds", "Training seconds", "lower",
            "Time to train on one split, on one core; predicting is not counted."),
 )  # fmt: skip

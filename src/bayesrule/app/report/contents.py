@@ -1,4 +1,4 @@
-"""What a comparison is made of: plain frozen records that the report draws."""
+"""The data of a comparison: plain frozen records that the report draws."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _columns(owner: object, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """The mean of a metric over the splits, its standard error and the single values."""
+    """The mean of a metric over the splits, its standard error and the value of each split."""
 
     mean: float
     sem: float = float("nan")
@@ -51,7 +51,7 @@ class Statistic:
         kept = tuple(float(v) for v in values)
         if not kept:
             return cls(float("nan"))
-        # Infinite values make NaN on the way; that is an answer, not something to warn about.
+        # Infinite values give NaN on the way; that is a valid answer, not worth a warning.
         with np.errstate(invalid="ignore"):
             sem = float(np.std(kept, ddof=1) / np.sqrt(len(kept))) if len(kept) > 1 else np.nan
         return cls(float(np.mean(kept)), float(sem), kept)
@@ -75,7 +75,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What was promised against what came true, both in [0, 1], and over how many test rows.
+    """Promised against observed frequencies, both in [0, 1], and the number of test rows of each.
 
     For numbers, the level of an interval and the share of true values inside; for classes, the
     mean confidence and the accuracy of a confidence bin.
@@ -145,7 +145,7 @@ Predictions: TypeAlias = RegressionPredictions | ClassificationPredictions
 
 
 def predictions_of(prediction: Prediction, y: Tensor, classes: Sequence[object]) -> Predictions:
-    """What the report shows of a prediction of test rows with targets (n, 1) or classes (n,)."""
+    """What the report shows of a prediction for test rows with targets (n, 1) or classes (n,)."""
     if prediction.classification:
         bins = metrics.reliability(prediction.probs, y, bins=ECE_BINS)
         calibration = [part.numpy() for part in (bins.confidence, bins.accuracy, bins.count)]
@@ -173,9 +173,9 @@ def predictions_of(prediction: Prediction, y: Tensor, classes: Sequence[object])
 
 @dataclass(frozen=True, eq=False)
 class MethodResult:
-    """One method: its parts, scores, curves and predictions, or the error it ended with.
+    """One method: its parts, scores, curves and predictions, or the error that ended it.
 
-    A `baseline` is no method of this library, but what a user would take instead.
+    A `baseline` is not a method of this library but a model that a user would take instead.
     """
 
     name: str

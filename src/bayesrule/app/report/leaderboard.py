@@ -40,7 +40,7 @@ def _cell(comparison: Comparison, metric: Metric, method: MethodResult) -> str:
 
 
 def _error(text: str) -> str:
-    """The error's last line, which says what happened, over the whole text."""
+    """The error's last line, which says what happened; a click unfolds the whole text."""
     lines = [line for line in text.strip().splitlines() if line.strip()] or ["unknown error"]
     last, badge = escape(lines[-1].strip()), '<span class="badge">failed</span>'
     if len(lines) == 1:

@@ -37,7 +37,7 @@ def facts(pairs: Sequence[tuple[str, str]], kind: str) -> str:
 
 
 def selector(name: str, choices: Sequence[tuple[str, str]], panels: str) -> str:
-    """A choice, as (value, text), of which panel inside the element `panels` is shown."""
+    """A menu of (value, text) choices: which panel inside the element `panels` is shown."""
     options = "".join(f'<option value="{escape(v)}">{escape(t)}</option>' for v, t in choices)
     select = f'<select id="{panels}-choice" data-picks="{panels}">{options}</select>'
     return f"<label>{escape(name)} {select}</label>"
@@ -80,5 +80,5 @@ def subsample(length: int, limit: int) -> Integers:
 
 
 def share(total: int, methods: int, most: int) -> int:
-    """The marks each method may draw when all of them together may draw `total`."""
+    """How many marks each method may draw if all of them together may draw `total`."""
     return min(most, total // max(methods, 1))

@@ -1,4 +1,4 @@
-"""The whole page, how to read it, and how it is written to the disk."""
+"""The whole page, the guide to reading it, and writing it to disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMMON = (
      "A useful method has high epistemic uncertainty where it is wrong."),
     ("Is the lead real?",
      "Each method saw the same splits into training and test rows. The number after ± is the "
-     "standard error over the splits. Differences smaller than about twice that may be luck."),
+     "standard error over the splits. Differences smaller than about twice that may be chance."),
     ("How were the rows used?",
      "Scores are means over all splits. Pictures of single rows, calibration and confusion come "
      "from the test rows of the first split."),
@@ -74,7 +74,7 @@ def _header(c: Comparison) -> str:
 
 
 def _recommendation(c: Comparison) -> str:
-    """What to take, in the first sentence, and how sure that is."""
+    """The recommended method, in the first sentence, and how clear its lead is."""
     first, *rest = recommend(c).sentences
     more = "".join(f"<p>{escape(sentence)}</p>" for sentence in rest)
     return (
@@ -167,7 +167,7 @@ def render(c: Comparison) -> str:
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """Write the report to `path` in one go: readers see the old file or the new one, whole."""
+    """Write the report to `path` atomically: readers see the old file or the new one, whole."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(
@@ -176,7 +176,7 @@ def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
         )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        # Names of files need not be text in UTF-8.
+        # File names need not be text in UTF-8.
         temporary.write_bytes(render(comparison).encode("utf-8", "backslashreplace"))
         os.replace(temporary, target)
     finally:

@@ -1,4 +1,4 @@
-"""One recommendation in words: what to take, how sure that is, and how good the baselines are."""
+"""One recommendation in words: what to take, how clear its lead is, how good baselines are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .markup import count, duration
 
 @dataclass(frozen=True)
 class Recommendation:
-    """`take` is the method or baseline to take, None where none finished; `sentences` say why."""
+    """The method or baseline to `take`, None where none finished; `sentences` say why."""
 
     take: str | None
     sentences: tuple[str, ...]
@@ -27,7 +27,7 @@ class Recommendation:
 
 
 def recommend(c: Comparison) -> Recommendation:
-    """The cheapest of the methods that are tied with the best, unless a baseline is better."""
+    """Recommends the fastest of the methods tied with the best, unless a baseline is better."""
     metric = primary(c)
     ranked = [c.methods[i] for i in order(c, metric)]
     scored = [m for m in ranked if not m.error and math.isfinite(m.statistic(metric.key).mean)]
@@ -41,11 +41,11 @@ def recommend(c: Comparison) -> Recommendation:
     why, sure = _why(words, methods, chosen), _how_sure(words, methods, chosen)
     verdict = [_verdict(words, chosen, rivals)] if rivals else []
     if better:
-        own = (*verdict, f"Of the methods here, {why[0].lower()}{why[1:]}", sure)
+        sentences = (*verdict, f"Of the methods here, {why[0].lower()}{why[1:]}", sure)
     else:
-        own = (why, sure, *verdict)
+        sentences = (why, sure, *verdict)
     take = rivals[0] if better else chosen
-    return Recommendation(take.name, (*own, *_warnings(methods, chosen)))
+    return Recommendation(take.name, (*sentences, *_warnings(methods, chosen)))
 
 
 def _without_methods(words: _Words, rivals: Sequence[MethodResult]) -> Recommendation:
@@ -59,9 +59,9 @@ def _without_methods(words: _Words, rivals: Sequence[MethodResult]) -> Recommend
 
 @dataclass(frozen=True)
 class Lead:
-    """By how much one method is better than another, and the standard error of that.
+    """By how much one method is better than another, and the standard error of that gap.
 
-    The splits are shared, so single values are compared in pairs where they are known.
+    Methods share the splits, so their scores are compared split by split where those are known.
     """
 
     gap: float
@@ -69,7 +69,7 @@ class Lead:
 
     @property
     def sure(self) -> bool:
-        """Whether it is better by more than two standard errors; with one split, at all."""
+        """Whether the gap exceeds two standard errors; with one split, whether there is a gap."""
         return self.gap > 2 * self.error if math.isfinite(self.error) else self.gap > 0
 
     @property
@@ -92,17 +92,17 @@ def _lead(metric: Metric, one: MethodResult, other: MethodResult) -> Lead:
 
 
 def _cheapest_of_the_best(metric: Metric, ranked: Sequence[MethodResult]) -> MethodResult:
-    """The one that trains fastest of those that are tied with the first."""
+    """The method that trains fastest among those tied with the first."""
     best = ranked[0]
     tied = [m for m in ranked[1:] if _tied(metric, best, m)]
     return min([best, *tied], key=lambda m: m.statistic("seconds").mean)
 
 
 def _tied(metric: Metric, best: MethodResult, other: MethodResult) -> bool:
-    """Whether the other is behind by no more than one standard error of the difference.
+    """Whether `other` is behind by no more than one standard error of the difference.
 
-    One split in which it went astray makes that error large; so it must not be behind by more than
-    the best itself varies between splits, either.
+    One split on which it fails badly makes that error large. So it must not be behind by more than
+    the scores of the best vary between splits, either.
     """
     behind = _lead(metric, best, other)
     varies = float(np.std(best.statistic(metric.key).values or [0.0]))
@@ -121,7 +121,7 @@ class _Words:
         return self.metric.label if self.metric.label.isupper() else self.metric.label.lower()
 
     def score(self, method: MethodResult) -> str:
-        """The mean, with the digits that the table has."""
+        """The mean, with as many digits as in the table."""
         digits = digits_of(self.metric, self.methods)
         return show(method.statistic(self.metric.key).mean, self.metric, digits)
 
@@ -137,18 +137,18 @@ def _why(words: _Words, methods: Sequence[MethodResult], chosen: MethodResult) -
             f"Take {chosen.name}: its {words.label} {words.score(chosen)} is the best of "
             f"{len(methods)} methods."
         )
-    own, other = (duration(m.statistic("seconds").mean) for m in (chosen, best))
+    seconds, of_best = (duration(m.statistic("seconds").mean) for m in (chosen, best))
     return (
         f"Take {chosen.name}: its {words.label} {words.score(chosen)} cannot be told from that of "
         f"{best.name}, {words.score(best)}, the best of {len(methods)} methods, and it trains in "
-        f"{own} instead of {other}."
+        f"{seconds} instead of {of_best}."
     )
 
 
 def _how_sure(words: _Words, methods: Sequence[MethodResult], chosen: MethodResult) -> str:
     values = chosen.statistic(words.metric.key).values
     if not math.isfinite(chosen.statistic(words.metric.key).sem):
-        return "With one split, how much of this is chance cannot be said: use more splits."
+        return "One split cannot show how much of this is chance: use more splits."
     splits = f"The {len(values)} splits are" if values else "The splits are"
     near = [m.name for m in methods if m is not chosen and _lead(words.metric, chosen, m).unsure]
     if not near:
@@ -160,7 +160,7 @@ def _how_sure(words: _Words, methods: Sequence[MethodResult], chosen: MethodResu
 
 
 def _verdict(words: _Words, chosen: MethodResult, rivals: Sequence[MethodResult]) -> str:
-    """What the baselines, the best first, mean for the choice."""
+    """How the baselines, the best first, compare with the chosen method."""
     metric, best = words.metric, rivals[0]
     score = f"{words.label} {words.score(best)} against {words.score(chosen)} of {chosen.name}"
     if _lead(metric, best, chosen).sure:
@@ -194,13 +194,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _warnings(methods: Sequence[MethodResult], chosen: MethodResult) -> Iterator[str]:
-    """Methods that have not told the classes apart at all."""
+    """Warns of methods that predict one class for all rows."""
     blind = [m for m in methods if _only_class(m) is not None]
     if not blind or (len(blind) < len(methods) and chosen not in blind):
         return
-    found = {_only_class(m) for m in blind}
+    classes = {_only_class(m) for m in blind}
     who = "every method" if len(blind) == len(methods) else chosen.name
-    what = f"the class '{found.pop()}'" if len(found) == 1 else "one class only"
+    what = f"the class '{classes.pop()}'" if len(classes) == 1 else "one class only"
     yield (
         f"Warning: {who} predicts {what} for all test rows of the first split. Accuracy says "
         "nothing then; look at balanced accuracy, AUROC and average precision."
@@ -212,5 +212,5 @@ def _only_class(method: MethodResult) -> str | None:
     predictions = method.predictions
     if not isinstance(predictions, ClassificationPredictions) or not len(predictions.y):
         return None
-    found = np.unique(predictions.probabilities.argmax(axis=1))
-    return predictions.classes[found[0]] if len(found) == 1 else None
+    predicted = np.unique(predictions.probabilities.argmax(axis=1))
+    return predictions.classes[predicted[0]] if len(predicted) == 1 else None

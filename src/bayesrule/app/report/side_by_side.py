@@ -18,11 +18,11 @@ from .svg import Look, Plot, escape, look, shorten
 
 _Quantity = Literal["train_loss", "validation"]
 _UNIT = (-0.02, 1.02)
-_HIGHLIGHTED = 6  # more curves than these cannot be told apart
+_HIGHLIGHTED = 6  # more coloured curves cannot be told apart
 
 
 def highlighted(comparison: Comparison) -> set[int]:
-    """The methods whose curves have a colour from the start: the best, and the recommended one."""
+    """The methods whose curves are coloured at first: the best and the recommended one."""
     advice = recommend(comparison).take
     ranked = order(comparison, primary(comparison))
     first = sorted(ranked, key=lambda i: comparison.methods[i].name != advice)
@@ -30,7 +30,7 @@ def highlighted(comparison: Comparison) -> set[int]:
 
 
 def _looks(comparison: Comparison) -> list[Look]:
-    """The look of each method in a plot of curves."""
+    """How each method is drawn in a plot of curves."""
     coloured = highlighted(comparison)
     everyone = range(len(comparison.methods))
     return [replace(look(index), behind=index not in coloured) for index in everyone]
@@ -93,7 +93,7 @@ def _frame(comparison: Comparison, metric: Metric, rows: list[int]) -> Plot:
     means = np.array([s.mean for s in statistics])
     sems = np.array([s.sem if math.isfinite(s.sem) else 0.0 for s in statistics])
     low, high = limits(means, tail=0.15, pad=0.0)
-    # Whiskers belong into the frame unless their own size would flatten the rest.
+    # Whiskers stay in the frame unless their size would flatten the rest.
     span = high - low
     whiskers = np.concatenate([means - sems, means + sems])
     inside = whiskers[(low - span < whiskers) & (whiskers < high + span)]
@@ -107,7 +107,7 @@ def _frame(comparison: Comparison, metric: Metric, rows: list[int]) -> Plot:
 
 
 def _row(plot: Plot, comparison: Comparison, metric: Metric, place: int, index: int) -> None:
-    """One method: the single splits, the standard error and the mean, or where that lies."""
+    """One method: its splits, standard error and mean; an arrow if the mean is off the frame."""
     method, style = comparison.methods[index], look(index)
     s = method.statistic(metric.key)
     digits = digits_of(metric, comparison.methods)
@@ -151,7 +151,7 @@ def scores(comparison: Comparison) -> str:
     choices = selector("Metric", [(m.key, m.label) for m in shown], "scores")
     caption = "Large mark and bar: mean ± standard error over the splits. Small dots: the splits."
     if comparison.splits == 1:
-        caption = "One split: how much of a difference is chance cannot be said."
+        caption = "One split cannot show how much of a difference is chance."
     body = f'<div class="picker">{choices}</div><div id="scores">{panels}</div>'
     return figure("Scores", body, caption)
 
@@ -165,7 +165,7 @@ def _curve_axis(label: str, values: list[Floats], *, may_log: bool) -> Axis:
 
 
 def _curves(comparison: Comparison, quantity: _Quantity) -> list[tuple[int, int, Curve]]:
-    """(method, split, curve) with anything to draw; all splits only while they stay legible."""
+    """The curves to draw, as (method, split, curve): of all splits only if they stay legible."""
     curves = [
         (index, split, curve)
         for index, method in enumerate(comparison.methods)

@@ -24,7 +24,7 @@ _SHAPES: tuple[Shape, ...] = ("circle", "square", "triangle", "diamond")
 
 @dataclass(frozen=True)
 class Look:
-    """How one method is drawn everywhere; `behind` the others it is grey."""
+    """How one method is drawn everywhere; grey if it is `behind` the others."""
 
     index: int
     colour: str
@@ -40,7 +40,7 @@ class Look:
 
 
 def look(index: int) -> Look:
-    """The look of the method at `index`; 32 methods differ in colour or in dash and shape.
+    """The look of method number `index`; 32 methods differ in colour or in dash and shape.
 
     >>> look(0).colour, look(8).colour, look(0).shape, look(8).shape
     ('c0', 'c0', 'circle', 'square')
@@ -97,7 +97,7 @@ def marker(shape: Shape, x: float, y: float, r: float) -> str:
 class Plot:
     """A picture with two axes; marks outside the frame are cut off.
 
-    Data that is not finite is left out: a line is interrupted, a point is not drawn.
+    Values that are not finite are left out: a line is interrupted, a point is not drawn.
     """
 
     def __init__(
