@@ -89,7 +89,7 @@ class Passes:
         if self._on_cpu:
             return max(1, _MOST_ON_CPU // self._uses)
         per_draw = self._uses
-        # A chain's use of memory is known, and may be as large.
+        # A chain's use of memory is known beforehand, and is then what is bounded.
         if self._chain is not None:
             rows = num_examples(self._parts[0])
             per_draw = vectors.numel(weights) + rows * self._chain.width(weights)

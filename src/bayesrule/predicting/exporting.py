@@ -57,12 +57,12 @@ class _AtPoints(nn.Module):
     def __init__(self, network: Network, buffers: Params, points: list[Params]) -> None:
         super().__init__()
         self.network, self.num = network, len(points)
-        self.known = Buffers(buffers)
+        self.fixed = Buffers(buffers)
         self.weights = Buffers({k: torch.stack([p[k] for p in points]) for k in points[0]})
         self.together = True
 
     def forward(self, x: Inputs) -> Outputs:
-        buffers, weights = self.known.tensors(), self.weights.tensors()
+        buffers, weights = self.fixed.tensors(), self.weights.tensors()
 
         def at(params: Params) -> Tensor:
             # Under any mode torch avoids its fused layers, which cannot be exported.
@@ -71,8 +71,8 @@ class _AtPoints(nn.Module):
 
         if self.together:
             return Outputs(torch.vmap(at)(weights))
-        each = ({name: value[k] for name, value in weights.items()} for k in range(self.num))
-        return Outputs(torch.stack([at(params) for params in each]))
+        draws = ({name: value[k] for name, value in weights.items()} for k in range(self.num))
+        return Outputs(torch.stack([at(params) for params in draws]))
 
 
 class _Propagated(nn.Module):
@@ -83,11 +83,11 @@ class _Propagated(nn.Module):
     ) -> None:
         super().__init__()
         self.network, self.activations = network, how
-        self.known = Buffers(buffers)
+        self.fixed = Buffers(buffers)
         self.mean, self.variance = map(Buffers, moments)
 
     def forward(self, x: Inputs) -> Outputs:
-        tensors = self.mean.tensors(), self.variance.tensors(), self.known.tensors()
+        tensors = self.mean.tensors(), self.variance.tensors(), self.fixed.tensors()
         propagation = Propagation(self.network, self.activations, record=False)
         outputs = propagation.run(*tensors, x, training=False)
         return Outputs(outputs.centre, outputs.variance)
@@ -265,7 +265,7 @@ def _points(how: Any, state: State, seed: int) -> list[Params]:
     """The weights at each point of an expectation, those that `predict` would take."""
     if not isinstance(how, Expectation) or how.look is not Look.WEIGHTS:
         raise TypeError(
-            f"A belief is exported at draws of its weights, how=Draws(32), at its mean, how="
+            f"A posterior is exported at draws of its weights, how=Draws(32), at its mean, how="
             f"AtMean(), or by how=Moments(), got {how!r}."
         )
     generator = seeds.generator(state.posterior.device, seed, 0)

@@ -206,10 +206,8 @@ def elbo(
         outputs = outputs_at(learner, state, as_inputs(x, state), how or Draws(100), seed=seed)
         targets, weight = split(likelihood.weighed(as_tensor(y, outputs.device)))
         log_probs = (likelihood.log_prob(f, targets, state.likelihood) for f in outputs)
-        total = (
-            total.to(outputs)
-            + torch.stack([times(log_prob, weight).sum() for log_prob in log_probs]).mean()
-        )
+        sums = [times(log_prob, weight).sum() for log_prob in log_probs]
+        total = total.to(outputs) + torch.stack(sums).mean()
     return total - learner.temperature * learner.divergence(state)
 
 

@@ -76,7 +76,7 @@ class Prediction:
         if not others:
             return first
         if len({member.num_components for member in members}) > 1:
-            raise ValueError("Predictions are pooled that have the same number of components each.")
+            raise ValueError("Pooled predictions must have the same number of components each.")
         means = torch.stack([member.mean for member in members])
         pooled = cls(
             components=first.components.beside([other.components for other in others]),
@@ -198,7 +198,7 @@ class Prediction:
         return self.components.cdf(y).mean(0)
 
     def _of_classes(self, p: Tensor) -> Tensor:
-        """Class probabilities (n, C): p, or those of no and yes where p, (n,) or (n, 1), is of yes."""
+        """Class probabilities (n, C): p itself, or those of no and yes where p is that of yes."""
         if self.components.class_numbers:
             return p
         yes = p.reshape(-1)

@@ -101,9 +101,9 @@ class LoaderBatches:
 
     def epoch(self, epoch: int, seed: int) -> Iterator[Batch]:
         key = seeds.key(seed, epoch, _SHUFFLE)
-        sampler = getattr(self.loader, "sampler", None)
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        nested = getattr(batch_sampler, "sampler", None)
+        sampler: Any = getattr(self.loader, "sampler", None)
+        batch_sampler: Any = getattr(self.loader, "batch_sampler", None)
+        nested: Any = getattr(batch_sampler, "sampler", None)
         # Each of these may hold a generator or count epochs.
         for part in (self.loader, sampler, batch_sampler, nested):
             if isinstance(getattr(part, "generator", None), torch.Generator):
@@ -120,7 +120,7 @@ class LoaderBatches:
         """The values that `num_data` may have, where known: size of the data, size of an epoch."""
         if not hasattr(self.loader, "dataset"):
             return ()
-        sized = self.loader.dataset, getattr(self.loader, "sampler", None)
+        sized: tuple[Any, Any] = self.loader.dataset, getattr(self.loader, "sampler", None)
         num_data, drawn = (len(part) if hasattr(part, "__len__") else None for part in sized)
         epoch = None if drawn is None else drawn * distributed.world_size()
         return tuple(size for size in (num_data, epoch) if size is not None)

@@ -77,7 +77,7 @@ class Calibration:
         return self.sharpness, self.spread, self.noise
 
     def cost(self) -> float:
-        """The negative log prior of the factors: close to one, with the weight of ten examples."""
+        """The negative log prior of the factors, centred on one and worth about ten examples."""
         return 5.0 * sum(math.log(value) ** 2 for value in self._values())
 
 

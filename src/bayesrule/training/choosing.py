@@ -53,7 +53,8 @@ class Choice(NamedTuple):
     """The options and the number of epochs with the best log-likelihood of held-out rows.
 
     `score` is the mean of that, less the cost of calibration. `calibration`, where asked for, makes
-    the held-out rows most probable. `runs[m][k]` is the training of member m on part k of the data.
+    the held-out rows most probable. `runs[m][k]` is the training of member m on part k of the data;
+    members that failed are left out.
     """
 
     options: Options

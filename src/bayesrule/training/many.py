@@ -77,9 +77,10 @@ def fit_many(
     if epochs is not None:
         whole_number("epochs", epochs)
     nets = _nets(build, sets, batch_size, seeds, validation)
+    warm_by_default = epochs is None and all(net.learner.warm_start for net in nets)
     if states is not None:
         _begin_with(nets, states)
-    elif warm_start or (warm_start is None and epochs is None and _warm(nets)):
+    elif warm_start or (warm_start is None and warm_by_default):
         starts = fit_many(
             [beginning(net.learner) for net in nets],
             sets,
@@ -127,11 +128,6 @@ def _nets(
             raise TypeError(f"Set {k}: build gives a Learner, got {type(learner).__name__}.")
         nets.append(Net(learner, batches, int(seed), check, number=k))
     return nets
-
-
-def _warm(nets: Sequence[Net]) -> bool:
-    """Whether all methods ask for a warm start."""
-    return all(net.learner.warm_start for net in nets)
 
 
 def _begin_with(nets: Sequence[Net], states: Sequence[State]) -> None:
