@@ -41,23 +41,23 @@ from bayesrule.tensors.network import forked_randomness
 Floats = NDArray[np.float64]
 Build = Callable[[int, int], nn.Module]
 
-# The squares of larger numbers overflow; such numbers are mistakes or stand for missing values.
+# Larger numbers do not fit into float32; they are mistakes or stand for missing values.
 _LARGEST = float(np.finfo(np.float32).max)
 # A module's first weights and its dropout use torch's global random state, which is restored
-# afterwards; so only one thread of a process fits at a time.
+# afterwards; so only one thread of a process may fit at a time.
 _FITTING = threading.RLock()
 
 
 @dataclass(frozen=True)
 class _Recipe(Recipe):
-    """A recipe whose method and module may be written by the caller."""
+    """A recipe whose method and module may be the caller's own."""
 
     function: Method | None = None
     build: Build | None = None
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         if self.build is None:
-            # In double precision predictions do not depend on which rows are asked for together.
+            # In double precision a prediction does not depend on the rows predicted with it.
             return super().network(inputs, targets).double()
         outputs = self._likelihood().num_outputs(targets)
         with forked_randomness(torch.get_default_device(), self.seed):
@@ -96,7 +96,7 @@ class _Bayes(BaseEstimator):
     def predict_distribution(self, X: Any, how: How | None = None) -> Prediction:
         """The predictive distribution in original units, its tensors (n, D) or (n, classes).
 
-        `how` is `Draws(num)`, `AtMean()`, `Linearised()`, `Moments()` or None (method's default).
+        `how` is `Draws(num)`, `AtMean()`, `Linearised()`, `Moments()`, or None for the default.
         """
         check_is_fitted(self, "run_")
         x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
@@ -121,7 +121,7 @@ class _Bayes(BaseEstimator):
         return float(prediction.log_prob(targets).mean())
 
     def _checked(self, X: Any, y: ArrayLike, **taken: bool) -> tuple[Floats, NDArray[Any]]:
-        """The arrays of `fit`, refused where a number is unfit."""
+        """The arrays for `fit`; raises for a number that is missing, infinite or too large."""
         # A fit that fails must not leave an old run with new scales.
         self.__dict__.pop("run_", None)
         least = {"ensure_all_finite": False, "ensure_min_samples": 2}
@@ -147,10 +147,10 @@ class _Bayes(BaseEstimator):
         """How often each row counts; None where all count once."""
         if sample_weight is None:
             return None
-        found: Floats = _check_sample_weight(sample_weight, x, dtype=np.float64)
-        if not (found >= 0).all() or not found.any():
+        weight: Floats = _check_sample_weight(sample_weight, x, dtype=np.float64)
+        if not (weight >= 0).all() or not weight.any():
             raise ValueError("sample_weight has numbers from 0 up, not all of them 0.")
-        return found
+        return weight
 
     def _scaler(self, values: Floats, weight: Floats | None) -> StandardScaler:
         scaler = StandardScaler(with_mean=self.standardise, with_std=self.standardise)
@@ -184,7 +184,7 @@ class _Bayes(BaseEstimator):
         options = {name: getattr(self, name) for name in general} | dict(self.options or {})
         length = ("epochs", "steps", "batch_size", "patience", "members")
         return _Recipe(
-            # A method that the caller wrote trains for as long as the default one.
+            # The caller's own method trains for as long as the default one.
             method=name if named else "vogn",
             function=None if named else method,
             build=self.network,
@@ -206,18 +206,18 @@ class BayesRegressor(RegressorMixin, _Bayes):
       depends on the inputs) or "poisson" (counts, which are not standardised).
     - `hidden`: sizes of the hidden layers, chosen by held-out rows where None; linear methods have
       none.
-    - `network`: `(inputs, outputs) -> nn.Module`, a module of one's own in place of `hidden`. It
+    - `network`: `(inputs, outputs) -> nn.Module`, a module of your own in place of `hidden`. It
       keeps its own dtype; the built-in one has float64.
     - `epochs`, `batch_size`: how long to train; without `epochs`, for about `steps` batches, and
-      without either for as long as held-out rows speak for.
-    - `temperature`: below 1 the data count more; None: of the methods that gain by it, chosen by
-      held-out rows.
+      without either for as long as held-out rows choose.
+    - `temperature`: below 1 the data count more; None lets held-out rows choose, for methods that
+      gain by it.
     - `prior_precision`, `learning_rate`: the method's own where None; `options`: further ones, such
       as `{"draws": 4}`. Rates of named methods fall along a cosine unless they are schedules.
     - `patience`: stop after so many epochs without a better log-likelihood of held-out rows, a
       `validation_fraction` of all; None trains to the end on all rows.
-    - `members`: nets that learn from other first weights and are averaged in predictions; None:
-      five for most methods, one where the length is given.
+    - `members`: nets with different first weights, averaged in predictions; None: five for most
+      methods, one where the length of training is given.
     - `standardise`: whether inputs and real-valued targets are standardised inside.
     - `random_state`: an int for the same result each time; `verbose`: show a progress bar.
 
@@ -269,7 +269,7 @@ class BayesRegressor(RegressorMixin, _Bayes):
         return (mean, self._array(prediction.std)) if return_std else mean
 
     def predict_quantiles(self, X: Any, q: float | Sequence[float]) -> Floats:
-        """The quantile q of y for each input; several make a first axis of their own."""
+        """The quantile q of y for each input; several quantiles are stacked along a first axis."""
         prediction = self.predict_distribution(X)
         quantiles = [self._array(prediction.quantile(float(level))) for level in np.atleast_1d(q)]
         return np.stack(quantiles) if np.ndim(q) else quantiles[0]
@@ -290,10 +290,10 @@ class BayesRegressor(RegressorMixin, _Bayes):
 class BayesClassifier(ClassifierMixin, _Bayes):
     """Classification by a Bayesian neural network: probabilities that say how sure they are.
 
-    Settings are those of `BayesRegressor` without `likelihood`; a `network` of one's own has one
-    output, a logit, for each class. `class_weight` says how often rows of a label count, as a dict,
-    or "balanced": as often for each label in all. Attributes after `fit`: `classes_`, the labels in
-    the order of the columns of `predict_proba`, and `run_`, `scaler_`, `n_features_in_`,
+    Settings are those of `BayesRegressor` without `likelihood`; a `network` of your own has one
+    output, a logit, for each class. `class_weight` says how often rows of a label count, as a dict;
+    "balanced" gives all labels the same total weight. Attributes after `fit`: `classes_`, the
+    labels in the order of the columns of `predict_proba`, and `run_`, `scaler_`, `n_features_in_`,
     `feature_names_in_`.
 
     >>> X = np.array([[-2.0], [-1.5], [-1.0], [1.0], [1.5], [2.0]])
@@ -328,7 +328,7 @@ class BayesClassifier(ClassifierMixin, _Bayes):
         return self.classes_[best]
 
     def predict_proba(self, X: Any) -> Floats:
-        """The probability of each class (n, C), averaged over the belief."""
+        """The probability of each class (n, C), averaged over the posterior."""
         return _numbers(self.predict_distribution(X).probs)
 
     def predict_log_proba(self, X: Any) -> Floats:
@@ -347,7 +347,7 @@ def _layers(hidden: int | Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _plain(number: Any) -> Any:
-    """A plain int where a search over settings gave one of numpy's."""
+    """A plain int for one of numpy's, which a search over settings may give."""
     return operator.index(number) if hasattr(number, "__index__") else number
 
 

@@ -243,7 +243,7 @@ def test_a_damaged_list_is_named(run: Path) -> None:
     whole = file.read_text()
     document = json.loads(whole)
     outside = {"../x": []}
-    honest = {"format": 1, "files": outside, "checksum": files._of_list(outside)}
+    honest = {"format": 1, "files": outside, "checksum": files._list_sum(outside)}
     others = ({**document, "format": 2}, {**document, "files": []}, honest)
     damages = "", "[]", "{", whole.replace("a", "b", 1), "[" * 100_000, *map(json.dumps, others)
     for text in damages:

@@ -21,10 +21,10 @@ HIDDEN = ((50,), (50, 50))
 """The hidden layers to choose from; the first are those of trainings of a given length."""
 # Of fewer rows too few would be held out to choose by.
 FEWEST_ROWS = 20
-# Where held-out rows know of this share of the learned noise or less, the noise's prior is in the
-# way. It is made narrower so often at the most.
+# Where calibration multiplies the learned noise by this factor or less, the noise's prior is in the
+# way. Its rate is reduced this often at most.
 _MUCH_LESS, _NARROWER = 0.3, 2
-# Seeds of members are so far apart that those of other splits lie between them.
+# Members' seeds lie far apart, so as not to meet the consecutive seeds of other splits.
 _APART = 1_000_003
 
 
@@ -41,24 +41,24 @@ class OpenChoices:
     def made(self) -> Recipe:
         """The recipe with the choices that predict held-out rows best.
 
-        Where the rows know of much less noise than was learned, its prior Gamma(shape, rate) is in
-        the way: with a smaller rate all but the layers is chosen again.
+        If these rows ask for much less noise than was learned, its prior Gamma(shape, rate) is in
+        the way: with a smaller rate everything but the layers is chosen again.
         """
         best, choice = self._once()
         for _ in range(_NARROWER):
-            noise = (best.calibration or {}).get("noise", 1.0)
-            if choice is None or self.recipe.likelihood != "gaussian" or noise > _MUCH_LESS:
+            factor = (best.calibration or {}).get("noise", 1.0)
+            if choice is None or self.recipe.likelihood != "gaussian" or factor > _MUCH_LESS:
                 break
-            rate = noise * best.noise().rate
+            rate = factor * best.noise().rate
             narrower = replace(self.recipe, noise_rate=rate, hidden=best.hidden)
-            other, better = replace(self, recipe=narrower)._once()
-            if better is None or better.score <= choice.score:
+            recipe, new_choice = replace(self, recipe=narrower)._once()
+            if new_choice is None or new_choice.score <= choice.score:
                 break
-            best, choice = other, better
+            best, choice = recipe, new_choice
         return best
 
     def _once(self) -> tuple[Recipe, Choice | None]:
-        """The recipe with what was chosen, and the choice; None where nothing was open."""
+        """The recipe with all choices made, and the last choice; None where nothing was open."""
         recipe, num_data = self.recipe, len(self.y)
         size, lengths = recipe.for_data(num_data).batch_size, recipe.lengths(num_data)
         recipe = replace(recipe, batch_size=size, members=self._num_members())
@@ -73,7 +73,7 @@ class OpenChoices:
             start = run._choice(nets, lengths_of_start, start=True)
             recipe = replace(recipe, warm_start=start.epochs, members=len(start.runs))
             layers = [start.options["hidden"]]
-        tried = [[{**one, "hidden": hidden} for one in options] for hidden in layers]
+        tried = [[{**values, "hidden": hidden} for values in options] for hidden in layers]
         starts = () if start is None else start.runs
         choice = replace(run, recipe=recipe)._choice(tried, lengths, starts)
         chosen = replace(
@@ -92,11 +92,11 @@ class OpenChoices:
         *,
         start: bool = False,
     ) -> Choice:
-        """The best of some options; with `start`, of nets that look for the best weights only."""
+        """The best of some options; with `start`, for nets at their most probable weights."""
         team = each_member(self.recipe)
         members = [
-            Member(partial(self._learner, one, start), one.seed, starts[k] if starts else ())
-            for k, one in enumerate(team)
+            Member(partial(self._learner, member, start), member.seed, starts[k] if starts else ())
+            for k, member in enumerate(team)
         ]
         return choose(
             members,
@@ -117,7 +117,7 @@ class OpenChoices:
 
     def _num_members(self) -> int:
         if self.recipe.linear:
-            return 1  # All would find the same optimum.
+            return 1  # All members would find the same optimum.
         usual = self.recipe.course.members if self.recipe.is_open(len(self.y)) else 1
         return self.recipe.members or usual
 
@@ -128,13 +128,13 @@ class OpenChoices:
         return [*HIDDEN] if self.recipe.is_open(len(self.y)) else [HIDDEN[0]]
 
     def _options(self) -> list[Options]:
-        """The options to choose from: temperatures, and to stay at the most probable weights."""
-        course, given = self.recipe.course, self.recipe.options
-        temperatures = course.temperatures if "temperature" not in given else ()
-        tried: list[Options] = [{"temperature": one} for one in temperatures] or [{}]
-        if self.recipe.is_open(len(self.y)) and "learning_rate" not in given:
-            tried += [{k: one[k] for k in one if k not in given} for one in course.stay]
-        return [one for k, one in enumerate(tried) if one not in tried[:k]]
+        """The options to choose from: temperatures, and staying at the most probable weights."""
+        course, fixed = self.recipe.course, self.recipe.options
+        temperatures = course.temperatures if "temperature" not in fixed else ()
+        tried: list[Options] = [{"temperature": value} for value in temperatures] or [{}]
+        if self.recipe.is_open(len(self.y)) and "learning_rate" not in fixed:
+            tried += [{k: v for k, v in stay.items() if k not in fixed} for stay in course.stay]
+        return [options for k, options in enumerate(tried) if options not in tried[:k]]
 
 
 def each_member(recipe: Recipe) -> list[Recipe]:

@@ -1,4 +1,4 @@
-"""From a method's name and tensors to a trained run: what the front shares."""
+"""From a method's name and tensors to a trained run: for the command line and scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.variational import smooth
 from bayesrule.schedules import falling
+from bayesrule.training.batches import whole_number
 from bayesrule.training.calibrating import Calibration
 from bayesrule.training.many import fit_many
 from bayesrule.training.models import mlp
@@ -43,7 +44,7 @@ _LIKELIHOODS = _by_name()
 
 
 def refuse_unknown(method: Method, options: Mapping[str, Any]) -> None:
-    """A ValueError for an option that a method does not have."""
+    """Raises a ValueError for an option that a method does not have."""
     if problem := unknown_option(method, options):
         raise ValueError(problem)
 
@@ -52,19 +53,19 @@ def refuse_unknown(method: Method, options: Mapping[str, Any]) -> None:
 class Recipe:
     """All choices of a training on a table, each with a default that needs no tuning.
 
-    What is left open is chosen by held-out rows (`chosen`): the hidden layers, the length of
-    training, the temperature, and how sure predictions are. Then all rows are trained on.
+    Held-out rows choose what is left open (`chosen`): the hidden layers, the length of training,
+    the temperature, and the calibration. Then training is on all rows.
 
     - `hidden`: units of the hidden layers.
     - `epochs`: passes through the data, or else `steps`: about how many batches are seen.
     - `options`: those of the method (`prior_precision`, `temperature`, `learning_rate`, ...). A
       learning rate that is a number falls to zero along a cosine.
-    - `members`: nets that learn from other first weights and have an equal say in predictions; as
-      many as the method's course says, and one where the length of training is given.
-    - `warm_start`: epochs in which methods that begin at the most probable weights look for them.
-    - `calibration`: what held-out rows say of how sure predictions are (`Calibration`).
+    - `members`: nets of an ensemble, which differ in their first weights; None is the number of the
+      method's course, or one where the length of training is given.
+    - `warm_start`: epochs of the search for the most probable weights, where a method begins there.
+    - `calibration`: the factors of a `Calibration`.
     - `noise_rate`: the rate of the noise's prior Gamma(shape, rate), where held-out rows ask for a
-      smaller one than usual.
+      smaller one than the course's.
     - `bend`: β of `smooth`, for methods that need smooth activations.
 
     >>> Recipe("vogn", steps=2000).for_data(400).epochs
@@ -94,8 +95,8 @@ class Recipe:
             )
         for name in ("epochs", "steps", "batch_size", "members"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
+            if value is not None:
+                whole_number(name, value)
         if self.patience and (self.members or 1) > 1:
             raise ValueError(
                 "patience stops one net early and members trains several. Leave one of them out."
@@ -108,7 +109,7 @@ class Recipe:
 
     @property
     def course(self) -> Course:
-        """How the method trains where nobody says."""
+        """How the method trains by default."""
         return record(self.method).course
 
     def for_data(self, num_data: int) -> Recipe:
@@ -125,11 +126,11 @@ class Recipe:
         return self.epochs or course.epochs(-(-num_data // size), steps), size
 
     def is_open(self, num_data: int) -> bool:
-        """Whether nobody says how long training is, and there are rows to choose by."""
+        """Whether the length of training is not given, and there are enough rows to choose by."""
         return not (self.epochs or self.steps or self.patience or num_data < FEWEST_ROWS)
 
     def lengths(self, num_data: int) -> list[int]:
-        """The numbers of epochs to choose from, of which there is one where somebody says."""
+        """The numbers of epochs to choose from; a single one where the length is given."""
         epochs, size = self._epochs_and_size(num_data)
         return self.course.lengths(-(-num_data // size)) if self.is_open(num_data) else [epochs]
 
@@ -139,13 +140,13 @@ class Recipe:
         return starts or len(self.lengths(num_data)) > 1
 
     def chosen(self, x: Tensor, y: Tensor, targets: int, progress: bool | None = False) -> Recipe:
-        """The same recipe with all that it left open chosen by held-out rows."""
+        """The same recipe with held-out rows' choices for all that it left open."""
         return OpenChoices(self, x, y, targets, progress).made()
 
     def with_options(self, options: Mapping[str, Any]) -> Recipe:
-        """The recipe with options of the method, and perhaps with other `hidden` layers."""
-        both = {**self.options, **options}
-        return replace(self, hidden=both.pop("hidden", self.hidden), options=both)
+        """The recipe with these options of the method; `hidden` among them sets the layers."""
+        merged = {**self.options, **options}
+        return replace(self, hidden=merged.pop("hidden", self.hidden), options=merged)
 
     def network(self, inputs: int, targets: int) -> nn.Module:
         """The module: as many outputs as the likelihood needs."""
@@ -156,7 +157,7 @@ class Recipe:
             differentiated_twice = Need.SMOOTH_ACTIVATIONS in record(self.method).needs
             return smooth(model, self.bend) if differentiated_twice else model
         model = mlp(inputs, outputs, ())
-        # Where the loss is convex, zero is the safe start: Newton's steps can overshoot elsewhere.
+        # Zero is the safe start of a convex loss: from elsewhere Newton's steps can overshoot.
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
         return model
@@ -179,7 +180,7 @@ class Recipe:
         return self.noise() if self.likelihood == "gaussian" else _LIKELIHOODS[self.likelihood]()
 
     def noise(self) -> GaussianLikelihood:
-        """A Gaussian noise that is learned, with the prior that it has here."""
+        """A Gaussian likelihood with a learned noise, under the prior of this recipe."""
         rate = {} if self.noise_rate is None else {"rate": self.noise_rate}
         return GaussianLikelihood(**{**self.course.noise, **rate})
 
@@ -221,9 +222,9 @@ class Recipe:
         )
         if len(members) == 1:
             return run
-        kept = run if out is None else load_run(run.learner, out)
-        if len(kept.states) == len(members):
-            return kept
+        saved = run if out is None else load_run(run.learner, out)
+        if len(saved.states) == len(members):
+            return saved
         run = Run.together([run, *together(members[1:])])
         if out is not None:
             keep_members(run, out)
@@ -242,7 +243,7 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> Recipe:
         """The recipe back from text."""
-        # Former recipes had activations of this kind, and one net, without saying so.
+        # Recipes of former versions had this bend, and one net, without saying so.
         values = {"bend": 1.0, "members": 1} | json.loads(text)
         hidden = values["hidden"]
         return cls(**{**values, "hidden": None if hidden is None else tuple(hidden)})

@@ -29,8 +29,8 @@ FORMAT = 1
 _FILES = ("model.json", "run.json", LIST, "*.safetensors", ".*")
 _ADVICE = "Use another folder, or resume=False to start over; nothing was changed."
 
-# What held-out rows say of a recipe follows from the data and the rest of it.
-_FOLLOWING = ("warm_start", "calibration")
+# Entries of a recipe that held-out rows decide, so that they follow from the data and the others.
+_DERIVED = ("warm_start", "calibration")
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,20 @@ class SavedModel:
         return self.encoder.original(self.run.predict(x, how, seed=seed))
 
     def exported(self, how: How | None = None, *, seed: int = 0) -> Exported:
-        """The predictions of encoded features (n, d) as one module, in the target's own units."""
+        """The predictions from encoded features (n, d) as one module, in the target's own units."""
         encoder, example = self.encoder, torch.zeros(2, len(self.encoder.feature_names))
         scaled = None if encoder.task.classification else (encoder.target_mean, encoder.target_std)
         return self.run.exported(example, how, seed=seed, rescaled=scaled)
 
     def notes(self) -> dict[str, str]:
-        """What a file of the exported model says of itself."""
+        """The notes in a file of the exported model."""
         encoder = self.encoder
-        found = {"target": encoder.target, "encoder": encoder.to_json()}
-        lists = {"features": encoder.feature_names, "classes": encoder.labels}
-        return {**found, **{name: json.dumps(list(names)) for name, names in lists.items()}}
+        return {
+            "target": encoder.target,
+            "encoder": encoder.to_json(),
+            "features": json.dumps(list(encoder.feature_names)),
+            "classes": json.dumps(list(encoder.labels)),
+        }
 
 
 def fingerprint(*tensors: Tensor) -> str:
@@ -93,8 +96,8 @@ def claim_folder(
     }
     _refuse_name(folder)
     files = run_files(folder)
-    for own in ("model.json", "run.json", None):
-        files.refuse_foreign(own)
+    for name in ("model.json", "run.json", None):
+        files.refuse_foreign(name)
     if files.weights() and not start_over:
         _refuse_another(folder, document)
         return epochs_done(folder)
@@ -105,14 +108,14 @@ def claim_folder(
 
 
 def refuse_another_method(folder: Path, recipe: Recipe) -> None:
-    """Refuses a folder with a run of another method, before options are chosen for this one."""
+    """Raises for a folder with a run of another method, before options are chosen for this one."""
     _refuse_name(folder)
     if run_files(folder).weights():
-        _of_recipe(folder, {"method": recipe.method})
+        _matching_document(folder, {"method": recipe.method})
 
 
 def run_files(folder: Path) -> Files:
-    """What a run wrote into a folder; former versions kept no list of it."""
+    """The files that a run wrote into a folder, also where a former version kept no list."""
     files = Files(folder)
     for name, word in (("model.json", "recipe"), ("run.json", "versions")):
         with contextlib.suppress(OSError, ValueError):
@@ -122,19 +125,19 @@ def run_files(folder: Path) -> Files:
 
 
 def epochs_done(folder: Path) -> int:
-    """How many epochs the last checkpoint in a folder has, 0 where there is none."""
+    """The number of epochs in the last checkpoint of a folder, 0 where there is none."""
     checkpoint = folder / CHECKPOINT
     return len(facts(checkpoint).get("history", ())) if checkpoint.is_file() else 0
 
 
 def belongs_to_a_run(file: Path) -> bool:
-    """Whether a path is that of a file which a run writes, in a folder that holds a run."""
+    """Whether a path is that of a run's file, in a folder that holds a run."""
     real = file.resolve()
     return (real.parent / "model.json").is_file() and any(map(real.match, _FILES))
 
 
 def _refuse_name(folder: Path) -> None:
-    """Raises where weights could be written and never read: safetensors takes names in UTF-8."""
+    """Raises for a name that is not UTF-8: safetensors could write weights, but never read them."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as problem:
@@ -144,22 +147,22 @@ def _refuse_name(folder: Path) -> None:
 
 
 def _refuse_another(folder: Path, document: dict[str, Any]) -> None:
-    """Raises where the run in a folder is not the one that `document` describes."""
-    saved = _of_recipe(folder, document["recipe"])
+    """Raises if the run in a folder is not the one that `document` describes."""
+    saved = _matching_document(folder, document["recipe"])
     if any(saved.get(name) != document[name] for name in ("encoder", "num_data", "data")):
         raise CheckpointError(
             f"{folder} holds a run on other data, or on another target or other columns. {_ADVICE}"
         )
 
 
-def _of_recipe(folder: Path, recipe: dict[str, Any]) -> dict[str, Any]:
-    """The document of the run in a folder, if that has these entries of a recipe."""
+def _matching_document(folder: Path, recipe: dict[str, Any]) -> dict[str, Any]:
+    """The document of the run in a folder; raises unless its recipe has these entries."""
     if not (folder / "model.json").is_file():
         raise CheckpointError(f"{folder} holds weights of a run without a model.json. {_ADVICE}")
     saved = _document(folder)
     for name, wanted in recipe.items():
         there = saved["recipe"].get(name)
-        if name not in _FOLLOWING and there != wanted:
+        if name not in _DERIVED and there != wanted:
             raise CheckpointError(
                 f"{folder} holds a run with {name} {there}, this one has {name} {wanted}. {_ADVICE}"
             )
@@ -176,7 +179,7 @@ def read_model(folder: Path) -> SavedModel:
         num_data = int(document["num_data"])
         _check_values(recipe, encoder)
         learner = recipe.learner(len(encoder.feature_names), encoder.num_outputs, num_data)
-    except Exception as problem:  # whatever a document may hold that nobody wrote
+    except Exception as problem:  # an edited document may raise anything
         raise _damaged(folder / "model.json", problem) from problem
     # Versions before this one kept no list of files.
     if "model.json" in (files := Files(folder)):
@@ -191,15 +194,15 @@ def read_model(folder: Path) -> SavedModel:
 
 
 def _check_values(recipe: Recipe, encoder: Encoder) -> None:
-    """Raises where a recipe or an encoder holds what none would be made with."""
+    """Raises if a recipe or an encoder has values that none is made with."""
     for part in (recipe, encoder):
         check_types(part)
-    if not min(encoder.target_std, *(getattr(one, "std", 1.0) for one in encoder.columns)) > 0:
+    if not min(encoder.target_std, *(getattr(c, "std", 1.0) for c in encoder.columns)) > 0:
         raise ValueError("a standard deviation in it is not above zero")
 
 
 def check_types(part: Any) -> None:
-    """Raises where a field of a dataclass, or of those within it, is not of its type.
+    """Raises if a field of a dataclass, or of one within it, is not of its type.
 
     >>> from bayesrule.app.recipe import Recipe
     >>> check_types(Recipe(hidden=(5,)))
@@ -217,11 +220,11 @@ def check_types(part: Any) -> None:
 def _fits(value: Any, kind: Any) -> bool:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, option) for option in inner)
     if origin is Literal:
         return value in inner
     if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(one, inner[0]) for one in value)
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
     if is_dataclass(kind):
         if not isinstance(value, kind):  # type: ignore[arg-type]
             return False

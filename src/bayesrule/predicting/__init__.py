@@ -1,4 +1,4 @@
-"""What a belief says of new inputs, and how good that is."""
+"""Predictions from a posterior, and how good they are."""
 
 from bayesrule.predicting.exporting import Exported, exported
 from bayesrule.predicting.predict import Linearised, MonteCarlo, Probit, elbo, predict

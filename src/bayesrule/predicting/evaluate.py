@@ -22,7 +22,7 @@ _CHUNK = 4096
 def scores_of(
     learner: Learner, state: States, data: Any, how: How | None = None, *, seed: int = 0
 ) -> dict[str, float]:
-    """All scores of the predictions of data: a pair (x, y), a Dataset or a loader of batches.
+    """All scores of predictions on data: a pair (x, y), a Dataset or a loader of batches.
 
     Several states are an ensemble, whose prediction is the equal mixture of theirs.
     """
@@ -43,9 +43,9 @@ def scores_of(
 
 
 def log_probs(prediction: Prediction, y: Tensor) -> Tensor:
-    """`log p(y_i)` of the examples that count, of which a sequence has a label at least."""
-    each, weight = prediction.log_prob(y), split(y)[1]
-    return each if weight is None else each[weight.reshape(len(each), -1).amax(1) > 0]
+    """`log p(y_i)` of the examples with a weight above zero; for a sequence, at any position."""
+    values, weight = prediction.log_prob(y), split(y)[1]
+    return values if weight is None else values[weight.reshape(len(values), -1).amax(1) > 0]
 
 
 def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
@@ -63,9 +63,9 @@ def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
 def _class_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
     targets, weight = split(y)
-    seen = times(torch.ones(targets.shape, device=targets.device), weight).reshape(-1) > 0
-    probs = prediction.probs.flatten(0, -2)[seen]
-    labels = targets.reshape(-1).long()[seen]
+    counts = times(torch.ones(targets.shape, device=targets.device), weight).reshape(-1) > 0
+    probs = prediction.probs.flatten(0, -2)[counts]
+    labels = targets.reshape(-1).long()[counts]
     return {
         "accuracy": metrics.accuracy(probs, labels),
         "balanced_accuracy": metrics.balanced_accuracy(probs, labels),

@@ -1,4 +1,4 @@
-"""A belief's predictions as one module, for torch.export and ONNX."""
+"""The predictions of a posterior as one module, for torch.export and ONNX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bayesrule.tensors.network import Network
 from bayesrule.tensors.unfit import check_outputs, wide
 from bayesrule.types import Params, State
 
-# Of fewer examples torch takes the number for a constant.
+# With fewer examples torch takes their number for a constant.
 _EXAMPLES = 2
 
 
@@ -36,7 +36,7 @@ class Buffers(nn.Module):
 
     def __init__(self, tensors: Params) -> None:
         super().__init__()
-        self._known = list(tensors)
+        self._names = list(tensors)
         for name, value in tensors.items():
             *path, key = name.split(".")
             at: nn.Module = self
@@ -48,53 +48,53 @@ class Buffers(nn.Module):
 
     def tensors(self) -> Params:
         """The tensors by name."""
-        return {name: self.get_buffer(name) for name in self._known}
+        return {name: self.get_buffer(name) for name in self._names}
 
 
 class _AtPoints(nn.Module):
-    """The outputs at K points of a belief, whose weights are held one above the other."""
+    """The outputs at K points of a posterior, whose weights are stacked."""
 
     def __init__(self, network: Network, buffers: Params, points: list[Params]) -> None:
         super().__init__()
         self.network, self.num = network, len(points)
-        self.known = Buffers(buffers)
-        self.weights = Buffers({k: torch.stack([one[k] for one in points]) for k in points[0]})
+        self.fixed = Buffers(buffers)
+        self.weights = Buffers({k: torch.stack([p[k] for p in points]) for k in points[0]})
         self.together = True
 
     def forward(self, x: Inputs) -> Outputs:
-        known, weights = self.known.tensors(), self.weights.tensors()
+        buffers, weights = self.fixed.tensors(), self.weights.tensors()
 
         def at(params: Params) -> Tensor:
-            # Under a mode torch takes none of its fused layers, which have no graph to export.
+            # Under any mode torch avoids its fused layers, which cannot be exported.
             with BaseTorchFunctionMode():
-                return wide(self.network(params, dict(known), x, training=False))
+                return wide(self.network(params, dict(buffers), x, training=False))
 
         if self.together:
             return Outputs(torch.vmap(at)(weights))
-        each = ({name: value[k] for name, value in weights.items()} for k in range(self.num))
-        return Outputs(torch.stack([at(params) for params in each]))
+        draws = ({name: value[k] for name, value in weights.items()} for k in range(self.num))
+        return Outputs(torch.stack([at(params) for params in draws]))
 
 
 class _Propagated(nn.Module):
     """Means and variances of the outputs, carried through the module in closed form."""
 
     def __init__(
-        self, network: Network, buffers: Params, belief: tuple[Params, Params], how: Activations
+        self, network: Network, buffers: Params, moments: tuple[Params, Params], how: Activations
     ) -> None:
         super().__init__()
         self.network, self.activations = network, how
-        self.known = Buffers(buffers)
-        self.mean, self.variance = map(Buffers, belief)
+        self.fixed = Buffers(buffers)
+        self.mean, self.variance = map(Buffers, moments)
 
     def forward(self, x: Inputs) -> Outputs:
-        belief = self.mean.tensors(), self.variance.tensors(), self.known.tensors()
+        tensors = self.mean.tensors(), self.variance.tensors(), self.fixed.tensors()
         propagation = Propagation(self.network, self.activations, record=False)
-        outputs = propagation.run(*belief, x, training=False)
+        outputs = propagation.run(*tensors, x, training=False)
         return Outputs(outputs.centre, outputs.variance)
 
 
 class _Member(nn.Module):
-    """The predictions of one state: the network's outputs, with the noise that was learned."""
+    """The predictions of one state: the network's outputs and the likelihood's learned state."""
 
     def __init__(self, outputs: nn.Module, likelihood: Likelihood, state: Params) -> None:
         super().__init__()
@@ -105,15 +105,15 @@ class _Member(nn.Module):
 
 
 class Exported(nn.Module):
-    """What a belief says of new inputs, as one module whose buffers are the weights.
+    """The predictions of a posterior as one module, whose buffers are the weights.
 
-    It is called as the module that was learned, and returns a dict of tensors: `mean`, `epistemic`
-    and `aleatoric` (n, *), as those of a `Prediction`; for classes and yes-or-no answers `probs`
-    (n, C), `entropy` and `mutual_information` (n,). Calibration is applied. The number of examples
-    may be any.
+    It is called like the trained module, with any number of examples, and returns a dict of
+    tensors: `mean`, `epistemic` and `aleatoric` (n, *), as in a `Prediction`; for classes and
+    yes-or-no answers `probs` (n, C), `entropy` and `mutual_information` (n,). Calibration is
+    applied.
 
-    Its `members` have an equal say; most runs have one. `example` are some inputs; `rescaled` is
-    the shift and scale of targets that were standardised.
+    The prediction is the equal mixture of those of its `members`; most runs have one. `example` are
+    some inputs; `rescaled` is the shift and scale of targets that were standardised.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Exported(nn.Module):
             try:
                 return self._traced()
             except UserError:
-                # Some layers can be mapped over weights for one number of examples only.
+                # Some layers can be mapped over weights only for a fixed number of examples.
                 together = [m for m in self.modules() if isinstance(m, _AtPoints) and m.together]
                 if not together:
                     raise
@@ -165,9 +165,10 @@ class Exported(nn.Module):
         module: nn.Module = self
         if named:
             sizes, module = {k: _any_number(x) for k, x in named.items()}, _ByName(self, named)
-        given = tuple(args), dict(named)
-        found = torch.export.export(module, *given, dynamic_shapes=sizes, strict=False)
-        return found.run_decompositions({})
+        program = torch.export.export(
+            module, tuple(args), dict(named), dynamic_shapes=sizes, strict=False
+        )
+        return program.run_decompositions({})
 
     def write(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> Path:
         """Writes the graph: `.onnx` for any runtime of ONNX, `.pt2` for `torch.export.load`.
@@ -182,7 +183,7 @@ class Exported(nn.Module):
 
 
 class _ByName(nn.Module):
-    """A module whose arguments torch knows by name, as it must to give them shapes."""
+    """A module with named arguments in its signature, which torch needs to give them shapes."""
 
     def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
         super().__init__()
@@ -192,20 +193,20 @@ class _ByName(nn.Module):
             return model(**named)
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        own = [inspect.Parameter(name, kind) for name in names]
-        forward.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        parameters = [inspect.Parameter(name, kind) for name in names]
+        forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         self.forward = forward
 
 
 def _any_number(x: Any) -> Any:
-    """For an input, or a nest of them: that there may be any number of examples."""
+    """Marks an input, or a nest of inputs, as having any number of examples."""
     return mapped(x, lambda _: {0: torch.export.Dim.DYNAMIC})
 
 
 def figures(prediction: Prediction) -> dict[str, Tensor]:
     """What an exported model returns of a prediction."""
-    several = prediction.mean[0].numel() > 1 and not prediction.components.class_numbers
-    if prediction.classification and not several:
+    many_targets = prediction.mean[0].numel() > 1 and not prediction.components.class_numbers
+    if prediction.classification and not many_targets:
         return {
             "probs": prediction.probs,
             "entropy": prediction.entropy,
@@ -226,9 +227,9 @@ def exported(
 ) -> Exported:
     """The predictions of `predict(learner, state, x, how, seed=seed)` as one module.
 
-    `example` are some inputs, of which the shapes count. `how` is `Draws(num)`, `AtMean()` or
-    `Moments()`; without it the learner's own way is taken. Draws are made here, once, and run side
-    by side. `rescaled` is the shift and scale of targets that were standardised.
+    `example` are some inputs, of which only the form matters. `how` is `Draws(num)`, `AtMean()` or
+    `Moments()`; None takes the learner's default. Draws are made here, once, and run side by side.
+    `rescaled` is the shift and scale of targets that were standardised.
 
     >>> from bayesrule import Draws, GaussianLikelihood, vogn
     >>> learner = vogn(nn.Linear(2, 1), GaussianLikelihood(noise=1.0), num_data=10)
@@ -238,7 +239,7 @@ def exported(
     """
     chosen: Any = how or learner.predictive
     states = as_states(state)
-    x = _several(as_inputs(example, states[0]))
+    x = _at_least_two(as_inputs(example, states[0]))
     members = [_member(learner, member, x, chosen, seed) for member in states]
     made = Exported(members, learner.likelihood, x, rescaled)
     # What likelihoods keep for later must not be made while a graph is traced.
@@ -251,9 +252,9 @@ def _member(learner: Learner, state: State, x: Inputs, chosen: Any, seed: int) -
     """The predictions from one state."""
     state.check()
     if getattr(chosen, "look", None) is Look.MOMENTS:
-        belief = state.posterior.mean, independent_variances(state)
-        moments = chosen.as_learned(learner.expectation).carried
-        core: nn.Module = _Propagated(learner.network, state.buffers, belief, moments)
+        moments = state.posterior.mean, independent_variances(state)
+        activations = chosen.as_learned(learner.expectation).carried
+        core: nn.Module = _Propagated(learner.network, state.buffers, moments, activations)
     else:
         core = _AtPoints(learner.network, state.buffers, _points(chosen, state, seed))
         core.together = _runs_together(core, x)
@@ -264,7 +265,7 @@ def _points(how: Any, state: State, seed: int) -> list[Params]:
     """The weights at each point of an expectation, those that `predict` would take."""
     if not isinstance(how, Expectation) or how.look is not Look.WEIGHTS:
         raise TypeError(
-            f"A belief is exported at draws of its weights, how=Draws(32), at its mean, how="
+            f"A posterior is exported at draws of its weights, how=Draws(32), at its mean, how="
             f"AtMean(), or by how=Moments(), got {how!r}."
         )
     generator = seeds.generator(state.posterior.device, seed, 0)
@@ -272,22 +273,22 @@ def _points(how: Any, state: State, seed: int) -> list[Params]:
 
 
 def _runs_together(core: _AtPoints, x: Inputs) -> bool:
-    """Whether the module can be mapped over its weights; outputs of a wrong kind are refused."""
+    """Whether the module can be mapped over its weights; raises for outputs of a wrong kind."""
     core.together = False
-    each = core(x).values
-    for outputs in each:
+    looped = core(x).values
+    for outputs in looped:
         check_outputs(outputs, num_examples(x))
     core.together = True
     try:
-        # Where torch has no rule for an operation it says so, and does one after another itself.
+        # torch warns of an operation that it cannot map, and would itself call in a loop.
         with warnings.catch_warnings(action="error"):
-            return each.shape == core(x).values.shape
+            return looped.shape == core(x).values.shape
     except (RuntimeError, UserWarning):
         return False
 
 
-def _several(x: Inputs) -> Inputs:
-    """At least two examples, from which torch sees that there may be any number."""
+def _at_least_two(x: Inputs) -> Inputs:
+    """At least two examples, so that torch does not take their number for a constant."""
     if num_examples(x) >= _EXAMPLES:
         return x
     return mapped(x, lambda part: torch.cat([part] * _EXAMPLES))

@@ -77,14 +77,14 @@ def accuracy(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def balanced_accuracy(probs: Tensor, y: Tensor) -> Tensor:
-    """Mean over the classes in y of the share of their points that are found; rare ones count too.
+    """Mean over the classes in y of the accuracy on each class (its recall).
 
     >>> balanced_accuracy(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 0, 0, 1]))
     tensor(0.5000)
     """
     probs, y = classes(probs, y)
-    found = probs.argmax(-1) == y
-    return torch.stack([found[y == c].to(probs.dtype).mean() for c in y.unique()]).mean()
+    correct = probs.argmax(-1) == y
+    return torch.stack([correct[y == c].to(probs.dtype).mean() for c in y.unique()]).mean()
 
 
 def nll(probs: Tensor, y: Tensor) -> Tensor:

@@ -23,21 +23,21 @@ def _write_onnx(program: Any, file: Path, notes: dict[str, str]) -> None:
         raise ImportError("ONNX needs onnxscript: pip install 'bayesrule[onnx]'.") from problem
     names = list(program.call_spec.out_spec.context)
     with quiet():
-        made = torch.onnx.export(
+        exported = torch.onnx.export(
             program, dynamo=True, verbose=False, custom_translation_table=_translations()
         )
-    assert made is not None
-    graph = made.model.graph
+    assert exported is not None
+    graph = exported.model.graph
     for value in (value for node in graph for value in node.outputs):
         value.name = f"inner_{value.name}"
     for value, name in zip(graph.outputs, names, strict=True):
         value.name = name
-    made.model.metadata_props.update(notes)
-    made.save(file)
+    exported.model.metadata_props.update(notes)
+    exported.save(file)
 
 
 def _translations() -> dict[Any, Callable[..., Any]]:
-    """How operations are written that torch writes so that they overflow."""
+    """ONNX forms of operations that overflow in the form that torch writes."""
     from onnxscript import opset18 as op
 
     def erfcx(x: Any) -> Any:
@@ -68,7 +68,7 @@ WRITERS: dict[str, Callable[[Any, Path, dict[str, str]], None]] = {
     ".onnx": _write_onnx,
     ".pt2": _write_program,
 }
-"""What writes a file, by its suffix."""
+"""The functions that write a file, by its suffix."""
 
 
 @contextmanager

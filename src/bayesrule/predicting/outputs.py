@@ -1,4 +1,4 @@
-"""What is believed of a network's outputs, before a likelihood makes predictions of them."""
+"""The distribution of a network's outputs, from which a likelihood makes predictions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bayesrule.types import Params, State
 
 @dataclass(frozen=True)
 class Outputs:
-    """Outputs at draws (K, n, *), or Gaussian ones: a mean (n, *) and a variance.
+    """Outputs at draws (K, n, *), or Gaussian outputs: a mean (n, *) and a variance.
 
-    `joint` says that the variance is a covariance of all outputs of an example, (n, C, C).
+    `joint` says that the variance is the covariance of all outputs of an example, (n, C, C).
     """
 
     values: Tensor
@@ -32,8 +32,8 @@ class Outputs:
         first = parts[0]
         if first.variance is None:
             return cls(torch.cat([part.values for part in parts], dim=1))
-        known = [(part.values, part.variance) for part in parts if part.variance is not None]
-        values, variances = zip(*known, strict=True)
+        moments = [(part.values, part.variance) for part in parts if part.variance is not None]
+        values, variances = zip(*moments, strict=True)
         return cls(torch.cat(values), torch.cat(variances), first.joint)
 
     def calibrated(self, sharpness: Tensor | float, spread: Tensor | float) -> Outputs:
@@ -45,25 +45,25 @@ class Outputs:
         return Outputs(centre * sharpness + (self.values - centre) * factor)
 
     def seen(self, state: Params) -> Outputs:
-        """The outputs as predictions see them: calibrated where the state says how."""
+        """The outputs with the calibration in a likelihood's state, if there is one."""
         return self.calibrated(state[SHARPNESS], state[SPREAD]) if SPREAD in state else self
 
     def prediction(self, likelihood: Likelihood, state: Params) -> Prediction:
-        """What is believed of the targets, calibrated where the state says how."""
-        seen = self.seen(state)
+        """The prediction of the targets, with the calibration in the state, if there is one."""
+        outputs = self.seen(state)
         state = likelihood.widened(state, state[NOISE]) if NOISE in state else state
-        if seen.variance is None:
-            return Prediction.mixture(likelihood.distribution(seen.values, state))
-        marginal = likelihood.joint_marginal if seen.joint else likelihood.marginal
-        return Prediction.closed_form(marginal(seen.values, seen.variance, state))
+        if outputs.variance is None:
+            return Prediction.mixture(likelihood.distribution(outputs.values, state))
+        marginal = likelihood.joint_marginal if outputs.joint else likelihood.marginal
+        return Prediction.closed_form(marginal(outputs.values, outputs.variance, state))
 
 
 SHARPNESS, SPREAD, NOISE = CALIBRATION = "sharpness", "spread", "noise factor"
-"""Numbers in a likelihood's state that calibration multiplies by: outputs, their deviations from
-the mean, and the variance of the noise."""
+"""Names of the calibration factors in a likelihood's state: those of the outputs, of their
+deviations from the mean, and of the noise's variance."""
 
 
 def uncalibrated(state: State) -> State:
-    """A state without the numbers of a calibration, as training begins with it."""
+    """A state without calibration, such as training begins with."""
     kept = {k: v for k, v in state.likelihood.items() if k not in CALIBRATION}
     return replace(state, likelihood=kept)

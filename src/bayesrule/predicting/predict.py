@@ -1,4 +1,4 @@
-"""Predictions from a belief: by weight draws, at the mean, or linearised."""
+"""Predictions from a posterior: by weight draws, at its mean, linearised, or by moments."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Linearised:
     """The network linearised at the mean: `f ~ N(f(m), J S⁻¹ Jᵀ)`, a generalised linear model.
 
     `link` says how Gaussian outputs become classes or counts; real-valued targets need none.
-    `chunk` inputs are worked on at a time.
+    The Jacobians of `chunk` inputs are computed at a time.
     """
 
     link: Probit | MonteCarlo = Probit()
@@ -65,7 +65,7 @@ class Linearised:
     linearised = True
 
     def obstacle(self, family: Family) -> str | None:
-        """Why the beliefs of a family cannot be linearised, in words; None if they can."""
+        """Why a family allows no linearised predictions, in words; None if it does."""
         return None if family.linearisable else _not_linearisable(repr(family))
 
 
@@ -87,13 +87,13 @@ def predict(
     seed: int = 0,
     batch_size: int = _CHUNK,
 ) -> Prediction:
-    """What a learned belief says of new inputs `x` (n, *), a tensor or an array.
+    """The predictive distribution at new inputs `x` (n, *), a tensor or an array.
 
-    Several inputs are a tuple, inputs by name a dict, as the module takes them. Of a Dataset, a
-    loader or an iterator one batch is looked at at a time; what is in them may be inputs alone, or
-    pairs (x, y), of which the targets are left out. `how` is
-    `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; without it the learner's own way is
-    taken. Several states are an ensemble: its prediction is the equal mixture of theirs.
+    Several inputs are a tuple, inputs by name a dict, as the module takes them. A Dataset, a loader
+    or an iterator is read a batch at a time; it gives inputs alone, or pairs (x, y), whose targets
+    are ignored. `how` is `Draws(num)`, `AtMean()`, `Linearised()` or `Moments()`; None takes the
+    learner's default. Several states are an ensemble: its prediction is the equal mixture of
+    theirs.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, ridge
@@ -110,20 +110,21 @@ def predict(
             f"Each of the {len(members)} members of an ensemble reads the inputs, and an iterator "
             "gives them once. Give a loader, a Dataset or tensors."
         )
-    options: dict[str, Any] = {"seed": seed, "batch_size": batch_size}
-    return Prediction.pooled([_predict(learner, one, x, how, **options) for one in members])
+    return Prediction.pooled(
+        [_predict(learner, member, x, how, seed, batch_size) for member in members]
+    )
 
 
 @for_modules_only
 def _predict(
-    learner: Learner, state: State, x: Any, how: How | None, *, seed: int, batch_size: int
+    learner: Learner, state: State, x: Any, how: How | None, seed: int, batch_size: int
 ) -> Prediction:
     outputs = believed_outputs(learner, state, x, how, seed=seed, batch_size=batch_size)
     return outputs.prediction(learner.likelihood, state.likelihood)
 
 
 def as_states(state: States) -> Sequence[State]:
-    """The states of an ensemble, of which a single state is one."""
+    """The states of an ensemble; a single state is an ensemble of one."""
     members = [state] if isinstance(state, State) else [*state]
     if not members:
         raise ValueError("An ensemble has at least one state, got none.")
@@ -140,16 +141,16 @@ def believed_outputs(
     seed: int = 0,
     batch_size: int = _CHUNK,
 ) -> Outputs:
-    """What a learned belief says of the network's outputs; options as for `predict`."""
+    """The distribution of the network's outputs; arguments as for `predict`."""
     how = how or learner.predictive  # type: ignore[assignment]
     state.check()
-    # An argument of the caller: whatever else it is has no abilities to ask for.
+    # The caller may pass anything, and other types have no abilities to ask for.
     if not isinstance(how, Expectation | Linearised):
         raise TypeError(f"how takes Draws(num), AtMean(), Linearised() or Moments(), got {how!r}.")
     if isinstance(how, Expectation):
         how = how.as_learned(learner.expectation)
     parts = [
-        _believed(learner, state, as_inputs(part, state), how, seed, batch_size)
+        _outputs_of(learner, state, as_inputs(part, state), how, seed, batch_size)
         for part in streamed(x, batch_size)
     ]
     if not parts:
@@ -158,10 +159,10 @@ def believed_outputs(
     return _linked(learner, outputs, how.link, seed) if isinstance(how, Linearised) else outputs
 
 
-def _believed(
+def _outputs_of(
     learner: Learner, state: State, inputs: Inputs, how: How, seed: int, batch_size: int
 ) -> Outputs:
-    """What is believed of the outputs of one batch; where they are linearised, their Gaussian."""
+    """The outputs of one batch, as draws or, where linearised or by moments, as a Gaussian."""
     check_finite("The inputs", inputs)
     if isinstance(how, Linearised):
         return Outputs(*linearised_outputs(learner, state, inputs, how.chunk), joint=True)
@@ -173,7 +174,7 @@ def _believed(
 
 
 def as_inputs(x: Any, state: State) -> Inputs:
-    """Arrays and lists as tensors on the weights' device; floating ones get the weights' type."""
+    """Arrays and lists as tensors on the weights' device, floating ones in the weights' type."""
     like = state.posterior.any_tensor
 
     def placed(part: Any) -> Tensor:
@@ -184,7 +185,7 @@ def as_inputs(x: Any, state: State) -> Inputs:
 
 
 def as_tensor(x: Any, device: torch.device | None = None) -> Tensor:
-    """`torch.as_tensor` for arrays of all kinds, and for tensors that stand for something else."""
+    """`torch.as_tensor` for all arrays, which keeps subclasses of Tensor as they are."""
     if isinstance(x, Tensor):
         return x if device is None else x.to(device)
     if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
@@ -197,16 +198,16 @@ def elbo(
 ) -> Tensor:
     """The evidence lower bound `E_q[log p(y | f)] − T · KL(q ‖ prior)`, in nats.
 
-    `batch` is the whole data set, a pair, a Dataset or a loader; `how` says where the expectation
-    is taken, at 100 weight draws if it does not. The KL counts the belief of a likelihood that
-    learns its noise, too.
+    `batch` is the whole data set: a pair, a Dataset or a loader. `how` takes the expectation; None
+    uses 100 weight draws. The KL includes that of a noise that is learned.
     """
     likelihood, total = learner.likelihood, torch.zeros(())
     for x, y in pairs(batch, _CHUNK):
         outputs = outputs_at(learner, state, as_inputs(x, state), how or Draws(100), seed=seed)
         targets, weight = split(likelihood.weighed(as_tensor(y, outputs.device)))
-        each = (likelihood.log_prob(f, targets, state.likelihood) for f in outputs)
-        total = total.to(outputs) + torch.stack([times(one, weight).sum() for one in each]).mean()
+        log_probs = (likelihood.log_prob(f, targets, state.likelihood) for f in outputs)
+        sums = [times(log_prob, weight).sum() for log_prob in log_probs]
+        total = total.to(outputs) + torch.stack(sums).mean()
     return total - learner.temperature * learner.divergence(state)
 
 
@@ -216,7 +217,7 @@ def linearised_outputs(
     """Mean (n, C) and covariance (n, C, C) of the outputs of the linearised network."""
     if not state.posterior.linearisable:
         raise TypeError(_not_linearisable(type(state.posterior).__name__))
-    # A caller's no_grad would leave no slopes, and so no variance at all.
+    # Under a caller's no_grad there would be no Jacobian, and so no variance at all.
     with torch.inference_mode(False), torch.enable_grad():
         parts = [_linearised_chunk(learner, state, recordable(part)) for part in pieces(x, chunk)]
     means, covariances = zip(*parts, strict=True)
@@ -230,13 +231,13 @@ def _linearised_chunk(learner: Learner, state: State, x: Inputs) -> tuple[Tensor
     outputs = recording.outputs.detach()
     rows, _ = recording.backward(one_vector_per_output(torch.ones_like(outputs)), gradient=False)
     covariance = state.posterior.precision.output_covariance(rows)  # type: ignore[attr-defined]
-    # Where all weights are known, there is one zero for all of it.
+    # Where all weights are known, the covariance is a single zero.
     size = outputs[0].numel()
     return outputs, covariance.to(outputs).expand(len(outputs), size, size)
 
 
 def independent_variances(state: State) -> Params:
-    """The variances of weights that are independent Gaussians, which moment propagation needs."""
+    """The variances of independent Gaussian weights, which moment propagation needs."""
     if state.posterior.independent:
         return state.posterior.uncertain_variance()
     raise TypeError(
@@ -261,7 +262,7 @@ def _moments(learner: Learner, state: State, x: Inputs, how: Moments, batch_size
 
 
 def _linked(learner: Learner, outputs: Outputs, link: Probit | MonteCarlo, seed: int) -> Outputs:
-    """Gaussian outputs as the likelihood takes them: as they are, or by draws."""
+    """Gaussian outputs, or draws of them where the link asks for these or has no closed form."""
     likelihood = learner.likelihood
     drawn = link.instead_of_probit and likelihood.probit_marginal
     if not drawn and likelihood.lacks("marginal") is None:

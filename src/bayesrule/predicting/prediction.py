@@ -1,4 +1,4 @@
-"""What is believed of y at new inputs: a mixture over weight draws, its parts kept apart."""
+"""The predictive distribution of y at new inputs: a mixture whose components are kept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Prediction:
     """The predictive distribution `p(y | x) = (1/K) Σ_k p(y | f_k)` of n inputs.
 
     `mean` is that of y (class probabilities for classes), `epistemic` the variance of the mean
-    over the belief (what more data would remove), `aleatoric` the expected variance of y given f
-    (what it would not), each (n, *). For classes these are of the one-hot y.
+    over the posterior (what more data would remove), `aleatoric` the expected variance of y given f
+    (what they would not), each (n, *). For classes these are of the one-hot y.
 
     `components` are the K distributions p(y | f_k), as the likelihood makes them, and
     `conditional_means` (K, n, *) their means. `information` is the mutual information where one
@@ -75,16 +75,16 @@ class Prediction:
         first, *others = members
         if not others:
             return first
-        if len({one.num_components for one in members}) > 1:
-            raise ValueError("Predictions are pooled that have the same number of components each.")
-        means = torch.stack([one.mean for one in members])
+        if len({member.num_components for member in members}) > 1:
+            raise ValueError("Pooled predictions must have the same number of components each.")
+        means = torch.stack([member.mean for member in members])
         pooled = cls(
-            components=first.components.beside([one.components for one in others]),
+            components=first.components.beside([other.components for other in others]),
             mean=means.mean(0),
-            epistemic=torch.stack([one.epistemic for one in members]).mean(0)
+            epistemic=torch.stack([member.epistemic for member in members]).mean(0)
             + means.var(0, correction=0),
-            aleatoric=torch.stack([one.aleatoric for one in members]).mean(0),
-            conditional_means=torch.cat([one.conditional_means for one in members]),
+            aleatoric=torch.stack([member.aleatoric for member in members]).mean(0),
+            conditional_means=torch.cat([member.conditional_means for member in members]),
         )
         return replace(pooled, information=_pooled_information(pooled, members))
 
@@ -113,7 +113,7 @@ class Prediction:
         targets, weight = split(y)
         log_probs = self.components.log_prob(self.components.matched(targets))
         if weight is not None and weight.ndim > 1:
-            # Of a sequence only the labels that count; weights of examples are the caller's.
+            # In a sequence, only labels with a weight count; weights of examples are the caller's.
             log_probs = log_probs * (weight > 0)
         return log_probs if log_probs.ndim == 2 else log_probs.flatten(start_dim=2).sum(2)
 
@@ -175,8 +175,8 @@ class Prediction:
             spread = self.epistemic.reshape(*self.probs.shape[:-1], -1)
             second = 0.5 * (spread / self.probs.clamp_min(1e-12)).sum(-1)
             return torch.minimum(second, self.entropy)
-        each = [self._of_classes(means).flatten(0, -2) for means in self.conditional_means]
-        return metrics.mutual_information(torch.stack(each)).reshape(self.probs.shape[:-1])
+        probs = [self._of_classes(means).flatten(0, -2) for means in self.conditional_means]
+        return metrics.mutual_information(torch.stack(probs)).reshape(self.probs.shape[:-1])
 
     def rescaled(self, shift: Tensor | float, scale: Tensor | float) -> Prediction:
         """The prediction of `shift + scale · y`, for targets that were standardised."""
@@ -198,7 +198,7 @@ class Prediction:
         return self.components.cdf(y).mean(0)
 
     def _of_classes(self, p: Tensor) -> Tensor:
-        """Probabilities (n, C): p itself, or no and yes where p is that of yes, (n,) or (n, 1)."""
+        """Class probabilities (n, C): p itself, or those of no and yes where p is that of yes."""
         if self.components.class_numbers:
             return p
         yes = p.reshape(-1)
@@ -219,10 +219,10 @@ class Prediction:
 
 
 def _pooled_information(pooled: Prediction, members: Sequence[Prediction]) -> Tensor | None:
-    """The mutual information where members have closed forms; None if components give it."""
+    """The mutual information where members have closed forms; None where components give it."""
     of_one_choice = pooled.components.class_numbers or pooled.mean[0].numel() == 1
     if not (pooled.classification and of_one_choice and members[0].num_components == 1):
         return None
     # The entropy of the target given the weights, on average over the members.
-    given_weights = torch.stack([one.entropy - one.mutual_information for one in members]).mean(0)
+    given_weights = torch.stack([m.entropy - m.mutual_information for m in members]).mean(0)
     return (pooled.entropy - given_weights).clamp_min(0.0)

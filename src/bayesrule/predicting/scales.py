@@ -1,4 +1,4 @@
-"""A belief's standard deviations: how close to low rank they are, and how clear their gradients."""
+"""A posterior's standard deviations: how close to low rank, and how noisy their gradients."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bayesrule.types import Info, Params, State
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The singular values of a weight's standard deviations; all is computed in float64.
+    """The singular values of a weight's standard deviations, in float64.
 
     `std`: the standard deviations as a matrix (m, n), the weight's first axis by all the others.
 
-    >>> one = Spectrum(torch.outer(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0, 2.0])))
-    >>> one.explained.round(decimals=6)
+    >>> of_rank_one = Spectrum(torch.outer(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0, 2.0])))
+    >>> of_rank_one.explained.round(decimals=6)
     tensor([1., 0.], dtype=torch.float64)
     """
 
@@ -43,7 +43,7 @@ class Spectrum:
 
     @property
     def explained(self) -> Tensor:
-        """`γ_k² / Σ γ²`, the share of the variance of each singular value, (min(m, n),)."""
+        """`γ_k² / Σ γ²`, the share of each singular value in the squared norm, (min(m, n),)."""
         squares = self.singular_values.square()
         return squares / squares.sum()
 
@@ -76,13 +76,13 @@ def compress(belief: State, rank: Rank = 2) -> State: ...
 @overload
 def compress(belief: Posterior, rank: Rank = 2) -> MeanField | Product: ...
 def compress(belief: State | Posterior, rank: Rank = 2) -> State | MeanField | Product:
-    """The same belief with the standard deviations of each matrix truncated to a rank.
+    """The same posterior with the standard deviations of each matrix truncated to a rank.
 
     The first k terms of the singular value decomposition of σ stay, and so do the means. Negative
     entries of the truncated σ become positive, which gives the same Gaussian; all are at least a
     millionth of the matrix's mean, so that the KL is finite. `rank` is as for `KTiedFamily`.
 
-    The result is a `MeanField`; weights without a variance are beside it in a `Product`. A
+    The result is a `MeanField`, or a `Product` of one with weights that have no variance. A
     truncated state is for predictions, not for more steps: the rule's memory stays as it was.
     """
     if isinstance(belief, State):
@@ -93,19 +93,19 @@ def compress(belief: State | Posterior, rank: Rank = 2) -> State | MeanField | P
         cut = Spectrum(matrix).truncated(k).abs().clamp_min(1e-6 * matrix.double().mean())
         std[name] = cut.view(std[name].shape).to(std[name])
     mean = {name: value.clone() for name, value in belief.mean.items()}
-    known = {name: mean.pop(name) for name in list(mean) if name not in std}
+    fixed = {name: mean.pop(name) for name in list(mean) if name not in std}
     spread = MeanField(mean, {name: value.log() for name, value in std.items()})
-    if not known:
+    if not fixed:
         return spread
-    groups = {"|".join(mean): tuple(mean), "*": tuple(known)}
-    return Product(dict(zip(groups, (spread, PointBelief(known)), strict=True)), groups)
+    groups = {"|".join(mean): tuple(mean), "*": tuple(fixed)}
+    return Product(dict(zip(groups, (spread, PointBelief(fixed)), strict=True)), groups)
 
 
 def compressed_parameters(posterior: Posterior, rank: Rank = 2) -> int:
-    """How many numbers describe the belief that `compress` gives: `m n + k (m + n)` for a matrix.
+    """How many numbers describe the compressed posterior: `m n + k (m + n)` for a matrix.
 
-    >>> one = {"w": torch.zeros(20, 30)}
-    >>> compressed_parameters(MeanField(one, one), 2)
+    >>> zeros = {"w": torch.zeros(20, 30)}
+    >>> compressed_parameters(MeanField(zeros, zeros), 2)
     700
     """
     std = _standard_deviations(posterior)
@@ -118,7 +118,7 @@ def compressed_parameters(posterior: Posterior, rank: Rank = 2) -> int:
 
 
 def _standard_deviations(posterior: Posterior) -> Params:
-    """The standard deviations of independent weights; other beliefs are refused."""
+    """The standard deviations of independent weights; raises for other posteriors."""
     if posterior.independent:
         return dict(posterior.std())
     raise TypeError(
@@ -136,7 +136,7 @@ class SignalToNoise:
     over parameters, without those whose gradient did not vary. A ratio is at least 1; it is 1 where
     the gradient is noise alone.
 
-    - `window`: over how many steps the moments are taken.
+    - `window`: the number of steps over which the moments are taken.
     - `names`: a pattern; the gradients of other tensors are not kept.
 
     >>> from bayesrule import Elbo, GaussianLikelihood, Learner, MeanFieldFamily, Price, Draws
@@ -159,7 +159,7 @@ class SignalToNoise:
         self._gradients: deque[Params] = deque(maxlen=window)
 
     def __call__(self, state: State, info: Info | None = None) -> None:
-        """Records a step's gradients; `info` is not used."""
+        """Records the gradients of a step; `info` is not used."""
         scales = state.rule.get("gradients", {}).get("scales", {})
         if not scales:
             memory = ", ".join(state.rule) or "nothing"
@@ -173,7 +173,7 @@ class SignalToNoise:
 
     @property
     def steps(self) -> int:
-        """How many steps there are in the window now."""
+        """The number of steps in the window now."""
         return len(self._gradients)
 
     def ratios(self) -> Params:

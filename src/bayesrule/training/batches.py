@@ -1,4 +1,4 @@
-"""Batches for training: in an order that follows from the seed and the epoch alone."""
+"""Batches for training, in an order that seed and epoch alone determine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from bayesrule.tensors.inputs import (
 from bayesrule.training.fingerprint import digest
 from bayesrule.types import Batch
 
-# A stream of its own, away from those of the learner's steps.
+# Shuffling has its own random stream, apart from those of the learner's steps.
 _SHUFFLE = 4095
 _EMPTY = "There are no examples to learn from."
 
 
 @dataclass(frozen=True)
 class TensorBatches:
-    """Tensors in memory, shuffled anew each epoch; ranks take their share of each batch."""
+    """Tensors in memory, reshuffled each epoch; each rank takes its share of every batch."""
 
     x: Inputs
     y: Tensor
@@ -42,7 +42,7 @@ class TensorBatches:
         return -(-len(self.y) // self.batch_size)
 
     def order(self, epoch: int, seed: int) -> Tensor:
-        """All rows in the order of an epoch."""
+        """All row numbers, in the order of an epoch."""
         generator = seeds.generator("cpu", seed, epoch, _SHUFFLE)
         return torch.randperm(len(self.y), generator=generator)
 
@@ -57,18 +57,18 @@ class TensorBatches:
             yield self._rows(part)
 
     def sizes(self) -> tuple[int, ...]:
-        """How many examples there are."""
+        """The values that `num_data` may have: the number of examples."""
         return (len(self.y),)
 
     def facts(self) -> dict[str, str]:
-        """What tells these data from others."""
+        """Hashes that identify these data."""
         inputs = digest(parts(self.x))
         if isinstance(self.x, dict):
             inputs += f" of {', '.join(name for name, _ in named(self.x))}"
         return {"training inputs": inputs, "training targets": digest(_numbers(self.y))}
 
     def not_finite(self) -> str | None:
-        """Where a number of the data is not finite, in words."""
+        """Where the first non-finite number is, in words; None if all are finite."""
         return _not_finite((self.x, self.y))
 
     def _rows(self, rows: Tensor) -> Batch:
@@ -77,13 +77,13 @@ class TensorBatches:
 
 
 def _numbers(tensor: Tensor) -> tuple[Tensor, ...]:
-    """A plain tensor, or one with the variances and weights that it has."""
-    values, own = observed(tensor, {})
-    return values, *own.values()
+    """The values of a tensor, then the variances and weights that it carries."""
+    values, carried = observed(tensor, {})
+    return values, *carried.values()
 
 
 def _share(rows: Tensor) -> Tensor:
-    """This rank's part; all of it where there are fewer rows than ranks.
+    """This rank's share of the rows, or all of them where there are fewer rows than ranks.
 
     Sums over the ranks are divided by the examples counted, so repeated examples change nothing.
     """
@@ -92,7 +92,7 @@ def _share(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LoaderBatches:
-    """A loader of the user's own; all that it draws from torch follows from seed and epoch."""
+    """The user's own loader; seed and epoch determine all that it draws from torch."""
 
     loader: Any
 
@@ -101,12 +101,11 @@ class LoaderBatches:
 
     def epoch(self, epoch: int, seed: int) -> Iterator[Batch]:
         key = seeds.key(seed, epoch, _SHUFFLE)
-        sampler = getattr(self.loader, "sampler", None)
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        nested = getattr(batch_sampler, "sampler", None)
-        parts: list[Any] = [self.loader, sampler, batch_sampler, nested]
-        # Whatever may hold a generator or count epochs.
-        for part in parts:
+        sampler: Any = getattr(self.loader, "sampler", None)
+        batch_sampler: Any = getattr(self.loader, "batch_sampler", None)
+        nested: Any = getattr(batch_sampler, "sampler", None)
+        # Each of these may hold a generator or count epochs.
+        for part in (self.loader, sampler, batch_sampler, nested):
             if isinstance(getattr(part, "generator", None), torch.Generator):
                 part.generator.manual_seed(key)
             if hasattr(part, "set_epoch"):
@@ -114,38 +113,38 @@ class LoaderBatches:
         return _seeded(self._pairs(), key)
 
     def all(self) -> Iterator[Batch]:
-        # The order of a sum shows in its last bits, so it too must not depend on what went before.
+        # The order of a sum shows in its last bits, so it must not depend on earlier epochs.
         return self.epoch(0, seed=0)
 
     def sizes(self) -> tuple[int, ...]:
-        """How many examples there may be, as far as the loader says: in its data, in an epoch."""
+        """The values that `num_data` may have, where known: size of the data, size of an epoch."""
         if not hasattr(self.loader, "dataset"):
             return ()
-        parts: tuple[Any, Any] = self.loader.dataset, getattr(self.loader, "sampler", None)
-        data, drawn = (len(part) if hasattr(part, "__len__") else None for part in parts)
-        each = None if drawn is None else drawn * distributed.world_size()
-        return tuple(size for size in (data, each) if size is not None)
+        sized: tuple[Any, Any] = self.loader.dataset, getattr(self.loader, "sampler", None)
+        num_data, drawn = (len(part) if hasattr(part, "__len__") else None for part in sized)
+        epoch = None if drawn is None else drawn * distributed.world_size()
+        return tuple(size for size in (num_data, epoch) if size is not None)
 
     def facts(self) -> dict[str, str]:
-        """What tells these data from others, as far as they can be looked at."""
+        """What identifies these data: their type, their size and a hash of some examples."""
         data = getattr(self.loader, "dataset", self.loader)
         tensors = getattr(data, "tensors", None)
-        looks = [digest(tensors)] if tensors else [_looked_at(data) for _ in range(2)]
+        hashes = [digest(tensors)] if tensors else [_sample_digest(data) for _ in range(2)]
         size = f"{type(data).__name__} of {len(data) if hasattr(data, '__len__') else '?'}"
-        # Examples that are made at random are never the same twice.
-        return {"training data": f"{size}, {looks[0] if looks[0] == looks[-1] else 'random'}"}
+        # Examples that are made at random differ from one reading to the next.
+        return {"training data": f"{size}, {hashes[0] if hashes[0] == hashes[-1] else 'random'}"}
 
     def not_finite(self) -> str | None:
-        """Where a number of the data is not finite, in words."""
+        """Where the first non-finite number is, in words; None if all are finite."""
         for number, batch in enumerate(self.all()):
-            if found := _not_finite(batch):
-                return f"{found} of batch {number}"
+            if place := _not_finite(batch):
+                return f"{place} of batch {number}"
         return None
 
     def _pairs(self) -> Iterator[Batch]:
         for batch in self.loader:
             x, y = pair(batch)
-            # Several inputs come out of a loader as a list.
+            # A loader collates several inputs into a list.
             yield (tuple(x) if isinstance(x, list) else x), y
 
 
@@ -153,8 +152,8 @@ Batches = TensorBatches | LoaderBatches
 """A source of batches that can be walked through again and again."""
 
 
-def _looked_at(data: Any, most: int = 16) -> str | None:
-    """A hash of some examples from the first to the last; None where they cannot be had."""
+def _sample_digest(data: Any, most: int = 16) -> str | None:
+    """A hash of evenly spaced examples, at most `most`; None where they cannot be read."""
     try:
         last = len(data) - 1
         with torch.random.fork_rng(devices=[]):
@@ -165,7 +164,7 @@ def _looked_at(data: Any, most: int = 16) -> str | None:
 
 
 def _as_dict(example: Any) -> Any:
-    """An example with tensors for arrays and numbers, and dicts for pairs and lists."""
+    """An example with arrays and numbers as tensors, and with tuples and lists as dicts."""
     if isinstance(example, tuple | list):
         return {str(i): _as_dict(part) for i, part in enumerate(example)}
     if isinstance(example, dict):
@@ -174,14 +173,14 @@ def _as_dict(example: Any) -> Any:
 
 
 def _not_finite(batch: Any) -> str | None:
-    """Where in a batch the first number is that is not finite, in words."""
-    for name, given in zip(("inputs", "targets"), batch, strict=True):
-        for part in parts(given):
+    """Where the first non-finite number of a batch is, in words."""
+    for name, tensors in zip(("inputs", "targets"), batch, strict=True):
+        for part in parts(tensors):
             values = _numbers(torch.as_tensor(part))[0]
             bad = (~values.isfinite()).nonzero()
             if len(bad):
-                row, *rest = bad[0].tolist()
-                column = f", column {', '.join(map(str, rest))}" if rest else ""
+                row, *indices = bad[0].tolist()
+                column = f", column {', '.join(map(str, indices))}" if indices else ""
                 value = float(values[tuple(bad[0])])
                 return f"The training {name} have {value} in row {row}{column}"
     return None
@@ -193,14 +192,14 @@ def is_pair(data: Any) -> bool:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """An option that counts something; others are refused."""
+    """The value of an option that counts something; raises unless it is 1 or more."""
     if not (isinstance(value, int) and value >= 1):
         raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
     return value
 
 
 def _seeded(batches: Iterator[Batch], seed: int) -> Iterator[Batch]:
-    """The same batches, made under a random state of their own; the global one is left as it is."""
+    """The same batches, drawn under a random state of their own; the global one stays as it is."""
     state = torch.Generator().manual_seed(seed).get_state()
     while True:
         with torch.random.fork_rng(devices=[]):
@@ -225,8 +224,8 @@ def as_batches(data: Any, batch_size: int) -> Batches:
         inputs, targets = mapped(x, torch.as_tensor), torch.as_tensor(y)
         sizes = {len(part) for part in parts(inputs)}
         if sizes != {len(targets)}:
-            found = " and ".join(str(size) for size in sorted(sizes))
-            raise ValueError(f"{found} inputs but {len(targets)} targets.")
+            counts = " and ".join(str(size) for size in sorted(sizes))
+            raise ValueError(f"{counts} inputs but {len(targets)} targets.")
         if not len(targets):
             raise ValueError(_EMPTY)
         return TensorBatches(inputs, targets, whole_number("batch_size", batch_size))
@@ -246,7 +245,7 @@ def as_batches(data: Any, batch_size: int) -> Batches:
 
 
 def _refuse_endless(loader: Any) -> None:
-    """Refuses a loader of a stream, which does not know its length."""
+    """Raises for a loader of a stream, which does not know its length."""
     try:
         len(loader)
     except TypeError as problem:
@@ -257,7 +256,7 @@ def _refuse_endless(loader: Any) -> None:
 
 
 def gathered(data: Any) -> Any:
-    """A Dataset or a loader as one pair (x, y), for what looks at all of it; other data as is."""
+    """A Dataset or a loader as one pair (x, y) in memory; other data unchanged."""
     if is_pair(data) or loader_of(data, 1) is None:
         return data
     source = as_batches(data, 1)

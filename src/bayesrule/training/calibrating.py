@@ -1,4 +1,4 @@
-"""How sure predictions are: a few numbers, learned from examples that are held out."""
+"""Calibration: factors, learned from held-out examples, that set how sure predictions are."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from bayesrule.tensors.network import take
 from bayesrule.training.batches import is_pair
 from bayesrule.types import Params, State
 
-# Of fewer examples too few would be held out.
+# With fewer examples too few would be held out.
 _FEWEST = 1000
-# Nothing is multiplied or divided by more.
+# A factor lies between 1 / 20 and 20.
 _RANGE = 20.0
 
 
 def held_out(learner: Learner, train: Any, seed: int) -> tuple[Any, Any] | None:
-    """The data without a tenth of them, at most 1,000 examples, and those; None if not for them.
+    """The data to train on, and a tenth of all, at most 1,000 examples, to calibrate with.
 
-    Only data that are tensors, and enough, are held out, and only where something is calibrated.
+    None where there is nothing to calibrate, or the data are not tensors, or are too few.
     """
     if not (can_calibrate(learner.likelihood) and is_pair(train)):
         return None
@@ -39,22 +39,22 @@ def held_out(learner: Learner, train: Any, seed: int) -> tuple[Any, Any] | None:
         return None
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     size = min(len(y) // 10, 1000)
-    held, rest = order[:size], order[size:].sort().values
+    held, kept = order[:size], order[size:].sort().values
     targets = torch.as_tensor(y)
-    return (take(x, rest.to(x.device)), targets[rest.to(targets.device)]), (
+    return (take(x, kept.to(x.device)), targets[kept.to(targets.device)]), (
         take(x, held.to(x.device)),
         targets[held.to(targets.device)],
     )
 
 
 def can_calibrate(likelihood: Likelihood) -> bool:
-    """Whether there is a number to learn: that of classes, or of a noise that was learned."""
+    """Whether there are factors to learn: for classes, or for a noise that is itself learned."""
     return likelihood.calibrates or likelihood.widens
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What predictions are multiplied by: outputs, their deviations, the variance of the noise.
+    """The factors of outputs, of their deviations from the mean, and of the noise's variance.
 
     >>> Calibration(spread=0.5)
     Calibration(sharpness=1.0, spread=0.5, noise=1.0)
@@ -65,26 +65,26 @@ class Calibration:
     noise: float = 1.0
 
     def applied(self, state: State) -> State:
-        """The state that predicts so."""
+        """The state whose predictions have this calibration."""
         plain, like = uncalibrated(state), state.posterior.any_tensor
-        learned = {
+        factors = {
             name: like.new_tensor(value)
             for name, value in zip((SHARPNESS, SPREAD, NOISE), self._values(), strict=True)
         }
-        return dataclasses.replace(plain, likelihood={**plain.likelihood, **learned})
+        return dataclasses.replace(plain, likelihood={**plain.likelihood, **factors})
 
     def _values(self) -> tuple[float, float, float]:
         return self.sharpness, self.spread, self.noise
 
     def cost(self) -> float:
-        """What is believed of the numbers before: near one, as ten examples or so would say."""
+        """The negative log prior of the factors, centred on one and worth about ten examples."""
         return 5.0 * sum(math.log(value) ** 2 for value in self._values())
 
 
 class Held(NamedTuple):
-    """What was believed of held-out examples, and their targets.
+    """The network's outputs for held-out examples, and the targets of these.
 
-    Each member of an ensemble has outputs and a likelihood's own state; of most runs there is one.
+    Each member of an ensemble has its outputs and its likelihood's state; most runs have one.
     """
 
     members: Sequence[tuple[Outputs, Params]]
@@ -92,58 +92,61 @@ class Held(NamedTuple):
 
     @classmethod
     def of(cls, learner: Learner, states: Sequence[State], x: Any, y: Any, seed: int = 0) -> Held:
-        """What learned states say of examples."""
+        """The outputs of trained states at inputs x, with targets y."""
         plain = [uncalibrated(state) for state in states]
         with torch.no_grad():
-            each = [(believed_outputs(learner, one, x, seed=seed), one.likelihood) for one in plain]
-        return cls(each, learner.likelihood.weighed(as_tensor(y, each[0][0].values.device)))
+            members = [
+                (believed_outputs(learner, state, x, seed=seed), state.likelihood)
+                for state in plain
+            ]
+        return cls(members, learner.likelihood.weighed(as_tensor(y, members[0][0].values.device)))
 
     def log_prob(self, likelihood: Likelihood, calibration: Calibration) -> Tensor:
-        """Of each example that counts."""
-        each = [
+        """`log p(y_i)` of each example that counts."""
+        predictions = [
             outputs.calibrated(calibration.sharpness, calibration.spread).prediction(
                 likelihood, likelihood.widened(state, calibration.noise)
             )
             for outputs, state in self.members
         ]
-        return log_probs(Prediction.pooled(each), self.targets)
+        return log_probs(Prediction.pooled(predictions), self.targets)
 
 
 def score(likelihood: Likelihood, held: Sequence[Held], calibration: Calibration) -> float:
     """The mean log-likelihood of all held-out examples."""
     with torch.no_grad():
-        return float(torch.cat([one.log_prob(likelihood, calibration) for one in held]).mean())
+        return float(torch.cat([part.log_prob(likelihood, calibration) for part in held]).mean())
 
 
 def learned(likelihood: Likelihood, held: Sequence[Held]) -> Calibration:
-    """The numbers at which held-out examples are most probable.
+    """The factors under which held-out examples are most probable, fitted one after another.
 
-    First the deviations of outputs from their mean are multiplied by one, since beliefs that are
-    independent in each weight are too wide in all of them together. Then classes have their outputs
-    multiplied by another, which changes how sure predictions are and hardly ever of which class
-    (Guo et al. 2017, there one over a temperature). A noise that was learned from the examples of
-    training, which the network knows, is multiplied, too.
+    `spread` multiplies the deviations of outputs from their mean: a posterior that takes weights
+    for independent is too wide in all of them together. For classes, `sharpness` then multiplies
+    the outputs, which changes how sure predictions are but hardly ever the most probable class (Guo
+    et al. 2017, whose temperature is its inverse). `noise` multiplies the variance of a noise that
+    was learned from the training examples, which the network has fitted.
     """
     order = ("spread", "sharpness") if likelihood.calibrates else ("noise", "spread", "noise")
-    count, found = sum(len(one.targets) for one in held), Calibration()
+    count, best = sum(len(part.targets) for part in held), Calibration()
     for name in order:
 
-        def loss(factor: float, name: str = name, found: Calibration = found) -> float:
-            tried = dataclasses.replace(found, **{name: factor})
+        def loss(factor: float, name: str = name, best: Calibration = best) -> float:
+            tried = dataclasses.replace(best, **{name: factor})
             return tried.cost() / count - score(likelihood, held, tried)
 
-        found = dataclasses.replace(found, **{name: _smallest(loss)})
-    return found
+        best = dataclasses.replace(best, **{name: _smallest(loss)})
+    return best
 
 
 def calibrated(learner: Learner, state: State, data: tuple[Any, Any], seed: int = 0) -> State:
-    """The state with the numbers at which the data are most probable."""
+    """The state with the calibration under which the data (x, y) are most probable."""
     held = Held.of(learner, [state], *data, seed=seed)
     return learned(learner.likelihood, [held]).applied(state)
 
 
 def _smallest(loss: Callable[[float], float]) -> float:
-    """The factor with the smallest loss, by a golden-section search over its logarithm."""
+    """The factor with the smallest loss, by golden-section search over its logarithm."""
     low, high, ratio = -math.log(_RANGE), math.log(_RANGE), (math.sqrt(5.0) - 1.0) / 2.0
     for _ in range(20):
         left, right = high - ratio * (high - low), low + ratio * (high - low)

@@ -28,7 +28,7 @@ Epoch = dict[str, float]
 
 
 HALF_WRITTEN = ".bayesrule.part"
-"""How the names of files end that are being written."""
+"""The end of the name of a file that is still being written."""
 
 
 class CheckpointError(RuntimeError):
@@ -38,8 +38,7 @@ class CheckpointError(RuntimeError):
 def save(path: Place, state: State, **facts: Any) -> Path:
     """Writes a state and some json-able facts to one file; readers see the old file or the new one.
 
-    Under the given name there is always a whole file: the bytes go to a temporary file beside it,
-    reach the disk, and only then take the name.
+    The bytes go to a temporary file beside it, reach the disk, and only then take the given name.
     """
     write_atomically(Path(path), payload(state, **facts))
     return Path(path)
@@ -54,7 +53,7 @@ def payload(state: State, **facts: Any) -> bytes:
     return _safetensors().save({k: v.clone() for k, v in tensors.items()}, metadata)
 
 
-# Former versions did not keep these.
+# Files of former versions lack these.
 _ADDED = ("rule/seen", "posterior/bounded")
 
 
@@ -63,8 +62,8 @@ def load(
 ) -> tuple[State, dict[str, Any]]:
     """The state in a file and its facts; `template` is any state of the same learner.
 
-    `other_form` is that of the learner: a method may keep its belief in another form on another
-    device, which is then taken over.
+    A method may keep its posterior in another form on another device; a state in that form is
+    converted by `other_form(learner)`.
     """
     tensors, metadata = read(Path(path))
     numbers, facts = metadata["numbers"], metadata["facts"]
@@ -76,9 +75,9 @@ def load(
 
 
 def other_form(learner: Learner, seed: int = 0) -> OtherForm | None:
-    """A first state as a method has it on another device, and how to take such a one over.
+    """An initial state in the form that it has on another device, and the conversion from it.
 
-    None where the method is the same on all devices.
+    None where the form is the same on all devices.
     """
     family = learner.family.other_form()
     if family is None:
@@ -98,7 +97,7 @@ def other_form(learner: Learner, seed: int = 0) -> OtherForm | None:
 def _filled(
     path: Place, tensors: dict[str, Tensor], numbers: dict[str, Any], template: State
 ) -> State:
-    """The template with the tensors and numbers of a file in it."""
+    """The template, filled with the tensors and numbers of a file."""
     # Calibration is learned at the end of training, so no first state has it.
     like = template.posterior.any_tensor
     learned = {k: like.new_zeros(()) for k in CALIBRATION if f"likelihood/{k}" in tensors}
@@ -113,12 +112,12 @@ def _filled(
             raise _mismatch(path, f"{name!r} is missing")
         if not isinstance(old, Tensor):
             return _number(path, name, numbers[name], type(old))
-        # Copied into memory that torch has aligned: products may round by where their tensors lie.
+        # Copied into memory that torch aligns: how products round may depend on the alignment.
         new = tensors[names[name]].clone().to(old.device)
         # What a likelihood learns may get its shape from the first batch.
         if new.shape != old.shape and not name.startswith("likelihood/"):
-            found, wanted = tuple(new.shape), tuple(old.shape)
-            raise _mismatch(path, f"{name!r} is {found} and should be {wanted}")
+            shape, wanted = tuple(new.shape), tuple(old.shape)
+            raise _mismatch(path, f"{name!r} is {shape} and should be {wanted}")
         if new.dtype != old.dtype:
             raise _mismatch(path, f"{name!r} is {new.dtype} and should be {old.dtype}")
         return new
@@ -128,16 +127,16 @@ def _filled(
     return tree.rebuild(template, leaf)
 
 
-def _number(path: Place, name: str, found: Any, kind: type) -> Any:
-    """A number of a file, which is of the kind that it should be."""
-    fits = type(found) in ((int, float) if kind is float else (kind,))
-    # Comparisons with what is not a number are false.
-    if not fits or not (0 if name == "step" else -(2**63)) <= found < 2**64:
-        raise damaged(path, f"its {name!r} is {str(found)[:40]!r}")
-    return kind(found)
+def _number(path: Place, name: str, value: Any, kind: type) -> Any:
+    """A number from a file; raises unless it has the expected type and is in range."""
+    fits = type(value) in ((int, float) if kind is float else (kind,))
+    # Comparisons with NaN are false.
+    if not fits or not (0 if name == "step" else -(2**63)) <= value < 2**64:
+        raise damaged(path, f"its {name!r} is {str(value)[:40]!r}")
+    return kind(value)
 
 
-# Names of this version, and what the version before called the same tensors.
+# Patterns in the names of tensors, and what the former version wrote in their place.
 _FORMER_NAMES = (
     (r"^likelihood/", "noise/"),
     (r"^rule/momentum/", "rule/gradient/"),
@@ -149,26 +148,26 @@ _FORMER_NAMES = (
 
 
 def _names_in_file(template: State, tensors: dict[str, Tensor]) -> dict[str, str]:
-    """Under which name a file holds each tensor of a state: its own, or that of before."""
+    """The name in a file of each tensor of a state: its present name, or the former one."""
     names = [name for name, old in tree.leaves(template) if isinstance(old, Tensor)]
     former = {name: [re.sub(new, old, name) for new, old in _FORMER_NAMES] for name in names}
     return {
-        name: next((one for one in (name, *former[name]) if one in tensors), name) for name in names
+        name: next((key for key in (name, *former[name]) if key in tensors), name) for name in names
     }
 
 
 def facts(path: Place) -> dict[str, Any]:
-    """Only the facts of a file."""
+    """The facts of a file."""
     return read(Path(path))[1]["facts"]
 
 
 def write_atomically(
     target: Path, payload: bytes, before: Callable[[], None] | None = None
 ) -> None:
-    """Writes bytes so that the name holds either the old content or the new one.
+    """Writes bytes so that the file always holds either the old content or the new one.
 
-    A link stays a link, and a file that was there keeps who may read it. `before` is called when
-    the bytes are on the disk and take the name next.
+    A link stays a link, and an existing file keeps its permissions. `before` is called once the
+    bytes are on the disk, just before they take the name.
     """
     target = Path(os.path.realpath(target))
     temporary = target.with_name(f".{target.name}.{os.getpid()}{HALF_WRITTEN}")
@@ -190,13 +189,13 @@ def write_atomically(
             "Free some space or choose another folder, then start again: the run resumes."
         ) from problem
     finally:
-        # What went wrong above is what the caller must hear of.
+        # A failure here must not hide the one above.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a file has the header of one that `save` wrote."""
+    """Whether a file has the header that `save` writes."""
     try:
         return _metadata(path).keys() >= {"numbers", "facts"}
     except CheckpointError:
@@ -211,9 +210,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     with _readable(path):
         metadata = {name: json.loads(written[name]) for name in ("numbers", "facts")}
         tensors = _safetensors().load_file(path)
-    for name, found in metadata.items():
-        if not isinstance(found, dict):
-            raise damaged(path, f"its {name} are {type(found).__name__}, not a table")
+    for name, table in metadata.items():
+        if not isinstance(table, dict):
+            raise damaged(path, f"its {name} are {type(table).__name__}, not a table")
     return tensors, metadata
 
 
@@ -227,7 +226,7 @@ def _metadata(path: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Around code that damaged files make raise."""
+    """Turns what a damaged file raises into a `CheckpointError`."""
     from safetensors import SafetensorError
 
     try:
@@ -237,7 +236,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Place, what: object) -> CheckpointError:
-    """What is said of a file that cannot be one that a run wrote."""
+    """The error for a file that no run can have written."""
     return CheckpointError(
         f"{path} is not a whole checkpoint ({what}). Nothing was changed; remove the file to start "
         "over, or restore it from a copy."
@@ -267,7 +266,7 @@ def same(a: State, b: State) -> bool:
 
 
 def _bits(state: State) -> dict[str, Any]:
-    """Tensors as type, shape and bytes, in which NaN equals itself, and 0 differs from −0."""
+    """Tensors as type, shape and bytes, so that NaN equals itself and 0 differs from −0."""
     leaves: dict[str, Any] = dict(tree.leaves(state))
     for name, leaf in leaves.items():
         if isinstance(leaf, Tensor):

@@ -1,4 +1,4 @@
-"""Options that are chosen by rows which are held out from training."""
+"""Options of a learner, chosen by how well held-out rows are predicted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bayesrule.learner import Learner
 from bayesrule.tensors.network import Inputs
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair
 from bayesrule.training.calibrating import Calibration, can_calibrate, learned
-from bayesrule.training.held_out import Candidate, HeldOut, Part
+from bayesrule.training.held_out import Candidate, HeldOut, Part, held_out_parts
 from bayesrule.training.net import TrainingError
 from bayesrule.training.train import Run
 
 Options = Mapping[str, Any]
 Build = Callable[[int, Options, int | None], Learner]
-"""Makes the learner for so many rows, with these options, for so many epochs."""
+"""`build(num_data, options, epochs)` makes a learner."""
 
 CHOSEN = ("temperature", "prior_precision")
 """The options of a learner that `fit` chooses."""
@@ -35,7 +35,7 @@ _PENALTIES = (0.01, 1.0, 100.0)
 class Member(NamedTuple):
     """One net of an ensemble: how its learner is made, and its seed.
 
-    Where there are `starts`, one run for each part of the data, it begins at their weights.
+    Training begins at the weights of `starts`, one run for each part of the data, where given.
     """
 
     build: Build
@@ -43,7 +43,7 @@ class Member(NamedTuple):
     starts: Sequence[Run] = ()
 
     def candidate(self, options: Options, epochs: int | None) -> Candidate:
-        """Its training with some options."""
+        """The training of this net with some options."""
         return Candidate(
             lambda num_data: self.build(num_data, options, epochs), self.seed, self.starts
         )
@@ -52,9 +52,9 @@ class Member(NamedTuple):
 class Choice(NamedTuple):
     """The options and the number of epochs with the best log-likelihood of held-out rows.
 
-    `score` is its mean, less the cost of calibration. `calibration` makes the held-out rows most
-    probable, where it was asked for. `runs` are the trainings without the held-out rows, one for
-    each part of the data, of each member. `log_probs` are those of the held-out rows.
+    `score` is the mean of that, less the cost of calibration. `calibration`, where asked for, makes
+    the held-out rows most probable. `runs[m][k]` is the training of member m on part k of the data;
+    members that failed are left out. `log_probs` are those of the held-out rows.
     """
 
     options: Options
@@ -79,7 +79,8 @@ def candidates(choices: Mapping[str, Sequence[Any]]) -> list[Options]:
     >>> candidates({"temperature": (1.0, 0.1)})
     [{'temperature': 1.0}, {'temperature': 0.1}]
     """
-    return [dict(zip(choices, one, strict=True)) for one in itertools.product(*choices.values())]
+    combinations = itertools.product(*choices.values())
+    return [dict(zip(choices, values, strict=True)) for values in combinations]
 
 
 def choose(
@@ -94,29 +95,29 @@ def choose(
 ) -> Choice:
     """Trains every candidate without the held-out rows, and takes the one that predicts them best.
 
-    `options` are groups, from simple to complex: a later group must predict clearly better, by a
-    standard error. All are tried with the first, smallest number of `epochs`, by the first of the
-    members. With the best of them the whole ensemble trains for that long, then for the larger
-    numbers of epochs, as long as more epochs are worth it. Where an ensemble predicts no better
-    than a line, it goes on, and all options are tried again. Candidates and parts of the data train
-    together where that is possible (`fit_many`). A candidate whose training fails is left out, and
-    so are members beside the first.
+    `options` are groups, from simple to complex; a later group is taken only if it predicts clearly
+    better. The first member tries all of them with the first, smallest number of `epochs`. With the
+    best options the whole ensemble trains for that long, and then for the larger numbers of epochs
+    until these gain too little. While the ensemble predicts no better than a linear model, it goes
+    on regardless, and all options are tried again. Candidates and parts of the data train together
+    where possible (`fit_many`). A candidate whose training fails is left out, and so is a member
+    other than the first.
 
-    With `calibrate` candidates are compared after calibration on the held-out rows, less its cost
-    (`Calibration.cost`). With `progress`, a bar for each round; None shows it on a terminal only.
+    With `calibrate`, candidates are compared after calibration on the held-out rows, less its cost
+    (`Calibration.cost`). `progress` shows a bar for each round, None only on a terminal.
     """
     seed = members[0].seed
-    rows = HeldOut.of(data, batch_size=batch_size, seed=seed, progress=progress)
+    rows = HeldOut(data, held_out_parts(len(data[1]), seed), batch_size, progress)
     best, tried, before = Choice(options[0][0], epochs[0]), options, -math.inf
-    line = _score_of_a_line(data, rows.parts)
+    linear = _linear_score(data, rows.parts)
     for length in epochs:
-        found = _best_of(tried, length, members, rows, calibrate)
-        if found.score > max(best.score + _WORTH, -math.inf):
-            best = found
-        learned_more = found.score >= line + _LEARNED
-        if learned_more and found.score < before + _WORTH:
+        choice = _best_of(tried, length, members, rows, calibrate)
+        if choice.score > best.score + _WORTH:
+            best = choice
+        beats_linear = choice.score >= linear + _LEARNED
+        if beats_linear and choice.score < before + _WORTH:
             break
-        tried, before = [[found.options]] if learned_more else tried, found.score
+        tried, before = [[choice.options]] if beats_linear else tried, choice.score
     if best.score == -math.inf:
         raise TrainingError("None of the options to choose from could be trained with.")
     return best
@@ -129,35 +130,38 @@ def _best_of(
     rows: HeldOut,
     calibrate: bool,
 ) -> Choice:
-    """The best options by the first member, with the score that the whole ensemble has."""
+    """The options with which the first member scores best, and the whole ensemble's score."""
     tried = [options for group in groups for options in group]
     # Where there is nothing to choose, all members train in one call, which takes less time.
     team = members if len(tried) == 1 else members[:1]
-    runs = rows.runs([one.candidate(given, epochs) for given in tried for one in team], epochs)
-    teams = (runs[k : k + len(team)] for k in range(0, len(runs), len(team)))
+    trainings = [member.candidate(options, epochs) for options in tried for member in team]
+    runs = rows.runs(trainings, epochs)
+    by_options = (runs[k : k + len(team)] for k in range(0, len(runs), len(team)))
     best: Choice | None = None
     for group in groups:
-        choices = [_judged(Choice(one, epochs), next(teams), rows, calibrate) for one in group]
-        found = max(choices, key=lambda choice: choice.score)
-        if best is None or found.is_clearly_better(best):
-            best = found
+        choices = [
+            _judged(Choice(options, epochs), next(by_options), rows, calibrate) for options in group
+        ]
+        best_of_group = max(choices, key=lambda choice: choice.score)
+        if best is None or best_of_group.is_clearly_better(best):
+            best = best_of_group
     assert best is not None
     if len(team) == len(members) or best.score == -math.inf:
         return best
-    others = rows.runs([one.candidate(best.options, epochs) for one in members[1:]], epochs)
+    others = rows.runs([member.candidate(best.options, epochs) for member in members[1:]], epochs)
     return _judged(best, [best.runs[0], *others], rows, calibrate)
 
 
-def _score_of_a_line(data: tuple[Inputs, Tensor], parts: Sequence[Part]) -> float:
-    """How well the best of some linear models knows the held-out rows, its noise fitted to them.
+def _linear_score(data: tuple[Inputs, Tensor], parts: Sequence[Part]) -> float:
+    """The mean log-likelihood of held-out rows under the best of a few ridge regressions.
 
-    Networks learn that much of numbers first, and may then be on a plateau for long, where more
-    epochs seem to be worth nothing. Of classes, and of inputs that are no table, nothing is said.
+    Their noise is fitted to these rows. Networks for regression learn the linear part first, and
+    may then stay on a plateau where more epochs seem to gain nothing. The score is −∞ for classes,
+    and for inputs that are no table.
 
     >>> x = torch.linspace(-1.0, 1.0, 20).unsqueeze(1)
-    >>> from bayesrule.training.held_out import held_out_parts
     >>> parts = held_out_parts(20)
-    >>> _score_of_a_line((x, 3.0 * x), parts) > 2.0 > _score_of_a_line((x, x.abs()), parts)
+    >>> _linear_score((x, 3.0 * x), parts) > 2.0 > _linear_score((x, x.abs()), parts)
     True
     """
     x, y = data
@@ -168,7 +172,7 @@ def _score_of_a_line(data: tuple[Inputs, Tensor], parts: Sequence[Part]) -> floa
     scores = []
     for penalty in _PENALTIES:
         errors = [
-            targets[held] - design[held] @ _line(design[train], targets[train], penalty)
+            targets[held] - design[held] @ _ridge(design[train], targets[train], penalty)
             for train, held in parts
         ]
         variance = torch.cat(errors).square().mean(0)
@@ -176,7 +180,7 @@ def _score_of_a_line(data: tuple[Inputs, Tensor], parts: Sequence[Part]) -> floa
     return max(scores)
 
 
-def _line(design: Tensor, targets: Tensor, penalty: float) -> Tensor:
+def _ridge(design: Tensor, targets: Tensor, penalty: float) -> Tensor:
     """The weights of ridge regression."""
     eye = torch.eye(design.shape[1], dtype=design.dtype, device=design.device)
     return torch.linalg.solve(design.mT @ design + penalty * eye, design.mT @ targets)
@@ -191,7 +195,7 @@ def chosen_learner(
     batch_size: int = 32,
     seed: int = 0,
 ) -> Learner:
-    """The learner with those of its options that held-out rows speak for."""
+    """The learner with the values from `choices` that predict held-out rows best."""
     for name, values in choices.items():
         if name not in CHOSEN:
             raise ValueError(f"choose takes {' and '.join(CHOSEN)}, got {name!r}.")
@@ -209,14 +213,14 @@ def chosen_learner(
         return learner.replaced(num_data=num_data, **options)
 
     pair, tried = (rows.x, rows.y), candidates(choices)
-    found = choose([Member(build, seed)], pair, [tried], [epochs], batch_size=batch_size)
-    return learner.replaced(**found.options)
+    best = choose([Member(build, seed)], pair, [tried], [epochs], batch_size=batch_size)
+    return learner.replaced(**best.options)
 
 
 def _judged(
     choice: Choice, members: Sequence[Sequence[Run] | None], rows: HeldOut, calibrate: bool
 ) -> Choice:
-    """The choice with the score, the calibration and the runs of its members."""
+    """The choice with its score, calibration and runs; as it is where the first member failed."""
     first, good = members[0], [runs for runs in members if runs is not None]
     if first is None:
         return choice
@@ -225,14 +229,14 @@ def _judged(
     if calibrate:
         calibration = learned(likelihood, held) if can_calibrate(likelihood) else Calibration()
     with torch.no_grad():
-        rows_of_parts = [one.log_prob(likelihood, calibration or Calibration()) for one in held]
-    log_probs = torch.cat(rows_of_parts)
-    found = float(log_probs.mean())
+        of_parts = [part.log_prob(likelihood, calibration or Calibration()) for part in held]
+    log_probs = torch.cat(of_parts)
+    mean = float(log_probs.mean())
     if calibration is not None:
-        # Of equals that which needs the least of it: other rows may ask for another one.
-        found -= calibration.cost() / len(log_probs)
+        # Of equal candidates, the least calibrated one: other rows may need another calibration.
+        mean -= calibration.cost() / len(log_probs)
     return choice._replace(
-        score=found if math.isfinite(found) else -math.inf,
+        score=mean if math.isfinite(mean) else -math.inf,
         calibration=calibration,
         runs=good,
         log_probs=log_probs,

@@ -1,4 +1,4 @@
-"""The files that a run wrote into its folder: known by name and checksum; no others are touched."""
+"""The files that a run wrote into its folder, by name and checksum; no others are touched."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WEIGHTS = re.compile(r"(checkpoint|best-\d+|begin-\d+|member-\d+|final)\.safete
 class Files:
     """The files of one run, listed in `files.json` with the checksums that they may have.
 
-    A file is listed before it takes its name, beside the checksum of the file that it replaces: at
-    whatever moment a run is killed, what lies in the folder is what the list says.
+    Before a file takes its name its checksum is listed, beside that of the file it replaces. So the
+    list fits the folder at whatever moment a run is killed.
     """
 
     def __init__(self, folder: Place) -> None:
@@ -37,28 +37,28 @@ class Files:
         return name in self._sums and (self.folder / name).is_file()
 
     def weights(self) -> list[str]:
-        """The files of weights that the run wrote."""
+        """The names of the weight files that the run wrote."""
         return [name for name in self._sums if _WEIGHTS.fullmatch(name)]
 
     def adopt(self, name: str) -> None:
-        """Takes a file of a former version for one of the run's own."""
+        """Lists a file of the run that a former version wrote without a list."""
         self._sums.setdefault(name, [_checksum(self.folder / name)])
 
     def refuse_foreign(self, name: str | None = None) -> None:
-        """Raises where a file of this name, or any that looks like weights, is not the run's."""
+        """Raises if the run did not write the file of this name; without one, any weight file."""
         if name is None:
-            found = [file.name for file in self.folder.glob("*") if _WEIGHTS.fullmatch(file.name)]
+            names = [file.name for file in self._weight_files()]
         else:
-            found = [name] if os.path.lexists(self.folder / name) else []
-        for other in found:
-            if other not in self._sums:
+            names = [name] if os.path.lexists(self.folder / name) else []
+        for existing in names:
+            if existing not in self._sums:
                 raise CheckpointError(
-                    f"{self.folder} holds a {other} that no run wrote there; it is left as it is. "
-                    "Move it away, or use another folder."
+                    f"{self.folder} holds a {existing} that no run wrote there; it is left as it "
+                    "is. Move it away, or use another folder."
                 )
 
     def write(self, name: str, payload: bytes, *, instead_of: Iterable[str] = ()) -> None:
-        """Writes a file of the run; once the bytes are on the disk others may go for it."""
+        """Writes a file of the run; removes others once its bytes are on the disk."""
         self.refuse_foreign(name)
 
         def before() -> None:
@@ -70,7 +70,7 @@ class Files:
         write_atomically(self.folder / name, payload, before)
 
     def check(self, name: str) -> None:
-        """Raises where a file is not as the run wrote it; for former versions a note is all."""
+        """Raises if a file is not as the run wrote it; warns where there is no list."""
         path = self.folder / name
         if not self.listed:
             warnings.warn(
@@ -79,16 +79,16 @@ class Files:
                 stacklevel=3,
             )
             return
-        known = self._sums
+        last_read = self._sums
         while _checksum(path) not in self._sums.get(name, ()):
-            # A run that goes on meanwhile writes a new list before a new file.
+            # A run that is still training writes the new list before the new file.
             self._sums = self._read()
-            if self._sums == known:
+            if self._sums == last_read:
                 raise CheckpointError(
                     f"{path} is not as its run wrote it: it was damaged or edited, or comes from "
                     "another model or method. Restore it from a copy, or remove it and fit again."
                 )
-            known = self._sums
+            last_read = self._sums
 
     def remove(self, *names: str) -> None:
         """Removes files of the run, in this order, and the list when nothing is left on it."""
@@ -102,7 +102,7 @@ class Files:
             self.listed = False
 
     def tidy(self) -> None:
-        """Removes what a run left half written when it was killed."""
+        """Removes files that a killed run left half written."""
         for file in self.folder.glob(f".*{HALF_WRITTEN}"):
             name = re.sub(r"^\.|\.\d+$", "", file.name.removesuffix(HALF_WRITTEN))
             if name in (*self._sums, NAME) or _WEIGHTS.fullmatch(name):
@@ -111,7 +111,7 @@ class Files:
     def _write(self) -> None:
         if not self.listed and os.path.lexists(self.folder / NAME):
             raise CheckpointError(f"{self.folder / NAME} is not a list of files that a run wrote.")
-        document = {"format": FORMAT, "files": self._sums, "checksum": _of_list(self._sums)}
+        document = {"format": FORMAT, "files": self._sums, "checksum": _list_sum(self._sums)}
         write_atomically(self.folder / NAME, (json.dumps(document, indent=1) + "\n").encode())
         self.listed = True
 
@@ -119,8 +119,8 @@ class Files:
         file = self.folder / NAME
         try:
             document = json.loads(file.read_bytes())
-            files, whole = document["files"], document["checksum"]
-            if document["format"] == FORMAT and whole == _of_list(files) and _plain(files):
+            files, checksum = document["files"], document["checksum"]
+            if document["format"] == FORMAT and checksum == _list_sum(files) and _plain(files):
                 return files
         except OSError as problem:
             raise CheckpointError(f"Cannot read {file}: {problem.strerror}.") from problem
@@ -132,17 +132,21 @@ class Files:
         )
 
     def _former(self) -> dict[str, list[str]]:
-        """Of a folder without a list, the files of weights that a run wrote."""
-        found = [file for file in self.folder.glob("*") if _WEIGHTS.fullmatch(file.name)]
-        return {file.name: [_checksum(file)] for file in found if checkpoint.is_checkpoint(file)}
+        """The weight files of a folder without a list, with their checksums."""
+        files = filter(checkpoint.is_checkpoint, self._weight_files())
+        return {file.name: [_checksum(file)] for file in files}
+
+    def _weight_files(self) -> list[Path]:
+        """The files that have a name of weights, whoever wrote them."""
+        return [file for file in self.folder.glob("*") if _WEIGHTS.fullmatch(file.name)]
 
 
 def _plain(files: Any) -> bool:
-    """Whether all names are those of files in the folder itself."""
+    """Whether all names are without folders."""
     return all(Path(name).name == name for name in files)
 
 
-def _of_list(files: Any) -> str:
+def _list_sum(files: Any) -> str:
     return _sha256(json.dumps(files, sort_keys=True).encode())
 
 

@@ -1,4 +1,4 @@
-"""What tells one training from another: data, settings, net and first weights."""
+"""What identifies a training: data, settings, net and initial weights."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from bayesrule.rules import Rule
 from bayesrule.tensors import tree
 
 Facts = dict[str, Any]
-# Of larger data evenly spaced rows are looked at.
+# Of larger data, evenly spaced rows are hashed.
 MOST_BYTES = 8 * 2**20
 _STEPS = (0, 1, 10, 100, 1000, 10_000)
 _DEPTH = 8
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
-    """A short hash of types, shapes and values; of large tensors, of rows spread over them.
+    """A short hash of types, shapes and values; of large tensors, only evenly spaced rows count.
 
     >>> digest([torch.zeros(3)]) == digest([torch.zeros(3)]) != digest([torch.zeros(4)])
     True
     """
-    found, given = hashlib.sha256(), list(tensors)
-    for tensor in given:
-        found.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-        rows = _spread(tensor.detach(), MOST_BYTES // len(given))
-        found.update(rows.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+    sha256, tensors = hashlib.sha256(), list(tensors)
+    for tensor in tensors:
+        sha256.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        rows = _spread(tensor.detach(), MOST_BYTES // len(tensors))
+        sha256.update(rows.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha256.hexdigest()[:16]
 
 
 def _spread(tensor: Tensor, most: int) -> Tensor:
-    """Rows of a tensor, from the first to the last, of no more bytes than `most`."""
+    """Evenly spaced rows of a tensor from first to last, at least two, of about `most` bytes."""
     tensor = tensor.resolve_conj().resolve_neg()
     size = tensor.numel() * tensor.element_size()
     if size <= most or len(tensor) < 2:
@@ -47,7 +47,7 @@ def _spread(tensor: Tensor, most: int) -> Tensor:
 
 
 def settings(learner: Learner) -> Facts:
-    """All options of a learner and its parts, each under a name, and the modules of its net."""
+    """The options of a learner and of its parts by name, and the modules of its net."""
     parts = {
         "posterior": learner.family,
         "expectation": learner.expectation,
@@ -65,7 +65,7 @@ def settings(learner: Learner) -> Facts:
         "temperature": learner.temperature,
         "empirical_prior": learner.empirical_prior,
         "shared_draws": learner.shared_draws,
-        # The class of a whole part is told by its words: it may depend on the device.
+        # A part's own class is left out: it may depend on the device. `parts` says it in words.
         "options": {name: dict(_options(part)) for name, part in parts.items()},
         "rates": _rates(learner.rule),
         "net": {name: _described(module) for name, module in learner.model.named_modules()},
@@ -73,17 +73,17 @@ def settings(learner: Learner) -> Facts:
 
 
 def _rates(rule: Rule) -> dict[str, str]:
-    """What a rule's schedules give: they may be functions without a name."""
-    found = {}
+    """A rule's learning rates at some steps, since a schedule may be a function without a name."""
+    rates = {}
     for step in _STEPS:
-        # A schedule of one's own may know no step after its last.
+        # A user's schedule may fail beyond its last step.
         with contextlib.suppress(Exception):
-            found[f"step {step}"] = str([float(rate) for rate in rule.rates(step)])
-    return found
+            rates[f"step {step}"] = str([float(rate) for rate in rule.rates(step)])
+    return rates
 
 
 def _options(part: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """The options of a part, by dotted names, and those of the parts that it is made of."""
+    """The options of a part and of its inner parts, by dotted names."""
     for key, value in _inner(part).items():
         full = f"{name}.{key}" if name else str(key)
         if isinstance(value, Tensor):
@@ -96,7 +96,7 @@ def _options(part: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, s
 
 
 def _inner(part: Any) -> dict[str, Any]:
-    """What a part is made of: fields, entries, or the attributes of a class without a print."""
+    """The fields of a dataclass, entries of a dict, or attributes of a class without a repr."""
     unprinted = type(part).__repr__ is object.__repr__
     return dict(tree.children(part)) or (
         vars(part) if unprinted and hasattr(part, "__dict__") else {}
@@ -105,9 +105,9 @@ def _inner(part: Any) -> dict[str, Any]:
 
 def _described(module: nn.Module) -> str:
     """A module without its children: class, options and mode."""
-    own = {k: v for k, v in vars(module).items() if not k.startswith("_") and _is_simple(v)}
-    named = ", ".join(f"{name}={_plain(value)}" for name, value in sorted(own.items()))
-    return f"{type(module).__name__}({module.extra_repr()}; {named})"
+    options = {k: v for k, v in vars(module).items() if not k.startswith("_") and _is_simple(v)}
+    listed = ", ".join(f"{name}={_plain(value)}" for name, value in sorted(options.items()))
+    return f"{type(module).__name__}({module.extra_repr()}; {listed})"
 
 
 def _is_simple(value: Any) -> bool:
@@ -117,5 +117,5 @@ def _is_simple(value: Any) -> bool:
 
 
 def _plain(value: Any) -> str:
-    """How a value prints, without where it lies in memory."""
+    """The repr of a value, without its address in memory."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

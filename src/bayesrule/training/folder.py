@@ -1,4 +1,4 @@
-"""A run's folder: checkpoints that a killed training goes on from, and the run that it ends in."""
+"""A run's folder: checkpoints from which a killed training resumes, and the finished run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Facts = dict[str, Any]
 
 _ANOTHER_FOLDER = "Use another folder, or resume=False to start over."
 _SAME_LEARNER = "Build the learner as it was when it was trained."
-# What the meaning of a belief depends on; all other facts are about how it was found.
+# The facts that say what a posterior means; all others say how it was trained.
 _MEANING = ("parts", "likelihood", "prior_precision", "temperature", "net")
-# Facts that are hashes, and what helps where they differ.
+# Facts that are hashes, and a hint for where they differ.
 _HASHES = {
     "training inputs": "",
     "training targets": "",
@@ -45,8 +45,8 @@ class Best:
 class Reached:
     """How far a run has come: whole epochs, and batches of the next one with their summed loss.
 
-    `slower` counts how often it diverged and went on in smaller steps; in the middle of an epoch
-    `good` is the state that this one began with.
+    `slower` counts how often it diverged and reduced its learning rate; in the middle of an epoch
+    `good` is the state at the beginning of that epoch.
     """
 
     state: State
@@ -62,7 +62,7 @@ class Folder:
     """A run's folder: `checkpoint`, `best-EPOCH` and `final`, each ending in `.safetensors`.
 
     Beside a checkpoint in the middle of an epoch lies `begin-EPOCH`, the state before that epoch.
-    `facts` are what must be the same for a run to be gone on with.
+    A run resumes only where its `facts` are the same.
     """
 
     def __init__(self, out: Place, facts: Facts, seconds: float) -> None:
@@ -96,12 +96,12 @@ class Folder:
         return Reached(state, history, kept, within[1], within[0], slower, good)
 
     def _read_state(self, name: str, template: State, other_form: OtherForm | None) -> State:
-        found = checkpoint.load(self.path / name, template, other_form)[0]
+        state, _ = checkpoint.load(self.path / name, template, other_form)
         self.files.check(name)
-        return found
+        return state
 
     def is_due(self) -> bool:
-        """Whether the last checkpoint was long enough ago."""
+        """Whether it is time for the next checkpoint."""
         return time.monotonic() - self._written >= self._seconds
 
     def write(self, now: Reached) -> None:
@@ -120,24 +120,24 @@ class Folder:
             needed.add(begin)
             self.files.write(begin, checkpoint.payload(now.good))
         within = {"batches": now.batches, "total": now.total}
-        found = {"history": now.history, "best": kept, "within": within, "slower": now.slower}
-        self.files.write(CHECKPOINT, checkpoint.payload(now.state, **self._facts, **found))
-        # Only now does no checkpoint need the states of before.
+        reached = {"history": now.history, "best": kept, "within": within, "slower": now.slower}
+        self.files.write(CHECKPOINT, checkpoint.payload(now.state, **self._facts, **reached))
+        # Only now does no checkpoint need the earlier states.
         if old := [name for name in self.files.weights() if name not in needed]:
             self.files.remove(*old)
         self._written = time.monotonic()
 
     def tidy(self, *, everything: bool) -> None:
-        """Removes what a killed run left half written, or all that a run before this one wrote."""
+        """Removes files that a killed run left half written, or everything of an earlier run."""
         if not distributed.is_main():
             return
         self.files.tidy()
         if everything:
-            # The checkpoint goes first: no file that is left must seem to be a run.
+            # The checkpoint goes first, so that what is left never looks like a run.
             self.files.remove(*sorted(self.files.weights(), key=lambda name: name != CHECKPOINT))
 
     def write_final(self, state: State, history: list[Epoch], best_epoch: int | None) -> None:
-        """Writes the state that training ended with."""
+        """Writes the state at the end of training."""
         if distributed.is_main():
             facts = {**self._facts, "history": history, "best_epoch": best_epoch}
             self.files.write(FINAL, checkpoint.payload(state, **facts))
@@ -162,21 +162,21 @@ def read_final(
 def read_members(
     out: Place, template: State, other_form: OtherForm | None, facts: Facts
 ) -> tuple[State, ...]:
-    """The states of an ensemble beside that of the run, which are as many as were written."""
-    files, found = Files(out), list[State]()
-    while (name := _member(len(found) + 2)) in files:
+    """The states of an ensemble's members after the first, as many as were written."""
+    files, states = Files(out), list[State]()
+    while (name := _member(len(states) + 2)) in files:
         file = files.folder / name
         written = checkpoint.facts(file)
         files.check(name)
         _refuse_another(file, written, _meaning(facts), _SAME_LEARNER)
-        found.append(checkpoint.load(file, template, other_form)[0])
-    return tuple(found)
+        states.append(checkpoint.load(file, template, other_form)[0])
+    return tuple(states)
 
 
 def write_members(out: Place, states: Sequence[State], facts: Facts) -> None:
-    """Writes the states of an ensemble beside that of the run; the first file is the last one.
+    """Writes the states of an ensemble's members after the first, in reverse order.
 
-    So an ensemble is there as a whole, or not at all.
+    Reading stops at the first missing number, so it finds the whole ensemble or none of it.
     """
     files = Files(out)
     for number, state in reversed([*enumerate(states, 2)]):
@@ -184,7 +184,7 @@ def write_members(out: Place, states: Sequence[State], facts: Facts) -> None:
 
 
 def _meaning(facts: Facts) -> Facts:
-    """Those of the facts that the meaning of a belief depends on."""
+    """The facts that say what a posterior means."""
     meaning = {name: facts[name] for name in _MEANING}
     options = {name: facts["options"][name] for name in ("posterior", "likelihood")}
     return {**meaning, "options": options}
@@ -204,32 +204,32 @@ def _begin(epoch: int) -> str:
 
 def _history(file: Path, written: Facts) -> list[Epoch]:
     """The figures of all epochs in a file."""
-    found = written.get("history", [])
-    if not isinstance(found, list):
-        raise checkpoint.damaged(file, f"its history is {str(found)[:60]!r}")
-    for epoch, figures in enumerate(found, 1):
+    history = written.get("history", [])
+    if not isinstance(history, list):
+        raise checkpoint.damaged(file, f"its history is {str(history)[:60]!r}")
+    for epoch, figures in enumerate(history, 1):
         if not (_is_figures(figures) and figures["epoch"] == epoch):
             raise checkpoint.damaged(file, f"its history of epochs has {str(figures)[:60]!r}")
-    return found
+    return history
 
 
-def _is_figures(found: Any) -> bool:
-    """Whether something is the figures of an epoch."""
-    if not (isinstance(found, dict) and {"epoch", "step", "loss"} <= found.keys()):
+def _is_figures(value: Any) -> bool:
+    """Whether a value is the figures of an epoch."""
+    if not (isinstance(value, dict) and {"epoch", "step", "loss"} <= value.keys()):
         return False
-    return all(map(_is_number, found.values()))
+    return all(map(_is_number, value.values()))
 
 
 def _numbers(
     file: Path, written: Facts, name: str, names: tuple[str, str]
 ) -> tuple[float, int] | None:
     """The two named numbers of a fact, the second a count; None where a file has none."""
-    found: Any = written.get(name)
-    if found is None:
+    fact: Any = written.get(name)
+    if fact is None:
         return None
-    number, count = (found.get(each) if isinstance(found, dict) else None for each in names)
+    number, count = (fact.get(key) if isinstance(fact, dict) else None for key in names)
     if number is None or not (_is_number(number) and type(count) is int and 0 <= count < 2**62):
-        raise checkpoint.damaged(file, f"its {name!r} is {str(found)[:60]!r}")
+        raise checkpoint.damaged(file, f"its {name!r} is {str(fact)[:60]!r}")
     return float(number), count
 
 
@@ -238,7 +238,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _refuse_another(file: Path, written: Facts, mine: Facts, way_out: str) -> None:
-    """Raises where the facts of a file are those of another run."""
+    """Raises if the facts of a file are those of another run."""
     for name, there, here in _differences(written, mine):
         if name in _HASHES:
             raise CheckpointError(
@@ -251,7 +251,7 @@ def _refuse_another(file: Path, written: Facts, mine: Facts, way_out: str) -> No
 
 
 def _differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The facts of both that differ; another version may know more of them, or fewer."""
+    """The facts on both sides that differ; another version may write more of them, or fewer."""
     if isinstance(there, dict) and isinstance(here, dict):
         if name == "net" and there.keys() != here.keys():
             yield "modules", sorted(there), sorted(here)

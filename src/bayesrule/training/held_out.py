@@ -1,4 +1,4 @@
-"""Rows that are held out from training, and what trainings without them say of them."""
+"""Rows that are held out, and trainings without them, which are judged by them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from bayesrule.types import State
 
 
 class Candidate(NamedTuple):
-    """A training to try: `build(num_data)` makes its learner for so many rows.
+    """A training to try; `build(num_data)` makes its learner.
 
-    Where there are `starts`, one for each part of the data, it begins at their weights.
+    It begins at the weights of `starts`, one run for each part of the data, where given.
     """
 
     build: Callable[[int], Learner]
@@ -32,14 +32,14 @@ class Candidate(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The rows to train on, and those that are held out."""
+    """One split of the data: the rows to train on, and the held-out rows."""
 
     train: Tensor
     held: Tensor
 
 
 def held_out_parts(num_data: int, seed: int = 0) -> list[Part]:
-    """A fifth of the rows is held out, at most 2,000 of them; of few rows, each once.
+    """Splits that hold out a fifth of the rows, at most 2,000; few rows are split more often.
 
     >>> [(len(part.train), len(part.held)) for part in held_out_parts(100)]
     [(80, 20), (80, 20), (80, 20), (80, 20), (80, 20)]
@@ -53,16 +53,16 @@ def held_out_parts(num_data: int, seed: int = 0) -> list[Part]:
     number = 5 if num_data <= 400 else 2 if num_data <= 1500 else 1
     parts = []
     for start in range(0, number * size, size):
-        rest = torch.cat([order[:start], order[start + size :]])
-        parts.append(Part(rest, order[start : start + size]))
+        train = torch.cat([order[:start], order[start + size :]])
+        parts.append(Part(train, order[start : start + size]))
     return parts
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Data of which some rows are held out, in each of the parts others.
+    """Data and their splits, each of which holds out other rows.
 
-    Candidates train on what is left, all of them and all parts together where that is possible
+    Candidates train without the held-out rows, all candidates and parts together where possible
     (`fit_many`), in batches of `batch_size`.
     """
 
@@ -71,47 +71,36 @@ class HeldOut:
     batch_size: int = 32
     progress: bool | None = False
 
-    @classmethod
-    def of(
-        cls,
-        data: tuple[Inputs, Tensor],
-        *,
-        batch_size: int = 32,
-        seed: int = 0,
-        progress: bool | None = False,
-    ) -> HeldOut:
-        """Data with the rows held out that the seed says."""
-        return cls(data, held_out_parts(len(data[1]), seed), batch_size, progress)
-
     def runs(self, candidates: Sequence[Candidate], epochs: int | None) -> list[list[Run] | None]:
         """The trainings of each candidate, one for each part; None where one of them fails."""
         (x, y), size = self.data, len(self.parts)
         tasks = [
-            _Task.of(one, k, x, y, part.train)
-            for one in candidates
+            _Task.of(candidate, k, x, y, part.train)
+            for candidate in candidates
             for k, part in enumerate(self.parts)
         ]
         common = {"epochs": epochs, "batch_size": self.batch_size, "progress": self.progress}
-        found: Sequence[Run | None]
+        trained: Sequence[Run | None]
         with warnings.catch_warnings():
-            # A candidate that goes astray on its way is not what the caller trains.
+            # Divergence of a candidate does not concern the caller, who trains another one.
             warnings.simplefilter("ignore", TrainingWarning)
             try:
-                found = _together(tasks, common)
+                trained = _together(tasks, common)
             except (TrainingError, torch.linalg.LinAlgError):
-                found = [_alone(task, common) for task in tasks]
-        groups = [found[k : k + size] for k in range(0, len(found), size)]
-        complete = [[run for run in runs if run is not None] for runs in groups]
-        return [runs if len(runs) == size else None for runs in complete]
+                trained = [_alone(task, common) for task in tasks]
+        groups = [trained[k : k + size] for k in range(0, len(trained), size)]
+        successes = [[run for run in runs if run is not None] for runs in groups]
+        return [runs if len(runs) == size else None for runs in successes]
 
     def held(self, members: Sequence[Sequence[Run]]) -> list[Held]:
-        """What an ensemble predicts of the held-out rows of each part, by each member's runs."""
+        """An ensemble's outputs for the held-out rows of each part, from its members' runs."""
         x, y = self.data
         return [
             Held.of(
                 runs[0].learner,
                 [run.state for run in runs],
-                *(take(x, part.held), y[part.held]),
+                take(x, part.held),
+                y[part.held],
             )
             for part, runs in zip(self.parts, zip(*members, strict=True), strict=True)
         ]
@@ -126,16 +115,17 @@ class _Task(NamedTuple):
     start: State | None
 
     @classmethod
-    def of(cls, one: Candidate, part: int, x: Inputs, y: Tensor, rows: Tensor) -> _Task:
+    def of(cls, candidate: Candidate, part: int, x: Inputs, y: Tensor, rows: Tensor) -> _Task:
         """A candidate on the rows of a part."""
-        learner = one.build(len(rows))
-        start = started_at(learner, one.starts[part].state, one.seed) if one.starts else None
-        return cls(learner, (take(x, rows), y[rows]), one.seed, start)
+        build, seed, starts = candidate
+        learner = build(len(rows))
+        start = started_at(learner, starts[part].state, seed) if starts else None
+        return cls(learner, (take(x, rows), y[rows]), seed, start)
 
 
 def _together(tasks: Sequence[_Task], common: Mapping[str, Any]) -> list[Run]:
     learners, rows, seeds, starts = zip(*tasks, strict=True)
-    # Tensors in states are not to be compared.
+    # `None in starts` would compare tensors.
     states = None if any(start is None for start in starts) else [*starts]
     return fit_many(learners, rows, seeds=seeds, states=states, **common)
 

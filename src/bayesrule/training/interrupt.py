@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment at which a run can be left: after a step, not in the middle of one."""
+"""Ctrl-C that takes effect after a step, and not in the middle of one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bayesrule.tensors import distributed
 
 @contextlib.contextmanager
 def delayed_interrupt(wanted: bool = True) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether Ctrl-C was pressed; a second one stops at once.
+    """Yields a function that says whether Ctrl-C was pressed; a second Ctrl-C stops at once.
 
-    Where somebody else looks after Ctrl-C, in other threads, and where several ranks must stop
-    together, everything stays as it is.
+    Nothing changes where somebody else handles Ctrl-C, in threads other than the main one, and
+    where several ranks must stop together.
     """
     asked = threading.Event()
     on_main = threading.current_thread() is threading.main_thread()

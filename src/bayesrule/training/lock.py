@@ -1,4 +1,4 @@
-"""One process at a time in a folder: a lock that the system takes back when its holder dies."""
+"""One process at a time in a folder: a lock that the system frees when its holder dies."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".bayesrule.lock"
-# What this process holds: the open file and the thread, by folder.
+# The locks of this process: the open file and the thread, by folder.
 _HELD: dict[Path, tuple[int, int]] = {}
 
 
 @contextlib.contextmanager
 def occupied(folder: Place) -> Iterator[None]:
-    """Keeps a folder for this thread; others, of any process on this machine, are refused.
+    """Reserves a folder for this thread; other threads and processes of this machine are refused.
 
-    A process that is killed leaves a file behind, but no lock: the next one takes it over. Only the
-    first of several ranks takes part, and a thread may ask again for what it holds.
+    A killed process leaves a file behind, but no lock, so that the next one can have it. Of several
+    ranks only the first takes the lock, and a thread may take again a lock that it holds.
     """
     place = Path(folder).resolve()
     mine = _HELD.get(place, (0, None))[1] == threading.get_ident()
     if mine or not distributed.is_main():
         yield
         return
-    file = _taken(place)
+    file = _acquire(place)
     _HELD[place] = file, threading.get_ident()
     try:
         yield
     finally:
         del _HELD[place]
-        # Removed while it is held, so that it is never the lock of somebody else.
+        # Removed while the lock is held, so that it is never somebody else's.
         (place / NAME).unlink(missing_ok=True)
         os.close(file)
 
 
-def _taken(place: Path) -> int:
-    """The open file whose lock this thread now has."""
+def _acquire(place: Path) -> int:
+    """Opens the lock file of a folder and takes its lock; raises if another holds that."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         while True:
@@ -60,7 +60,7 @@ def _taken(place: Path) -> int:
         raise CheckpointError(
             f"Cannot write into the folder {place}: {problem.strerror or problem}. Choose another."
         ) from problem
-    # Words for whoever finds the folder taken; a full disk must not keep anybody from training.
+    # Tells others who holds the lock; a full disk must not prevent training.
     with contextlib.suppress(OSError):
         os.truncate(file, 0)
         os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -68,7 +68,7 @@ def _taken(place: Path) -> int:
 
 
 def _locked(file: int) -> bool:
-    """Whether the lock was free; where a file system has no locks, all are."""
+    """Takes the lock if it is free, and says so; a file system without locks has only free ones."""
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +84,7 @@ def _locked(file: int) -> bool:
 
 
 def _is_still_there(path: Path, file: int) -> bool:
-    """Whether an open file still has its name: the holder before may just have removed it."""
+    """Whether an open file still has its name: its last holder may just have removed it."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.fstat(file))
     return False
@@ -98,7 +98,7 @@ def _refusal(place: Path, file: int) -> CheckpointError:
     )
 
 
-def _let_go() -> None:
+def _forget_locks() -> None:
     """A forked child, such as a loader's worker, must not keep the lock when its parent dies."""
     for file, _ in _HELD.values():
         os.close(file)
@@ -106,4 +106,4 @@ def _let_go() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_forget_locks)

@@ -1,4 +1,4 @@
-"""Figures of a training as it goes: a csv file, or events for TensorBoard."""
+"""Logs of a training as it goes: a csv file, or events for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from bayesrule.training.checkpoint import Epoch, write_atomically
 from bayesrule.types import Info, State
 
 COLUMNS = ("step", "epoch", "loss", "kl", "elbo", "epoch_loss", "validation", "seconds")
-"""What a row may hold: `loss`, `kl` and `elbo` of a step, in nats over all the data, as `Info` has
-them; at the end of an epoch also the mean loss of an example over it, the validation score and how
-long it took."""
+"""The columns of a row: `loss`, `kl` and `elbo` of a step, in nats for the whole data set, as in
+`Info`; at the end of an epoch also its mean loss per example, its validation score and its time."""
 
 Figures = Mapping[str, float]
 
 
 @runtime_checkable
 class Log(Protocol):
-    """Where figures go; `every` is after how many steps, None at the ends of epochs alone."""
+    """Gets figures at the end of each epoch and, unless `every` is None, every so many steps."""
 
     every: int | None
 
     def begin(self, step: int) -> None:
-        """Training goes on after a step: forgets what was written of later ones."""
+        """Training begins, or resumes, after `step`: drops what was written of later steps."""
 
     def write(self, step: int, figures: Figures) -> None:
         """Writes the figures of a step, by the names of `COLUMNS`."""
@@ -40,10 +39,10 @@ class Log(Protocol):
 
 @dataclass
 class CsvLog:
-    """A csv file with a line for each epoch, and for every so many steps.
+    """A csv file with a line for each epoch, and one for every `every` steps.
 
-    A training that goes on adds to its file; lines of steps that are taken again are replaced. One
-    that begins anew begins the file anew. Files that hold something else are refused.
+    A resumed training appends to its file and replaces the lines of steps that it takes again; a
+    new one starts the file anew. Files that hold something else are refused.
     """
 
     path: str | os.PathLike[str]
@@ -66,7 +65,7 @@ class CsvLog:
         pass
 
     def _rows(self, file: Path) -> list[list[str]]:
-        """The whole lines of a file that is there; the last one may have been cut off."""
+        """The complete lines of the file, if there is one; the last one may have been cut off."""
         text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         if not text:
             return []
@@ -117,32 +116,31 @@ class Logs:
     _info: Info | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, given: Any) -> Logs:
-        """From a path, a log, or several of them."""
-        several = given if isinstance(given, list | tuple) else [] if given is None else [given]
-        return cls([_as_log(one) for one in several] if distributed.is_main() else [])
+    def of(cls, log: Any) -> Logs:
+        """From a path, a log, or several of them; None gives no logs."""
+        several = log if isinstance(log, list | tuple) else [] if log is None else [log]
+        return cls([_as_log(each) for each in several] if distributed.is_main() else [])
 
     def begin(self, step: int) -> None:
-        """Training goes on after a step."""
+        """Training begins, or resumes, after `step`."""
         self._info = None
         for log in self.logs:
             log.begin(step)
 
     def step(self, state: State, info: Info, epoch: int, last: bool) -> None:
-        """After a step; the last one of an epoch is in the epoch's own line."""
+        """Writes the figures of a step where due; those of the last one go with its epoch."""
         self._info = info
         due = [log for log in self.logs if log.every and state.step % log.every == 0 and not last]
         for log in due:
-            log.write(state.step, {"epoch": epoch, **_of(info)})
+            log.write(state.step, {"epoch": epoch, **_step_figures(info)})
 
     def epoch(self, figures: Epoch) -> None:
-        """At the end of an epoch, whose last step's info is still to be had."""
-        names = {"epoch": "epoch", "loss": "epoch_loss"}
-        found = {names.get(k, k): float(v) for k, v in figures.items() if k != "step"}
-        found["epoch"] = int(figures["epoch"])
+        """Writes the figures of an epoch, with those of its last step."""
+        row = {"epoch_loss" if k == "loss" else k: float(v) for k, v in figures.items()}
+        row["epoch"], step = int(figures["epoch"]), int(row.pop("step"))
         for log in self.logs:
-            last = {} if self._info is None else _of(self._info)
-            log.write(int(figures["step"]), {**last, **found})
+            last = {} if self._info is None else _step_figures(self._info)
+            log.write(step, {**last, **row})
 
     def end(self) -> None:
         """Training is over."""
@@ -150,19 +148,19 @@ class Logs:
             log.end()
 
 
-def _of(info: Info) -> dict[str, float]:
+def _step_figures(info: Info) -> dict[str, float]:
     return {name: float(getattr(info, name)) for name in ("loss", "kl", "elbo")}
 
 
-def _as_log(given: Any) -> Log:
-    if isinstance(given, Log):
-        return given
-    if not isinstance(given, str | os.PathLike):
+def _as_log(log: Any) -> Log:
+    if isinstance(log, Log):
+        return log
+    if not isinstance(log, str | os.PathLike):
         raise TypeError(
             "log is a csv file, a folder for TensorBoard, CsvLog(file, every=100), or several of "
-            f"them, got {given!r}."
+            f"them, got {log!r}."
         )
-    return CsvLog(given) if Path(given).suffix == ".csv" else TensorBoardLog(given)
+    return CsvLog(log) if Path(log).suffix == ".csv" else TensorBoardLog(log)
 
 
 def _lines(rows: Sequence[Sequence[Any]]) -> str:

@@ -29,18 +29,18 @@ from bayesrule.types import Info, State
 
 Step = Callable[..., tuple[State, Info]]
 
-# A training that diverges goes on with this share of its learning rate, so often at the most.
+# A training that diverges continues with this share of its learning rate, this often at most.
 _SLOWER, _MOST_TIMES = 0.25, 3
-# As long as it has taken no more steps than this, it begins again.
+# If it diverges within this many steps, it starts over.
 _EARLY = 500
 
 
 class TrainingWarning(UserWarning):
-    """Training went wrong and goes on in another way; the message says how."""
+    """Training went wrong and continues in another way; the message says how."""
 
 
 def plain_step(learner: Learner, accumulate: int = 1) -> Step:
-    """The learner's own step; the end of the epoch looks at the numbers."""
+    """The learner's own step, unchecked: numbers are checked at the end of an epoch."""
     return partial(learner.step, checked=False, accumulate=accumulate)
 
 
@@ -60,7 +60,7 @@ class Loop:
     # How often training diverged, and the state at the end of its last good epoch.
     slower: int = 0
     good: State | None = None
-    # Of the epoch that is under way: its batches so far, and the sum of their losses.
+    # The batches of the current epoch so far, and the sum of their losses.
     batches: int = 0
     total: Tensor = field(default_factory=partial(torch.zeros, (), dtype=torch.float64))
 
@@ -74,36 +74,36 @@ class Loop:
         return len(self.net.history) * len(self.net.batches) + self.batches
 
     def use(self, folder: Folder, resume: bool) -> None:
-        """Goes on where a folder's last checkpoint left off, if there is one."""
+        """Resumes from a folder's last checkpoint, if there is one."""
         self.folder, net = folder, self.net
         other_form = checkpoint.other_form(net.learner, net.seed)
-        found = folder.read(net.state, other_form) if resume else None
-        if found is None:
+        reached = folder.read(net.state, other_form) if resume else None
+        if reached is None:
             return
-        epochs, begun = len(found.history), found.batches > 0
+        epochs, begun = len(reached.history), reached.batches > 0
         if self.epochs is not None and epochs + begun > self.epochs:
             raise CheckpointError(
                 f"{folder.path} holds a run of {epochs} epochs{' and more' * begun}, this one has "
                 f"epochs={self.epochs}. Ask for as many or more, take the run that is there with "
                 "load_run, or use another folder."
             )
-        before = found.history[-1]["step"] if found.history else net.state.step
-        if found.state.step != before + found.batches:
-            raise checkpoint.damaged(folder.path, f"its state is of step {found.state.step}")
-        net.state, net.history, self.best = found.state, found.history, found.best
-        self.slower, self.good = found.slower, found.good
+        before = reached.history[-1]["step"] if reached.history else net.state.step
+        if reached.state.step != before + reached.batches:
+            raise checkpoint.damaged(folder.path, f"its state is of step {reached.state.step}")
+        net.state, net.history, self.best = reached.state, reached.history, reached.best
+        self.slower, self.good = reached.slower, reached.good
         if begun:
-            self.batches, self.total = found.batches, self.total + found.total
+            self.batches, self.total = reached.batches, self.total + reached.total
 
     def run(self, bar: Progress) -> None:
-        """All epochs that are left, or as many as it takes, and the end of training."""
-        net, step, bound = self.net, None, None
-        self.good = self.good or self._kept()
+        """Trains for the epochs that are left, or until settled, and finishes the net."""
+        net, step, schedule = self.net, None, None
+        self.good = self.good or self._fallback()
         self.logs.begin(net.state.step)
         with delayed_interrupt(self.folder is not None) as interrupted:
             while not self._is_over():
-                if step is None or bound != (self.slower, self.fall()):
-                    bound = self.slower, self.fall()
+                if step is None or schedule != (self.slower, self.fall()):
+                    schedule = self.slower, self.fall()
                     step = self.stepping(self._bound())
                     self._show_end(bar)
                 self._epoch(bar, step, interrupted)
@@ -115,7 +115,7 @@ class Loop:
         net.finish(self.best.state if self.patience and self.best else net.state)
 
     def fall(self) -> Fall | None:
-        """When the rate begins to fall and training ends; None as long as that is not known."""
+        """When the learning rate begins to fall and training ends; None until that is known."""
         if self.epochs is not None:
             return Fall(0, self.epochs)
         if self.patience is not None:
@@ -125,7 +125,7 @@ class Loop:
         return None if settled is None else Fall.after(settled, self.net.learner.rule)
 
     def _bound(self) -> Learner:
-        """The learner with the learning rate that it has for now."""
+        """The learner with its present learning rate, perhaps reduced or falling."""
         learner, fall = self.net.learner, self.fall()
         rule = learner.rule
         if self.slower:
@@ -135,7 +135,7 @@ class Loop:
         return learner if rule is learner.rule else learner.with_rule(rule)
 
     def _show_end(self, bar: Progress) -> None:
-        # Where there are several nets, the bar is that of all.
+        # Several nets share one bar.
         fall = self.fall()
         if fall is not None and self.net.number is None:
             bar.ends_at(fall.end * len(self.net.batches))
@@ -146,7 +146,7 @@ class Loop:
         return Reached(net.state, net.history, self.best, self.batches, total, self.slower, good)
 
     def _is_over(self) -> bool:
-        """Whether training is at its end; an epoch that was begun is always finished."""
+        """Whether training has ended; an epoch that has begun is always finished."""
         fall, epochs = self.fall(), len(self.net.history)
         if self.batches:
             return False
@@ -179,20 +179,20 @@ class Loop:
         score = net.score(settled)
         net.note(net.state.step, loss, score, begun)
         self.logs.epoch(net.history[-1])
-        self.good = self._kept()
+        self.good = self._fallback()
         self._remember(score, settled)
         bar.note(loss=loss, validation=score)
         if self.callback is not None:
             self.callback(net.learner, copied(settled), net.history[-1])
 
-    def _kept(self) -> State | None:
-        """A copy of the state to go back to, where there is a learning rate to go on with."""
+    def _fallback(self) -> State | None:
+        """A copy of the state to return to after divergence; None without a rate to reduce."""
         return copied(self.net.state) if self.net.has_rate else None
 
     def _go_back(self, trouble: Trouble) -> None:
-        """Goes back to the end of the last good epoch, and on from there in smaller steps.
+        """Returns to the end of the last good epoch, with a smaller learning rate.
 
-        Early in training, and where this was not enough, it goes back to the beginning: weights may
+        Early in training, and where this was not enough, it returns to the beginning: weights may
         have gone wrong before the loss did.
         """
         net, epochs = self.net, len(self.net.history)
@@ -229,7 +229,7 @@ class Loop:
         )
 
     def _remember(self, score: float | None, state: State) -> None:
-        """Keeps the best state, which early stopping goes back to."""
+        """Keeps the best state, to which early stopping returns."""
         if self.patience is None or score is None:
             return
         score = -math.inf if math.isnan(score) else score

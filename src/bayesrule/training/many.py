@@ -51,16 +51,15 @@ def fit_many(
 ) -> list[Run]:
     """Trains a net on each of several data sets, together in one process; one run for each.
 
-    Each run is as that of `fit(build(x, y), (x, y), seed=...)`, with the same random numbers but
-    for what a module draws itself (dropout) and weights that are drawn in eigenbases (see
-    `Stacked`). Nets that are alike, and have as many batches in an epoch, take their steps together
-    (`Stacked`), which for small nets takes a tenth of the time; others train one after another.
-    Without `epochs`, nets that take their steps together end together, when all of them have
-    settled. A net whose training diverges leaves the others, and is trained alone from its
-    beginning.
+    Each run is that of `fit(build(x, y), (x, y), seed=...)`, with the same random numbers except
+    what a module draws itself (dropout) and weights drawn in eigenbases (see `Stacked`). Nets that
+    are alike, with equally many batches in an epoch, take their steps together (`Stacked`), which
+    for small nets takes a tenth of the time; others train one after another. Without `epochs`, nets
+    that take their steps together end together, once all of them have settled. A net whose training
+    diverges leaves the others and is trained alone from the beginning.
 
-    - `build(x, y)` makes the learner of a set. It is called under the set's own seed, so that the
-      first weights of torch's layers follow from it; or give a list of learners, one for each set.
+    - `build(x, y)` makes the learner of a set, under the set's own seed, which so determines the
+      first weights of torch's layers; or give a list of learners, one for each set.
     - `sets`: pairs (x, y), which may differ in length.
     - `seeds`: one for each set, or the first of them.
     - `validation`: a pair (x, y), or None, for each set; its score is noted after each epoch.
@@ -82,14 +81,20 @@ def fit_many(
     if epochs is not None:
         whole_number("epochs", epochs)
     nets = _nets(build, sets, batch_size, seeds, validation)
+    warm_by_default = epochs is None and all(net.learner.warm_start for net in nets)
     if states is not None:
         _begin_with(nets, states)
-    elif warm_start or (warm_start is None and epochs is None and _warm(nets)):
-        learners, numbers = [beginning(net.learner) for net in nets], [net.seed for net in nets]
-        length = None if warm_start is None or warm_start is True else warm_start
-        options: dict[str, Any] = {"batch_size": batch_size, "seeds": numbers, "epochs": length}
-        found = fit_many(learners, sets, progress=progress, warm_start=False, **options)
-        pairs = zip(nets, found, strict=True)
+    elif warm_start or (warm_start is None and warm_by_default):
+        starts = fit_many(
+            [beginning(net.learner) for net in nets],
+            sets,
+            epochs=None if warm_start is True else warm_start,
+            batch_size=batch_size,
+            seeds=[net.seed for net in nets],
+            progress=progress,
+            warm_start=False,
+        )
+        pairs = zip(nets, starts, strict=True)
         _begin_with(nets, [started_at(net.learner, run.state, net.seed) for net, run in pairs])
     total = None if epochs is None else epochs * sum(len(net.batches) for net in nets)
     with Progress(total, 0, f"{len(nets)} nets", progress) as bar:
@@ -107,38 +112,30 @@ def _nets(
     seeds: int | Sequence[int] | None,
     validation: Sequence[tuple[Any, Any] | None] | None,
 ) -> list[Net]:
-    given = [gathered(as_pair(one)) for one in sets]
-    if not given:
+    pairs = [gathered(as_pair(data)) for data in sets]
+    count = len(pairs)
+    if not pairs:
         raise ValueError("There are no data sets to learn from; sets is a list of pairs (x, y).")
     first = seeds if isinstance(seeds, int) else 0
-    numbers = list(seeds) if isinstance(seeds, Sequence) else range(first, first + len(given))
-    checks = (
-        [None] * len(given)
-        if validation is None
-        else [gathered(as_pair(one)) for one in validation]
-    )
-    learners = [build] * len(given) if callable(build) else list(build)
-    for name, values in (("seeds", numbers), ("validation", checks), ("learners", learners)):
-        if len(values) != len(given):
-            raise ValueError(f"There are {len(given)} sets, but {len(values)} {name}.")
+    numbers = list(seeds) if isinstance(seeds, Sequence) else range(first, first + count)
+    held_out = [None] * count if validation is None else [gathered(as_pair(v)) for v in validation]
+    learners = [build] * count if callable(build) else list(build)
+    for name, values in (("seeds", numbers), ("validation", held_out), ("learners", learners)):
+        if len(values) != count:
+            raise ValueError(f"There are {count} sets, but {len(values)} {name}.")
     nets = []
-    for k, (one, seed, check) in enumerate(zip(given, numbers, checks, strict=True)):
-        batches = _batches(one, batch_size, k)
+    for k, (pair, seed, check) in enumerate(zip(pairs, numbers, held_out, strict=True)):
+        batches = _batches(pair, batch_size, k)
         with forked_randomness(torch.get_default_device(), int(seed)):
-            learner = build(*one) if callable(build) else build[k]
+            learner = build(*pair) if callable(build) else build[k]
         if not isinstance(learner, Learner):
             raise TypeError(f"Set {k}: build gives a Learner, got {type(learner).__name__}.")
         nets.append(Net(learner, batches, int(seed), check, number=k))
     return nets
 
 
-def _warm(nets: Sequence[Net]) -> bool:
-    """Whether all nets begin at their most probable weights."""
-    return all(net.learner.warm_start for net in nets)
-
-
 def _begin_with(nets: Sequence[Net], states: Sequence[State]) -> None:
-    """Nets at states that were found before."""
+    """Makes training begin at given states."""
     if len(nets) != len(states):
         raise ValueError(f"There are {len(nets)} sets, but {len(states)} states.")
     for net, state in zip(nets, states, strict=True):
@@ -146,15 +143,15 @@ def _begin_with(nets: Sequence[Net], states: Sequence[State]) -> None:
         net.restart()
 
 
-def _batches(given: Any, batch_size: int, number: int) -> TensorBatches:
-    if not is_pair(given):
-        raise TypeError(f"Set {number} is a pair (x, y), got {type(given).__name__}.")
+def _batches(data: Any, batch_size: int, number: int) -> TensorBatches:
+    if not is_pair(data):
+        raise TypeError(f"Set {number} is a pair (x, y), got {type(data).__name__}.")
     try:
-        found = as_batches(given, batch_size)
+        batches = as_batches(data, batch_size)
     except ValueError as problem:
         raise ValueError(f"Set {number}: {problem}") from problem
-    assert isinstance(found, TensorBatches)
-    return found
+    assert isinstance(batches, TensorBatches)
+    return batches
 
 
 def _groups(nets: list[Net]) -> list[list[Net]]:
@@ -175,7 +172,7 @@ def _alike(net: Net) -> tuple[Any, ...]:
     model = learner.model
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return (
-        # Parts print as the calls that build them; what does not is equal to itself alone.
+        # Parts print as the calls that build them; one that does not equals only itself.
         *(repr(part) for part in (*parts, learner.likelihood)),
         learner.prior_precision,
         (str(model), tuple(module.training for module in model.modules())),
@@ -187,7 +184,7 @@ def _alike(net: Net) -> tuple[Any, ...]:
 
 
 class _Together:
-    """Nets that take their steps together: all have as many batches in an epoch."""
+    """Nets that take their steps together; all have equally many batches in an epoch."""
 
     def __init__(
         self,
@@ -204,7 +201,7 @@ class _Together:
         self._gather(nets, [net.state for net in nets])
 
     def _gather(self, nets: list[Net], states: list[State]) -> None:
-        """Puts nets and their states together."""
+        """Stacks nets, their states and their data."""
         self.nets = nets
         sets = [_data(net) for net in nets]
         self.lengths, self.batch_size = [len(data.y) for data in sets], sets[0].batch_size
@@ -214,7 +211,7 @@ class _Together:
         self.y = torch.cat([data.y for data in sets]).to(self.state.posterior.device)
 
     def _bind(self) -> None:
-        """Makes the step with the learning rate that the nets have for now."""
+        """Makes the step with the present learning rate."""
         learner = self.learner
         if self.fall is not None:
             rule = self.fall.bound(learner.rule, 0, len(self.nets[0].batches))
@@ -227,7 +224,7 @@ class _Together:
         self.step = Replayed(self.stack).step if replayed else self.stack.step
 
     def run(self) -> list[Net]:
-        """All epochs, or as many as it takes; gives the nets that are to be trained alone."""
+        """Trains for all epochs, or until all have settled; returns the nets to train alone."""
         epoch = 0
         while self.nets and (self.fall is None or epoch < self.fall.end):
             self._epoch(epoch)
@@ -263,16 +260,15 @@ class _Together:
         self.bar.note(loss=sum(losses) / len(losses) if losses else None)
 
     def _let_go(self, losses: list[float]) -> None:
-        """Nets that diverged leave, and their losses go; what smaller steps do not mend raises."""
+        """Removes diverged nets and their losses; raises where smaller steps cannot help."""
         exploded = any(net.exploded(loss) for net, loss in zip(self.nets, losses, strict=True))
         if not exploded and fault(self.state, losses) is None:
             return
         kept: list[tuple[Net, State, float]] = []
-        for each in zip(self.nets, self.stack.unstack(self.state), losses, strict=True):
-            net, state, loss = each
+        for net, state, loss in zip(self.nets, self.stack.unstack(self.state), losses, strict=True):
             trouble = net.trouble(state, loss)
             if trouble is None:
-                kept.append(each)
+                kept.append((net, state, loss))
                 continue
             if not net.can_recover():
                 net.refuse(trouble, state.step)
@@ -286,7 +282,7 @@ class _Together:
             self._gather([net for net, _, _ in kept], [state for _, state, _ in kept])
 
     def _batches(self, epoch: int) -> Iterator[tuple[Batch, list[int]]]:
-        """The batches of all nets, each in its own order, and how many examples are its own."""
+        """The batches of all nets, each in its own order, and the examples of each net in them."""
         orders, start = [], 0
         for net, length in zip(self.nets, self.lengths, strict=True):
             orders.append(_data(net).order(epoch, net.seed) + start)

@@ -1,4 +1,4 @@
-"""One training: what it is given, how its epochs end, and what becomes of it."""
+"""One net in training: its learner, data and state, and the checks at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrainingError(RuntimeError):
 
 
 class Trouble(NamedTuple):
-    """What went wrong in an epoch, a sentence, and what helps."""
+    """What went wrong in an epoch, as a sentence, and what helps."""
 
     what: str
     remedy: str
@@ -48,7 +48,7 @@ class Trouble(NamedTuple):
 class Net:
     """A learner in training: all that a resumed run needs is in `state` and `history`.
 
-    `number` is that of its data set where there are several, and `name` how errors say so.
+    `number` is that of its data set where there are several, and `name` puts it into errors.
     """
 
     learner: Learner
@@ -58,7 +58,7 @@ class Net:
     number: int | None = None
     history: list[Epoch] = field(default_factory=list)
     first: State | None = None
-    # How many examples are held out, which the learner counts all the same.
+    # How many examples are held out, which the learner's num_data counts all the same.
     held: int = 0
     state: State = field(init=False)
 
@@ -76,19 +76,19 @@ class Net:
             raise ValueError(f"{self.name}validation has {size} inputs but {len(y)} targets.")
 
     def restart(self) -> None:
-        """Begins with nothing learned, or with the state that was given."""
+        """Begins with the learner's initial state, or with `first` where that is given."""
         self.state, self.history = self.learner.init(self.seed), []
         if self.first is not None:
             self._begin_with(self.first)
 
-    def _begin_with(self, given: State) -> None:
-        given = uncalibrated(given)
-        names = [{name for name, _ in tree.leaves(one)} for one in (given, self.state)]
-        if odd := sorted(names[0] ^ names[1]):
-            whose = "it has" if odd[0] in names[0] else "it lacks"
+    def _begin_with(self, state: State) -> None:
+        state = uncalibrated(state)
+        names, wanted = ({name for name, _ in tree.leaves(s)} for s in (state, self.state))
+        if odd := sorted(names ^ wanted):
+            whose = "it has" if odd[0] in names else "it lacks"
             raise ValueError(f"state is that of another learner: {whose} {odd[0]!r}.")
-        # A step uses up the memory of the state that it is given.
-        self.state = copied(given)
+        # A step overwrites the memory of the state that it is given.
+        self.state = copied(state)
 
     def _check_size(self) -> None:
         sizes, num_data = self.batches.sizes(), self.learner.num_data
@@ -100,10 +100,10 @@ class Net:
             )
 
     def first_weights(self) -> str:
-        """A hash of what training begins with."""
+        """A hash of the weights or the state with which training begins."""
         network = self.learner.network
-        own = {"params": network.params(), "buffers": network.buffers()}
-        return digest(tree.tensors(self.first or own).values())
+        tensors = {"params": network.params(), "buffers": network.buffers()}
+        return digest(tree.tensors(self.first or tensors).values())
 
     @property
     def name(self) -> str:
@@ -116,20 +116,20 @@ class Net:
             yield as_inputs(x, self.state), as_tensor(y, device)
 
     def trouble(self, state: State, loss: float) -> Trouble | None:
-        """What is wrong at the end of an epoch: numbers that are none, or a loss that exploded."""
-        if found := fault(state, [loss]):
-            return found
+        """What is wrong at the end of an epoch: non-finite numbers, or an exploded loss."""
+        if trouble := fault(state, [loss]):
+            return trouble
         if self.has_rate and self.exploded(loss):
             now = self.history[-1]["loss"]
             return Trouble(f"The loss rose from {now:.4g} to {loss:.4g}", f"A {_HELPS}")
         return None
 
     def exploded(self, loss: float) -> bool:
-        """Whether a loss is far above that of the first epoch, for what was gained since then."""
+        """Whether a loss exceeds that of the first epoch by far more than was gained since then."""
         if not self.history:
             return False
         first = self.history[0]["loss"]
-        # The history is long, and this is asked after each epoch.
+        # The history may be long, and this is called after each epoch.
         if not loss > first + 10 * max(1.0, abs(first)):
             return False
         return loss > first + 10 * (first - min(figures["loss"] for figures in self.history))
@@ -140,11 +140,11 @@ class Net:
         return self.learner.rule.slower(1.0) is not None
 
     def can_recover(self) -> bool:
-        """Whether smaller steps may help: it is not for the data or the first weights."""
+        """Whether a smaller learning rate may help: the data and first weights were finite."""
         return self.has_rate and self._cause() is None
 
     def refuse(self, trouble: Trouble, step: int, times: int = 0) -> NoReturn:
-        """Stops at the end of an epoch that went wrong; its rate was made smaller before."""
+        """Raises for an epoch that went wrong, after `times` reductions of the learning rate."""
         when = f"in epoch {len(self.history) + 1} (step {step})"
         tried = f" with a learning rate made smaller {times} times" if times else ""
         raise TrainingError(
@@ -154,14 +154,14 @@ class Net:
 
     def _cause(self) -> str | None:
         """What was not finite before the first step: a number of the data, or a weight."""
-        if found := self.batches.not_finite():
-            return f"{found} (counted from 0): remove it or fill it in"
-        if found := not_finite(self.learner.network.params()):
-            return f"The module's parameter {found!r} was not finite when training began"
+        if place := self.batches.not_finite():
+            return f"{place} (counted from 0): remove it or fill it in"
+        if name := not_finite(self.learner.network.params()):
+            return f"The module's parameter {name!r} was not finite when training began"
         return None
 
     def settled(self, state: State, epoch: int, most: int = 20) -> State:
-        """The state with the statistics of normalising layers as they are at its weights."""
+        """The state with statistics of normalising layers that fit its weights."""
         batches = self.placed(self.batches.epoch(epoch, self.seed))
         return renew_averages(self.learner, state, batches, most)
 
@@ -170,12 +170,13 @@ class Net:
         if self.validation is None:
             return None
         x, y = self.validation
-        found = predict(self.learner, state, x, predictive_on_the_way(self.learner), seed=self.seed)
-        targets = self.learner.likelihood.weighed(as_tensor(y, found.mean.device))
-        return float(log_probs(found, targets).mean())
+        how = predictive_on_the_way(self.learner)
+        prediction = predict(self.learner, state, x, how, seed=self.seed)
+        targets = self.learner.likelihood.weighed(as_tensor(y, prediction.mean.device))
+        return float(log_probs(prediction, targets).mean())
 
     def note(self, step: int, loss: float, score: float | None, begun: float) -> None:
-        """Keeps the figures of an epoch, which began at a time of `time.perf_counter`."""
+        """Adds an epoch to the history; it began at the `time.perf_counter` time `begun`."""
         figures: Epoch = {"epoch": len(self.history) + 1, "step": step, "loss": loss}
         if score is not None:
             figures["validation"] = score
@@ -183,7 +184,7 @@ class Net:
         self.history.append(figures)
 
     def finish(self, state: State) -> None:
-        """Keeps the state that training ends with."""
+        """Keeps the final state."""
         settled = self.settled(state, 0, most=100)
         self.state = self.learner.finish(settled, self.placed(self.batches.all()))
 
@@ -209,7 +210,7 @@ def not_finite(params: Params) -> str | None:
 
 
 def copied(state: State) -> State:
-    """A copy of a state: its own memory goes to the next step."""
+    """A copy of a state, whose own memory the next step overwrites."""
     return tree.map_tensors(state, torch.clone)
 
 
@@ -225,8 +226,8 @@ def renew_averages(
     """The state with statistics of normalising layers that fit its weights.
 
     Under moment propagation the running averages of training are biased in the same direction at
-    every position, which spoils predictions; a plain average over at most `most` batches is not.
-    Other learners, and modules without running averages, keep their state.
+    every position, which spoils predictions; a plain average over at most `most` batches is not
+    biased. Other learners, and modules without running averages, keep their state.
     """
     names = learner.network.averaged()
     if not names or learner.expectation.look is not Look.MOMENTS:
@@ -234,12 +235,12 @@ def renew_averages(
     buffers = copies(state.buffers)
     for name in names:
         buffers[name].zero_()
-    belief = state.posterior.mean, state.posterior.variance()
+    moments = state.posterior.mean, state.posterior.variance()
     activations = learner.expectation.carried
     _, _, module_randomness = learner.randomness.streams(state)
     network = learner.network.averaging_equally()
     with module_randomness():
         for x, _ in itertools.islice(batches, most):
             propagation = Propagation(network, activations, record=False)
-            propagation.forward(*belief, buffers, x, training=True)
+            propagation.forward(*moments, buffers, x, training=True)
     return replace(state, buffers=distributed.mean_over_ranks(buffers))

@@ -9,10 +9,10 @@ from bayesrule.tensors import distributed
 
 
 class Progress:
-    """Shows how far a run is; silent where nobody looks, and on all ranks but the first.
+    """Shows how far a run is, on the first rank only.
 
-    `total` is None as long as nobody knows when the run ends: then the steps are counted. `show` is
-    True, False or None: None shows a bar only on a terminal.
+    While nobody knows when the run ends `total` is None, and the bar counts steps. `show` is True,
+    False or None: None shows a bar only on a terminal.
     """
 
     def __init__(self, total: int | None, done: int, title: str, show: bool | None) -> None:
@@ -23,12 +23,12 @@ class Progress:
         self._notes: dict[str, str] = {}
 
     def ends_at(self, total: int) -> None:
-        """Says after how many steps the run ends."""
+        """Sets the number of steps after which the run ends."""
         if self._bar is not None:
             self._bar.total = total
 
     def advance(self, steps: int = 1) -> None:
-        """Moves the bar; back where steps are taken again."""
+        """Moves the bar; backwards where steps are taken again."""
         if self._bar is not None:
             self._bar.update(steps)
 

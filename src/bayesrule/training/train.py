@@ -67,7 +67,7 @@ class Run:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The state of each member; of most runs there is one."""
+        """The state of each member; most runs have one."""
         return self.state, *self.others
 
     def predict(self, x: Any, how: How | None = None, *, seed: int = 0) -> Prediction:
@@ -123,44 +123,44 @@ def fit(
     """Trains a learner and returns the run.
 
     Without `epochs` it trains until the loss has settled. A learning rate that is a
-    `schedules.falling`, as those of most methods are by default, then falls to zero within half as
-    many epochs again; with `epochs` it falls from the first to the last of them. Other learning
-    rates follow their own schedules, or stay as they are.
+    `schedules.falling`, the default of most methods, then falls to zero within half as many epochs
+    again; with `epochs` it falls from the first to the last of them. Other learning rates follow
+    their own schedules, or stay as they are.
 
-    Where the loss explodes, or numbers are not finite any more, training goes back to the end of
-    the last good epoch and on from there with a quarter of the learning rate, up to three times,
-    and a `TrainingWarning` says so.
+    If the loss explodes, or numbers are no longer finite, training returns to the end of the last
+    good epoch and continues with a quarter of the learning rate, up to three times; a
+    `TrainingWarning` says so.
 
     - `train`: `(x, y)`, a torch Dataset, or a DataLoader of `(x, y)` batches. Several inputs are a
       tuple, inputs by name a dict; one dict may hold both, its targets under `labels`.
-    - `validation`: data of the same kinds; their mean log-likelihood is shown after each epoch, and
-      with `patience` training stops after so many epochs without a better one, and goes back to
-      the best, whether or not the loss has settled.
-    - `out`: a folder for checkpoints. A run that was interrupted there, even by `kill -9`, goes on
-      from the last checkpoint and ends bit for bit as if it had not been; a finished one goes on
-      where more epochs are asked for. A folder of another run, one that another process trains in,
-      and files that a run did not write are refused and left as they are; `resume=False` starts
-      over.
+    - `validation`: data of the same kinds. Their mean log-likelihood is shown after each epoch;
+      with `patience`, training stops after so many epochs without a better one and returns to the
+      best epoch, whether or not the loss has settled.
+    - `out`: a folder for checkpoints. An interrupted run, even after `kill -9`, resumes from the
+      last checkpoint and ends bit for bit as if it had not been interrupted; a finished one
+      continues if more epochs are asked for. A folder of another run, one that another process
+      trains in, and files that a run did not write are refused and left as they are;
+      `resume=False` starts over.
     - `state`: where training begins, such as the state of an earlier run, instead of the module's
       own weights.
     - `log`: a csv file or a folder for TensorBoard, which gets the loss, KL and ELBO of the last
-      step of each epoch with the epoch's own figures; `training.logs` has those that take them
-      every so many steps. A run that goes on goes on there, too.
+      step of each epoch with the epoch's own figures; `training.logs` has logs that also write
+      every so many steps. A resumed run appends to its log.
     - `fused`: steps are compiled (`Compiled`), for `tagi` on large nets or for many steps; learners
       whose steps are all alike (`mean_field`, `noisy_kfac`) replay theirs on a GPU (`Replayed`).
-    - `accumulate`: each batch is looked at in so many pieces, one after another, for less memory;
+    - `accumulate`: each batch is processed in so many pieces, one after another, for less memory;
       their sums, and so the steps, are those of the whole batch.
-    - `calibrate`: how sure the probabilities of classes are is learned from examples that are held
-      out, a tenth of all and at most 1,000, or from `validation` where it is given: two numbers,
-      by which outputs and their deviations are multiplied in predictions. None does so for
+    - `calibrate`: two factors, of the outputs and of their deviations from the mean, are learned
+      from held-out examples, a tenth of all and at most 1,000, or from `validation` where it is
+      given; they set how sure the probabilities of classes are. None calibrates for
       `CategoricalLikelihood()` and at least 1,000 examples in tensors; False trains on all. True
-      does so for a noise that is learned, too; a `Calibration` is what was learned before.
-    - `warm_start`: training begins at the most probable weights, which are looked for until their
-      loss has settled, or for so many epochs (in the folder `start` of `out`). None does so for
-      learners that say so (`vogn`, `ogn`, `ivon`) where neither `epochs` nor `state` are given.
+      also calibrates a noise that is learned; a `Calibration` is applied as it is.
+    - `warm_start`: training begins at the most probable weights, found by a first training until
+      its loss has settled, or for so many epochs (in the folder `start` of `out`). None does so for
+      learners that ask for it (`vogn`, `ogn`, `ivon`) if neither `epochs` nor `state` is given.
     - `choose`: values of `temperature` and `prior_precision` to choose from, such as
-      `{"temperature": (1.0, 0.3, 0.1)}`: each combination trains without a fifth of the rows and is
-      scored on them; then all rows are trained on with the best, which `run.learner` has.
+      `{"temperature": (1.0, 0.3, 0.1)}`. Each combination trains without a fifth of the rows and is
+      scored on them; the best, which `run.learner` has, then trains on all rows.
     - `callback(learner, state, figures)` is called after each epoch, `on_step(state, info)` after
       each step, with a state that the next step changes.
 
@@ -182,7 +182,7 @@ def fit(
     if choose is not None:
         if state is not None:
             raise ValueError("choose trains from the module's own weights; leave state out.")
-        from bayesrule.training.choosing import chosen_learner  # which itself trains
+        from bayesrule.training.choosing import chosen_learner  # imports this module
 
         learner = chosen_learner(learner, train, choose, epochs, batch_size=batch_size, seed=seed)
     if fused and accumulate != 1:
@@ -190,16 +190,16 @@ def fit(
     logs = Logs.of(log)
     stepping = _fused_step if fused else partial(plain_step, accumulate=accumulate)
     train, held = _held_out(learner, train, validation, seed, calibrate)
-    own = 0 if held is None or held is validation else len(held[1])
+    num_held = 0 if held is None or held is validation else len(held[1])
     batches = as_batches(train, batch_size)
     keeping = _Keeping(out, batch_size, patience, resume, checkpoint_seconds, progress)
     with contextlib.nullcontext() if out is None else occupied(out):
         if (length := _warm_epochs(learner, warm_start, epochs, state)) is not False:
-            start = Loop(Net(beginning(learner), batches, seed, None, held=own), length)
+            start = Loop(Net(beginning(learner), batches, seed, None, held=num_held), length)
             start.stepping = stepping
             keeping.inside("start").train(start)
             state = started_at(learner, start.net.state, seed)
-        net = Net(learner, batches, seed, validation, first=state, held=own)
+        net = Net(learner, batches, seed, validation, first=state, held=num_held)
         loop = Loop(net, epochs, patience, callback, on_step, logs, stepping)
         keeping.train(loop)
         if isinstance(calibrate, Calibration):
@@ -215,7 +215,7 @@ def fit(
 def _warm_epochs(
     learner: Learner, asked: bool | int | None, epochs: int | None, state: State | None
 ) -> int | Literal[False] | None:
-    """For how many epochs the most probable weights are looked for; None until they are found."""
+    """The epochs of the warm start: None trains until settled, False leaves it out."""
     if asked is None:
         return None if learner.warm_start and epochs is None and state is None else False
     if asked is False:
@@ -227,7 +227,7 @@ def _warm_epochs(
 
 @dataclass(frozen=True)
 class _Keeping:
-    """How a training is shown, and kept in a folder, if there is one."""
+    """How a training is shown and, where there is a folder, kept in it."""
 
     out: str | os.PathLike[str] | None
     batch_size: int
@@ -235,16 +235,16 @@ class _Keeping:
     resume: bool
     seconds: float
     progress: bool | None
-    # Whether what is there of another training is no reason to stop: it can be made again.
+    # Whether another training's files in the folder may go, since they can be made again.
     derived: bool = False
 
     def inside(self, name: str) -> _Keeping:
-        """The same for a part of the training, in a folder inside of this one."""
+        """The same for a training before this one, in a folder inside this one."""
         out = None if self.out is None else Path(self.out) / name
         return replace(self, out=out, patience=None, derived=True)
 
     def train(self, loop: Loop) -> None:
-        """All epochs of a training that are left."""
+        """Trains for the epochs that are left."""
         if self.out is not None:
             self._use_folder(loop, self.out)
         parts, epochs = loop.net.learner.parts(), loop.epochs
@@ -273,8 +273,8 @@ def _held_out(
     calibrate: bool | Calibration | None,
 ) -> tuple[Any, Any]:
     """The data to train on, and those to calibrate with, if any."""
-    known = calibrate is False or isinstance(calibrate, Calibration)
-    if known or (calibrate is None and not learner.likelihood.calibrates):
+    needless = calibrate is False or isinstance(calibrate, Calibration)
+    if needless or (calibrate is None and not learner.likelihood.calibrates):
         return train, None
     if calibrate and not can_calibrate(learner.likelihood):
         name = type(learner.likelihood).__name__
@@ -284,13 +284,13 @@ def _held_out(
         )
     if validation is not None:
         return train, validation
-    found = held_out(learner, train, seed)
-    if found is None and calibrate:
+    split = held_out(learner, train, seed)
+    if split is None and calibrate:
         raise ValueError(
             "calibrate=True holds examples out: it takes at least 1,000 of them as tensors (x, y), "
             "or validation=(x, y)."
         )
-    return (train, None) if found is None else found
+    return (train, None) if split is None else split
 
 
 def _fused_step(learner: Learner) -> Step:
@@ -299,7 +299,7 @@ def _fused_step(learner: Learner) -> Step:
 
 
 def _facts(net: Net, batch_size: int, patience: int | None) -> dict[str, Any]:
-    """What must be the same for a run to be gone on with."""
+    """What must be the same for a run to resume."""
     facts = {
         **fingerprint.settings(net.learner),
         "batch_size": batch_size,
@@ -317,12 +317,12 @@ def _facts(net: Net, batch_size: int, patience: int | None) -> dict[str, Any]:
 
 def load_run(learner: Learner, out: str | os.PathLike[str]) -> Run:
     """A finished run from its folder, for the learner that made it."""
-    how = learner.init(), checkpoint.other_form(learner), fingerprint.settings(learner)
-    return Run(learner, *read_final(out, *how), others=read_members(out, *how))
+    reading = learner.init(), checkpoint.other_form(learner), fingerprint.settings(learner)
+    return Run(learner, *read_final(out, *reading), others=read_members(out, *reading))
 
 
 def keep_members(run: Run, out: str | os.PathLike[str]) -> None:
-    """Writes the other states of an ensemble into the folder of its run."""
+    """Writes the states of an ensemble's other members into the folder of its run."""
     write_members(out, run.others, fingerprint.settings(run.learner))
 
 

@@ -1,4 +1,4 @@
-"""Where training begins: at the most probable weights, for methods that learn their spread best."""
+"""The warm start: training that begins at the most probable weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bayesrule.types import State
 
 
 def beginning(learner: Learner) -> Learner:
-    """The learner of the most probable weights: the same module, likelihood, data and prior.
+    """The learner `map` of the most probable weights: same module, likelihood, data and prior.
 
-    It is `map`. Adam finds these in fewer steps than natural gradients at weight draws, whose noise
-    is large as long as nothing is known; and the first look at the loss's curvature is then taken
-    where it counts. A prior that is a belief of earlier data keeps the shape of that belief.
+    Adam finds these weights in fewer steps than natural gradients at weight draws, which are noisy
+    while the posterior is wide; and curvature is then first measured where it counts. A prior that
+    is the posterior of earlier data keeps the family of that posterior.
     """
     about_zero = isinstance(learner.prior_precision, float)
     return Learner(
@@ -38,14 +38,14 @@ def beginning(learner: Learner) -> Learner:
 
 
 @torch.inference_mode(False)
-def started_at(learner: Learner, found: State, seed: int = 0) -> State:
-    """The first state of a learner at the mean, noise and buffers that another one has found."""
-    mean, weight = copies(dict(found.posterior.mean)), learner.weight
+def started_at(learner: Learner, state: State, seed: int = 0) -> State:
+    """The initial state of a learner, at the mean, noise and buffers of another learner's state."""
+    mean, weight = copies(dict(state.posterior.mean)), learner.weight
     posterior = learner.family.init(mean, weight=weight, prior=learner.prior)
     return replace(
         learner.init(seed),
         posterior=posterior,
         rule=learner.rule.init(learner.family, posterior, weight),
-        likelihood=copies(found.likelihood),
-        buffers=copies(found.buffers),
+        likelihood=copies(state.likelihood),
+        buffers=copies(state.buffers),
     )

@@ -85,13 +85,13 @@ class _Plan:
     @property
     def chosen(self) -> dict[str, Any]:
         """What held-out rows chose, by name."""
-        asked = self.asked.options
-        found = {name: value for name, value in self.recipe.options.items() if name not in asked}
-        if self.asked.length_is_open(len(self.train)):
-            if self.asked.hidden is None and self.recipe.hidden:
-                found["hidden"] = ",".join(map(str, self.recipe.hidden))
-            found["epochs"] = self.recipe.epochs
-        return found
+        recipe, asked = self.recipe, self.asked
+        choices = {k: value for k, value in recipe.options.items() if k not in asked.options}
+        if asked.length_is_open(len(self.train)):
+            if asked.hidden is None and recipe.hidden:
+                choices["hidden"] = ",".join(map(str, recipe.hidden))
+            choices["epochs"] = recipe.epochs
+        return choices
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,27 +133,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _what_is_kept(folder: Path, epochs: int | None) -> str:
-    """How many epochs are on the disk when training is interrupted."""
+    """Says how many epochs are on the disk when training is interrupted."""
     if done := epochs_done(folder):
         return f"{folder} holds {done} of {epochs} epochs; the same command continues from there."
     return "No checkpoint was written yet; the same command begins anew."
 
 
 def _plan(args: argparse.Namespace, table: Table) -> _Plan:
-    """Checks everything that could be refused, before anything is printed or written."""
+    """Checks the call and the data, before anything is printed or written."""
     encoding = options.encoder_options(args, table)
     whole = Encoder.fit(table, args.target, **encoding)
     recipe = _recipe(args, whole)
-    rest, test = table, None
+    kept, test = table, None
     if args.test_fraction > 0.0:
         rows = train_and_test(table, whole, args.test_fraction, args.seed)
-        rest, test = (table.rows(part) for part in rows)
-    # All rows decide the kind of the target: fewer of them may look like another kind.
-    chosen = {**encoding, "task": whole.task.kind}
-    encoder = replace(Encoder.fit(rest, args.target, **chosen), task=whole.task)
+        kept, test = (table.rows(part) for part in rows)
+    # All rows decide the kind of the target, since fewer may look like another kind.
+    with_task = {**encoding, "task": whole.task.kind}
+    encoder = replace(Encoder.fit(kept, args.target, **with_task), task=whole.task)
     if test is not None:
         _lenient(encoder).tensors(test)  # refuses what could not be scored in the end
-    train, held = _held_out(args, rest)
+    train, held = _held_out(args, kept)
     with faults.of_the_call():
         recipe.learner(len(encoder.feature_names), encoder.num_outputs, len(train))
     return _Plan(train, held, test, encoder, recipe, asked=recipe)
@@ -186,7 +186,7 @@ def _scores(encoder: Encoder, trained: Run, test: Table) -> dict[str, float]:
 
 
 def _lenient(encoder: Encoder) -> Encoder:
-    """For held-out rows: a category that occurs in them only must not prevent a score."""
+    """The encoder for held-out rows, where a category that only they have must not be refused."""
     return replace(encoder, unseen="ignore")
 
 
@@ -220,7 +220,7 @@ def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
     size = len(table), len(encoder.feature_names)
     print(text.data_summary(table.name, *size, encoder.task.reason, notes))
     if plan.chosen:
-        print(f"Chosen by held-out rows: {', '.join(_said(plan.chosen))}.")
+        print(f"Chosen by held-out rows: {', '.join(_described(plan.chosen))}.")
     nets = "" if plan.recipe.members == 1 else f"{plan.recipe.members} nets, "
     epochs = "1 epoch" if plan.recipe.epochs == 1 else f"{plan.recipe.epochs} epochs"
     print(
@@ -232,7 +232,7 @@ def _announce(table: Table, plan: _Plan, folder: Path, done: int) -> None:
         print(f"{folder} holds {done} of them already; training continues there.", flush=True)
 
 
-def _said(chosen: dict[str, Any]) -> Iterator[str]:
+def _described(chosen: dict[str, Any]) -> Iterator[str]:
     for name, value in chosen.items():
         if name == "epochs":
             yield f"{value} epochs"
