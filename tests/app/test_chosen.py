@@ -167,5 +167,5 @@ def test_an_interrupted_command_chooses_the_same_again(
 def test_help_says_what_is_chosen() -> None:
     said = " ".join(call("fit", "--help").out.split()).replace("- ", "-")
     best = "whichever predicts held-out rows best"
-    assert f"default: 1000, 4000 or 16000, {best} (30 for newton, 30 for ridge" in said
+    assert f"default: 1000 or 4000, {best} (30 for newton, 30 for ridge" in said
     assert f"default: 1.0, 0.3, 0.1 or 0.03, {best} (" in said

@@ -172,7 +172,7 @@ class Recipe:
         parameter = inspect.signature(method).parameters.get("learning_rate")
         if parameter is not None and not self.linear:
             rate = options.get("learning_rate", parameter.default)
-            options["learning_rate"] = rate if callable(rate) else falling(rate)
+            options["learning_rate"] = rate if rate is None or callable(rate) else falling(rate)
         module = self.network(inputs, targets)
         return method(module, self._likelihood(), num_data=num_data, **options)
 

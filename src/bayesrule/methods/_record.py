@@ -77,18 +77,20 @@ class Course:
     """How a method trains on a table by default.
 
     Held-out rows choose among the numbers of `steps` and among the `temperatures`; the number of
-    epochs stays between `least` and `most`. With `whole`, each step sees all the data; otherwise it
-    sees `batch` examples, or up to four times as many in large tables. `noise` are options of a
-    Gaussian likelihood that learns its noise. `start` is the search for the most probable weights,
-    for methods that begin there. The options `stay` are tried beside the temperatures; with them a
-    method keeps these weights as its mean and learns only the width of its posterior. `members`
-    nets learn from different first weights and have an equal say: each posterior has one mode, but
-    the true posterior of a network has many.
+    epochs stays between `least` and `most`. If the longest training sees each example less than
+    `repeats` times, as in large tables, one four times as long may be chosen, too. With `whole`,
+    each step sees all the data; otherwise it sees `batch` examples, or up to four times as many in
+    large tables. `noise` are options of a Gaussian likelihood that learns its noise. `start` is the
+    search for the most probable weights, for methods that begin there. The options `stay` are tried
+    beside the temperatures; with them a method keeps these weights as its mean and learns only the
+    width of its posterior. `members` nets learn from different first weights and have an equal say:
+    each posterior has one mode, but the true posterior of a network has many.
     """
 
     least: int = 10
     most: int = 1000
-    steps: tuple[int, ...] = (1000, 4000, 16_000)
+    steps: tuple[int, ...] = (1000, 4000)
+    repeats: int = 50
     batch: int = 32
     whole: bool = False
     noise: Mapping[str, float] = field(default_factory=dict)
@@ -103,7 +105,9 @@ class Course:
 
     def lengths(self, batches: int) -> list[int]:
         """The numbers of epochs to choose from, with this number of batches per epoch."""
-        return sorted({self.epochs(batches, steps) for steps in self.steps})
+        longest = self.steps[-1]
+        more = (4 * longest,) if longest < self.repeats * batches else ()
+        return sorted({self.epochs(batches, steps) for steps in (*self.steps, *more)})
 
     def batch_size(self, num_data: int) -> int:
         """The number of examples per step."""
@@ -121,7 +125,7 @@ TEMPERED = Course(temperatures=(1.0, 0.3, 0.1, 0.03))
 # a worse place, as with few rows, it is better to leave it there, with a narrow posterior or one
 # that is hardly wider than that of `map`.
 STAY = tuple({"temperature": t, "learning_rate": 0.0} for t in (0.1, 0.01))
-WARM = replace(TEMPERED, steps=(1000, 4000), start=ONE_NET, stay=STAY)
+WARM = replace(TEMPERED, start=ONE_NET, stay=STAY)
 
 
 class Method(Protocol):

@@ -17,7 +17,9 @@ CONDITIONING = "conditioning on each batch in closed form: no gradients, no lear
 # Small batches, because each example's innovation ignores the other examples of its batch. The
 # prior guess of the noise of standardised targets is √0.1. Conditioning on the same data too often
 # gives a posterior that is too narrow, so the shortest training is short.
-SMALL_BATCHES = Course(3, 400, (200, 2500, 10_000, 40_000), 10, noise={"shape": 1.0, "rate": 0.1})
+SMALL_BATCHES = Course(
+    3, 400, (200, 2500, 10_000), repeats=10, batch=10, noise={"shape": 1.0, "rate": 0.1}
+)
 # A label says little about logits, so most of the initial spread remains after all the data and
 # hides the signal in a deep net (`Activations.width`).
 WIDTH_OF_LOGITS = 0.1

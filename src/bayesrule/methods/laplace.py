@@ -10,7 +10,7 @@ from bayesrule.expectations import AtMean
 from bayesrule.matrices import Dense, Diagonal, Structure
 from bayesrule.methods._record import Need, Parts, Rate, method
 from bayesrule.methods._words import AT_MEAN, GAUSS_NEWTON
-from bayesrule.methods.points import adam_steps
+from bayesrule.methods.points import OF_SIZE, adam_steps
 from bayesrule.posteriors import Family, GaussianFamily, PerGroup, PointEstimate, Posterior, Prior
 from bayesrule.predicting.predict import Linearised
 from bayesrule.rules import Natural
@@ -34,6 +34,7 @@ _FULL = 1000
     limits="there is no uncertainty before the end of training, except online",
     explained={
         "curvature": "which curvature is computed; None is GGN()",
+        "learning_rate": f"{OF_SIZE}; online from 0.003",
         "prior_precision": "δ of the prior N(0, I/δ); None trains with 1, and the final posterior "
         "may get another one (empirical_prior)",
     },
@@ -46,7 +47,7 @@ def laplace(
     last_layer: bool | None = None,
     empirical_prior: bool | None = None,
     online: bool = False,
-    learning_rate: Rate = falling(3e-3),
+    learning_rate: Rate | None = None,
     prior: Prior | Posterior | None,
     prior_precision: float | None,
 ) -> Parts:
@@ -63,11 +64,15 @@ def laplace(
         posterior=_family(model, structure, last_layer, online),
         expectation=AtMean(),
         curvature=final if online else NoCurvature(),
-        rule=Natural(learning_rate, 0.01) if online else adam_steps(learning_rate),
+        rule=_online(learning_rate) if online else adam_steps(model, learning_rate),
         predictive=Linearised(),
         final_curvature=None if online else final,
         empirical_prior=unspecified if empirical_prior is None else empirical_prior,
     )
+
+
+def _online(learning_rate: Rate | None) -> Natural:
+    return Natural(learning_rate or falling(3e-3), 0.01)
 
 
 def _family(

@@ -20,7 +20,7 @@ SQUARES_OF_EXAMPLES = "squared gradients of single examples (`PerExample`)"
 FULL_STEPS = "natural gradient in full steps, ρ = 1"
 EXACT_STEP = f"{FULL_STEPS}: one step on all data is the exact posterior"
 # Each step sees all data, so the noise needs no averaging over batches.
-ALL_AT_ONCE = Course(30, 30, (30,), whole=True, noise={"averaging": 1.0}, members=1)
+ALL_AT_ONCE = Course(30, 30, (30,), repeats=0, whole=True, noise={"averaging": 1.0}, members=1)
 
 
 @method(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
+from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Adam
 
 from bayesrule.curvature import NoCurvature, SquaredGradient
@@ -30,7 +33,10 @@ BATCH_DEPENDENT = (
     "size"
 )
 
-MAP_RATE = falling(3e-3)
+# Adam's learning rate for small nets, up to this number of weights, and that for the largest nets.
+_SMALL, _RATE_OF_SMALL, _RATE_OF_LARGE = 10_000, 1e-2, 1e-3
+
+OF_SIZE = "step size, a number or a schedule; None falls from 0.01, for large nets from 0.001"
 
 # Plain optimisers have no prior unless they are given one.
 NO_PRIOR = {"prior_precision": 0.0}
@@ -85,18 +91,48 @@ def adam(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, rate: Ra
     "algorithm 1",
     course=ONE_NET,
     limits=POINT,
-    explained={"rate": "weight of the newest squared gradient in Adam's average, 1 − β₂"},
+    explained={
+        "learning_rate": OF_SIZE,
+        "rate": "weight of the newest squared gradient in Adam's average, 1 − β₂",
+    },
 )
-def map(*, learning_rate: Rate = MAP_RATE, momentum: float = 0.9, rate: float = 1e-3) -> Parts:
+def map(
+    model: nn.Module,
+    *,
+    learning_rate: Rate | None = None,
+    momentum: float = 0.9,
+    rate: float = 1e-3,
+) -> Parts:
     """The most probable weights (MAP), found by Adam on the ELBO of a posterior without variance.
 
     It is `torch.optim.Adam(betas=(momentum, 1 - rate))` on the mean loss plus the prior's
     `δ/(2N) ‖m‖²`; the covariance, about I/N, stays fixed.
     """
-    rule = adam_steps(learning_rate, momentum, rate)
+    rule = adam_steps(model, learning_rate, momentum, rate)
     return Parts(GaussianFamily(Isotropic()), AtMean(), NoCurvature(), rule)
 
 
-def adam_steps(learning_rate: Rate, momentum: float = 0.9, rate: float = 1e-3) -> Elbo:
-    """Adam's steps of the mean; the covariance stays fixed."""
-    return Elbo(learning_rate, optimiser=partial(Adam, betas=(momentum, 1.0 - rate)))
+def adam_steps(
+    model: nn.Module,
+    learning_rate: Rate | None = None,
+    momentum: float = 0.9,
+    rate: float = 1e-3,
+) -> Elbo:
+    """Adam's steps of the mean; the covariance stays fixed.
+
+    By default the learning rate falls, from one that depends on the size of the net: a large rate
+    finds the weights of a small net in a quarter of the steps, and a large net diverges with it.
+    """
+    optimiser = partial(Adam, betas=(momentum, 1.0 - rate))
+    return Elbo(learning_rate or falling(usual_rate(model)), optimiser=optimiser)
+
+
+def usual_rate(model: nn.Module) -> float:
+    """Adam's learning rate for a net with P weights: `√(10⁴/P) / 100`, from 0.001 to 0.01.
+
+    >>> [round(usual_rate(nn.Linear(inputs, 1)), 4) for inputs in (10, 10**5, 10**7)]
+    [0.01, 0.0032, 0.001]
+    """
+    sizes = (value.numel() for value in model.parameters() if not is_lazy(value))
+    rate = _RATE_OF_SMALL * math.sqrt(_SMALL / max(sum(sizes), _SMALL))
+    return max(rate, _RATE_OF_LARGE)

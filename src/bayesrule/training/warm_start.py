@@ -10,7 +10,7 @@ from bayesrule.curvature import NoCurvature
 from bayesrule.expectations import AtMean
 from bayesrule.learner import Learner
 from bayesrule.matrices import Isotropic
-from bayesrule.methods.points import MAP_RATE, adam_steps
+from bayesrule.methods.points import adam_steps
 from bayesrule.posteriors import GaussianFamily
 from bayesrule.tensors.network import copies
 from bayesrule.types import State
@@ -31,7 +31,7 @@ def beginning(learner: Learner) -> Learner:
         posterior=GaussianFamily(Isotropic()) if about_zero else learner.family,
         expectation=AtMean(),
         curvature=NoCurvature(),
-        rule=adam_steps(MAP_RATE),
+        rule=adam_steps(learner.model),
         prior=learner.prior,
         temperature=1.0,
     )
