@@ -116,7 +116,7 @@ class SquareMatrix(DiagonalMatrix):
     def _unchanged(self) -> tuple[Params, Number]:
         vector = self.__dict__["_vector"]
         if [value._version for value in vector.values()] != self.__dict__["_versions"]:
-            raise RuntimeError("The vector has changed since its square was asked for.")
+            raise RuntimeError("The vector has changed before its square was computed.")
         return vector, self.__dict__["_factor"]
 
     @cached_property

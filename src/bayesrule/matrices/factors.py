@@ -52,9 +52,9 @@ class Factors:
     @classmethod
     def identity(cls, size: tuple[int, int], scale: float, like: Tensor) -> Factors:
         """`scale · I`: A is the identity, as if from one input; scale 0 is a sum over no data."""
-        out, wide = (torch.eye(n, dtype=like.dtype, device=like.device) for n in size)
+        outputs, inputs = (torch.eye(n, dtype=like.dtype, device=like.device) for n in size)
         count = like.new_tensor(float(scale != 0))
-        return cls(wide * count, out * scale, count, like.new_tensor(0.0))
+        return cls(inputs * count, outputs * scale, count, like.new_tensor(0.0))
 
     @property
     def mean_input(self) -> Tensor:
@@ -225,12 +225,12 @@ def inverse_root_unseen(matrix: Tensor) -> Tensor:
     It works in double precision, with a rounding error of the trace added to the diagonal, or a
     thousand of these if one is not enough.
     """
-    wide = matrix.double()
-    error = torch.finfo(matrix.dtype).eps * torch.linalg.diagonal(wide).sum(-1)
-    lower, failed = torch.linalg.cholesky_ex(shifted(wide, error))
-    safe = torch.linalg.cholesky_ex(shifted(wide, 1e3 * error)).L
+    double = matrix.double()
+    error = torch.finfo(matrix.dtype).eps * torch.linalg.diagonal(double).sum(-1)
+    lower, failed = torch.linalg.cholesky_ex(shifted(double, error))
+    safe = torch.linalg.cholesky_ex(shifted(double, 1e3 * error)).L
     lower = torch.where(spread(failed != 0), safe, lower)
-    root = torch.linalg.solve_triangular(lower, _eye(wide), upper=False).mT
+    root = torch.linalg.solve_triangular(lower, _eye(double), upper=False).mT
     return root.to(matrix.dtype)
 
 

@@ -166,8 +166,8 @@ class FactoredLayer(LayerMatrix):
         # The roots are triangular, and roots of the inverse.
         roots = self.root.left, self.root.right
         left, right = (torch.linalg.diagonal(root).abs().log().sum(-1) for root in roots)
-        out, wide = self.place.size
-        return -2.0 * (wide * left + out * right)
+        num_out, num_in = self.place.size
+        return -2.0 * (num_in * left + num_out * right)
 
     def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
         outputs, inputs = self.damped_factors

@@ -168,13 +168,13 @@ def _reached(
     starts: Iterable[N | None], stop: N, others: list[N], back: Callable[[N], Iterable[N | None]]
 ) -> int | None:
     """The index of the first of `others` that is reached without going through `stop`."""
-    queue, seen = list(starts), set[N]()
+    queue, visited = list(starts), set[N]()
     while queue:
         node = queue.pop()
-        if node is None or node == stop or node in seen:
+        if node is None or node == stop or node in visited:
             continue
         if node in others:
             return others.index(node)
-        seen.add(node)
+        visited.add(node)
         queue += back(node)
     return None

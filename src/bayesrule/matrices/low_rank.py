@@ -126,9 +126,9 @@ class LowRankMatrix(Matrix):
         `Σ U Uᵀ` is not `(Σ U)(Σ U)ᵀ`: columns go side by side, and `after_sum` truncates them.
         """
         size, columns = self.u.shape
-        wide = self.u.new_zeros(size, world_size, columns)
-        wide[:, rank] = self.u
-        return self._with(self.d, wide.flatten(start_dim=1))
+        padded = self.u.new_zeros(size, world_size, columns)
+        padded[:, rank] = self.u
+        return self._with(self.d, padded.flatten(start_dim=1))
 
     def after_sum(self, rank: int, world_size: int) -> Self:
         """The sum over all ranks, truncated to the matrix's own rank again."""

@@ -183,14 +183,12 @@ class BlockTridiagonalMatrix(Matrix):
 
     def _map(self, function: Callable[..., Factors], *others: Self) -> Self:
         """The matrix whose factors are a function of those of this and of other matrices."""
-        layers, links = (
-            {
-                k: function(v, *(getattr(other, kind)[k] for other in others))
-                for k, v in mine.items()
-            }
-            for kind, mine in (("layers", self.layers), ("links", self.links))
-        )
-        return replace(self, layers=layers, links=links)
+
+        def mapped(kind: str) -> dict[str, Factors]:
+            mine, *theirs = (getattr(matrix, kind) for matrix in (self, *others))
+            return {k: function(v, *(factors[k] for factors in theirs)) for k, v in mine.items()}
+
+        return replace(self, layers=mapped("layers"), links=mapped("links"))
 
     def plus(self, other: Self) -> Self:
         return self._map(Factors.plus, other)
@@ -213,17 +211,17 @@ class BlockTridiagonalMatrix(Matrix):
 
 
 def _conditional(
-    mine: tuple[Tensor, Tensor], link: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
+    roots: tuple[Tensor, Tensor], link: tuple[Tensor, Tensor], next_roots: tuple[Tensor, Tensor]
 ) -> Root:
     """`(A ⊗ S − C ⊗ D)⁻¹`, where C and D hold what the next layer explains of this one.
 
     In the bases that make A and S the identity and C and D diagonal it is `1 / (1 − s s')`.
     """
     (left, outputs), (right, inputs) = (
-        _explained(root, cross, other) for root, cross, other in zip(mine, link, after, strict=True)
+        _explained(*factor) for factor in zip(roots, link, next_roots, strict=True)
     )
     gains = 1.0 / (1.0 - outer(outputs, inputs)).clamp_min(torch.finfo(outputs.dtype).eps)
-    return Root(mine[0] @ left, mine[1] @ right, gains, turns=(left, right))
+    return Root(roots[0] @ left, roots[1] @ right, gains, turns=(left, right))
 
 
 def _explained(root: Tensor, cross: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -307,11 +305,11 @@ class BlockTridiagonal(Structure):
         reason = rows.broken_chain(tuple(place.weight for place in chain))
         if reason is not None:
             raise no_chain(reason)
-        each = [rows.layer(place.weight, place.bias) for place in chain]
-        if None in each:
-            raise no_chain(f"{chain[each.index(None)].bias!r} is used outside of its layer")
-        links = [_link(*pair) for pair in pairwise([layer.means() for layer in each])]
-        layers = [Factors.of(layer.moments()) for layer in each]
+        products = [rows.layer(place.weight, place.bias) for place in chain]
+        if None in products:
+            raise no_chain(f"{chain[products.index(None)].bias!r} is used outside of its layer")
+        links = [_link(*pair) for pair in pairwise([layer.means() for layer in products])]
+        layers = [Factors.of(layer.moments()) for layer in products]
         return _matrix(chain, layers, links, tuple(rows.shapes))
 
 

@@ -166,8 +166,8 @@ class Bernoulli(Posterior):
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
         if not isinstance(prior, BernoulliPrior):
             raise TypeError(_no_precision(prior))
-        before = Bernoulli(prior.logits_of(self.logits))
-        return -self.entropy() - before.log_prob(self.mean)
+        p = Bernoulli(prior.logits_of(self.logits))
+        return -self.entropy() - p.log_prob(self.mean)
 
     def coordinates(self) -> Gaussian:
         return Gaussian(self.logits, UnitMatrix())

@@ -109,19 +109,19 @@ class ScaleKL(NamedTuple):
 class IndependentDraw(Point):
     """A draw of independent weights: `noise = (θ − mean) / σ`."""
 
-    belief: Factorised
+    posterior: Factorised
     noise: Params
 
     @classmethod
-    def of(cls, belief: Factorised, noise: Params) -> IndependentDraw:
+    def of(cls, posterior: Factorised, noise: Params) -> IndependentDraw:
         """The draw `mean + σ noise`."""
-        return cls(belief.moved(noise), belief, noise)
+        return cls(posterior.moved(noise), posterior, noise)
 
     def price(self, gradient: Params) -> StdSlope:
         return StdSlope(vectors.mul_(self.noise, gradient))
 
     def mirrored(self) -> IndependentDraw:
-        return self.of(self.belief, vectors.scale(self.noise, -1.0))
+        return self.of(self.posterior, vectors.scale(self.noise, -1.0))
 
 
 class Factorised(Normal):

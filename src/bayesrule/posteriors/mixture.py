@@ -221,17 +221,17 @@ class MixtureDraw(Point):
     of their step, which leaves the optimum unchanged.
     """
 
-    belief: Mixture
+    posterior: Mixture
 
     pulls = True
 
     @cached_property
     def _log_probs(self) -> Tensor:
-        return self.belief.component_log_probs(self.coordinates)
+        return self.posterior.component_log_probs(self.coordinates)
 
     @property
     def _log_prob(self) -> Tensor:
-        return (self.belief.log_weights + self._log_probs).logsumexp(0)
+        return (self.posterior.log_weights + self._log_probs).logsumexp(0)
 
     @property
     def shares(self) -> Tensor:
@@ -241,29 +241,29 @@ class MixtureDraw(Point):
     @property
     def position(self) -> Params:
         """`δ_k θ` of each component, (K, *shape): over draws its mean is `m_k`."""
-        theta = {k: self.coordinates[k].expand_as(m) for k, m in self.belief.means.items()}
+        theta = {k: self.coordinates[k].expand_as(m) for k, m in self.posterior.means.items()}
         return vectors.scale(theta, self.shares)
 
     def price(self, gradient: Params) -> Matrix:
         """`S_k (θ − m_k) ∘ ∇ℓ` of each component, (K, *shape)."""
-        offsets = self.belief.scaled_offsets(self.coordinates)
+        offsets = self.posterior.scaled_offsets(self.coordinates)
         return DiagonalMatrix({name: value * gradient[name] for name, value in offsets.items()})
 
     def pulled(self, local: Local, pull: Pull) -> Local:
         assert isinstance(pull.prior, ComponentPrior)
-        belief, shares = self.belief, self.shares
-        part = belief.parts_of_step
-        first, second = belief.slopes(self.coordinates)
+        posterior, shares = self.posterior, self.shares
+        part = posterior.parts_of_step
+        first, second = posterior.slopes(self.coordinates)
         if left := pull.prior.left_at(self.coordinates):
             first, second = vectors.add(first, left[0]), vectors.add(second, left[1])
-        pulls, bends = pull.prior.slopes(belief.means)
+        pulls, bends = pull.prior.slopes(posterior.means)
 
         def divided(value: Params, slope: Params, prior: Params) -> Params:
             """`c_k δ_k (value + share slope)`, less the prior that the rule adds beyond `c_k`."""
             total = vectors.add(value, slope, alpha=pull.share)
-            wide = {k: v.expand_as(belief.means[k]) for k, v in total.items()}
+            totals = {k: v.expand_as(posterior.means[k]) for k, v in total.items()}
             excess = vectors.scale(prior, pull.share * (part - 1.0))
-            return vectors.add(vectors.scale(wide, part * shares), excess)
+            return vectors.add(vectors.scale(totals, part * shares), excess)
 
         gradient = divided(local.gradient, first, pulls) | self._log_weight_gradients(
             local, pull, shares
@@ -271,7 +271,7 @@ class MixtureDraw(Point):
         if local.curvature is None:
             return replace(local, gradient=gradient)
         values = divided(local.curvature.diagonal(), second, bends)
-        target = vectors.add(values, belief.precision.values, alpha=pull.share)
+        target = vectors.add(values, posterior.precision.values, alpha=pull.share)
         return replace(local, gradient=gradient, curvature=_in_blocks(DiagonalMatrix(target)))
 
     def _log_weight_gradients(self, local: Local, pull: Pull, shares: Tensor) -> Params:
@@ -279,8 +279,8 @@ class MixtureDraw(Point):
         # The loss of all data at this draw, plus the terms of the prior and the entropy.
         loss = pull.scale * local.loss / pull.share
         objective = loss + self._log_prob - pull.prior.log_prob(self.coordinates)
-        excess = objective - self.belief.baseline
-        change = _SLOWER * self.belief.parts_of_step * (shares - 1.0)
+        excess = objective - self.posterior.baseline
+        change = _SLOWER * self.posterior.parts_of_step * (shares - 1.0)
         logits = pull.share * change * excess.clamp(-_FARTHEST, _FARTHEST)
         return {LOGITS: logits, BASELINE: -pull.share * excess}
 
@@ -328,8 +328,8 @@ class MixtureFamily(Family):
             )
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
-        wide = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
-        return _in_blocks(super().first_curvature(wide, weight))
+        means = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
+        return _in_blocks(super().first_curvature(means, weight))
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Mixture:
         means = {name: self._scattered(name, value.detach()) for name, value in params.items()}

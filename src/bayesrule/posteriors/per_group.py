@@ -66,8 +66,8 @@ class PerGroup(Family):
 
     def words(self) -> str:
         spread = [family.words() for family in self.families.values() if family.spreads]
-        some = " (some weights)" if len(spread) < len(self.families) else ""
-        return " and ".join(spread) + some
+        suffix = " (some weights)" if len(spread) < len(self.families) else ""
+        return " and ".join(spread) + suffix
 
     @derived
     def has_mean(self) -> bool:
@@ -75,9 +75,9 @@ class PerGroup(Family):
 
         A group whose spread it learns needs slopes that a group with a fixed spread cannot use.
         """
-        learned = any(family.has_scales for family in self.families.values())
-        each = all(family.has_mean for family in self.families.values())
-        return each and (self.has_scales or not learned)
+        scales = any(family.has_scales for family in self.families.values())
+        means = all(family.has_mean for family in self.families.values())
+        return means and (self.has_scales or not scales)
 
     @derived
     def has_scales(self) -> bool:
@@ -118,7 +118,7 @@ class PerGroup(Family):
         if self.spreads and not any(self.families[group].spreads for group in groups):
             raise ValueError(
                 f"All weights fit {' or '.join(map(repr, groups))} and have no variance, so there "
-                "is no belief to learn; leave some to a family such as MeanFieldFamily()."
+                "is no posterior to learn; leave some to a family such as MeanFieldFamily()."
             )
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:

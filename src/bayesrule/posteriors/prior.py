@@ -113,7 +113,7 @@ class EarlierPosterior(Prior):
             raise TypeError(
                 "The prior, an earlier posterior, has a precision of the structure "
                 f"{type(self.posterior.precision).__name__}, which cannot be added to "
-                f"{type(curvature).__name__}; use a belief of the same structure."
+                f"{type(curvature).__name__}; use a posterior of the same structure."
             )
         return curvature.plus(self.posterior.precision)
 
@@ -149,7 +149,9 @@ def check_fits(earlier: Params, params: Params) -> None:
                 f"{other} in the prior. Give what was learned of the same module."
             )
         if not bool(before.isfinite().all()):
-            raise ValueError(f"The prior is not finite at '{name}'; it is no belief to go on from.")
+            raise ValueError(
+                f"The prior is not finite at '{name}'; give a posterior of finite numbers."
+            )
 
 
 def as_prior(given: Prior | float) -> Prior:

@@ -164,10 +164,6 @@ class Product(Posterior):
     def uncertain_variance(self) -> Params:
         return self._joined(lambda part: part.uncertain_variance())
 
-    def untracked(self, generator: Generator) -> Point:
-        parts = {group: part.untracked(generator) for group, part in self.parts.items()}
-        return ProductPoint.of(parts, self.groups)
-
     def sample(self, generator: Generator) -> Params:
         return self._joined(lambda part: part.sample(generator))
 
@@ -186,19 +182,24 @@ class Product(Posterior):
         blocks = {group: part.precision for group, part in self.parts.items()}  # type: ignore[attr-defined]
         return BlockMatrix(blocks, self.groups)
 
+    def _point(self, function: Callable[[Posterior], Point]) -> Point:
+        parts = {group: function(part) for group, part in self.parts.items()}
+        return ProductPoint.of(parts, self.groups)
+
     def at_mean(self) -> Point:
-        return ProductPoint.of({k: part.at_mean() for k, part in self.parts.items()}, self.groups)
+        return self._point(lambda part: part.at_mean())
 
     def at_mode(self) -> Point:
-        return ProductPoint.of({k: part.at_mode() for k, part in self.parts.items()}, self.groups)
+        return self._point(lambda part: part.at_mode())
 
     def draw(self, generator: Generator) -> Point:
-        parts = {group: part.draw(generator) for group, part in self.parts.items()}
-        return ProductPoint.of(parts, self.groups)
+        return self._point(lambda part: part.draw(generator))
+
+    def untracked(self, generator: Generator) -> Point:
+        return self._point(lambda part: part.untracked(generator))
 
     def masked(self, generator: Generator) -> Point:
-        parts = {group: part.masked(generator) for group, part in self.parts.items()}
-        return ProductPoint.of(parts, self.groups)
+        return self._point(lambda part: part.masked(generator))
 
     def coordinates(self) -> Gaussian:
         parts = {group: part.coordinates() for group, part in self.parts.items()}

@@ -50,8 +50,8 @@ class _RotatedLayer:
 
     def is_cheap(self, x: Tensor) -> bool:
         """Whether rotating the inputs takes fewer operations than rotating the weight."""
-        (out, wide), rows = self.place.size, x.numel() // max(1, x.shape[-1])
-        return rows * (out**2 + wide**2) < out * wide * (out + wide)
+        (num_out, num_in), rows = self.place.size, x.numel() // max(1, x.shape[-1])
+        return rows * (num_out**2 + num_in**2) < num_out * num_in * (num_out + num_in)
 
 
 class RotatedWeight(WeightStandIn):

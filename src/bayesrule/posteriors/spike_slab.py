@@ -28,7 +28,7 @@ class MaskedDraw(Point):
     Rue (2023), eqs 42 and 43.
     """
 
-    belief: SpikeSlab
+    posterior: SpikeSlab
     masks: Params
     offset: Params | None
 
@@ -36,7 +36,7 @@ class MaskedDraw(Point):
 
     def _divided(self, values: Params) -> Params:
         """`z values / π`."""
-        return {k: v * (self.masks[k] / self.belief.kept(k)) for k, v in values.items()}
+        return {k: v * (self.masks[k] / self.posterior.kept(k)) for k, v in values.items()}
 
     @property
     def position(self) -> Params:
@@ -46,7 +46,7 @@ class MaskedDraw(Point):
     def price(self, gradient: Params) -> Matrix:
         if self.offset is None:
             raise TypeError("Price's estimate needs draws of the slabs: use Draws() for Masks().")
-        precision = self.belief.precision.values
+        precision = self.posterior.precision.values
         return DiagonalMatrix({k: precision[k] * v * gradient[k] for k, v in self.offset.items()})
 
     def pulled(self, local: Local, pull: Pull) -> Local:

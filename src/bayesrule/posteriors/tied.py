@@ -106,8 +106,8 @@ def _columns_to(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
 
 def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
     """The inverse of `_columns_to`."""
-    there = [shape[axis] for axis in order[1:]]
-    return v.reshape(-1, *there).permute(vectors.inverse(order)).reshape(v.shape)
+    in_memory = [shape[axis] for axis in order[1:]]
+    return v.reshape(-1, *in_memory).permute(vectors.inverse(order)).reshape(v.shape)
 
 
 def _outer(u: Tensor, v: Tensor) -> Tensor:
