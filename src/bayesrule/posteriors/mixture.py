@@ -58,9 +58,8 @@ class Weighted:
 class Mixture(Weighted, Posterior):
     """`q(θ) = Σ_k π_k N(m_k, diag(s_k)⁻¹)`: `means` and `precision` (K, *shape), `logits` (K,).
 
-    `baseline` is the average objective over draws. The weights π are learned from the difference of
-    each draw's objective to it, which leaves their expected gradient unchanged and reduces its
-    noise.
+    `baseline` is the average objective over draws, which is subtracted from that of each draw to
+    learn the weights π: that leaves their expected gradient unchanged and reduces its noise.
     """
 
     means: Params
@@ -261,13 +260,12 @@ class MixtureDraw(Point):
         def divided(value: Params, slope: Params, prior: Params) -> Params:
             """`c_k δ_k (value + share slope)`, less the prior that the rule adds beyond `c_k`."""
             total = vectors.add(value, slope, alpha=pull.share)
-            totals = {k: v.expand_as(posterior.means[k]) for k, v in total.items()}
+            total = {k: v.expand_as(posterior.means[k]) for k, v in total.items()}
             excess = vectors.scale(prior, pull.share * (part - 1.0))
-            return vectors.add(vectors.scale(totals, part * shares), excess)
+            return vectors.add(vectors.scale(total, part * shares), excess)
 
-        gradient = divided(local.gradient, first, pulls) | self._log_weight_gradients(
-            local, pull, shares
-        )
+        gradient = divided(local.gradient, first, pulls)
+        gradient |= self._log_weight_gradients(local, pull, shares)
         if local.curvature is None:
             return replace(local, gradient=gradient)
         values = divided(local.curvature.diagonal(), second, bends)
@@ -297,15 +295,14 @@ class MixtureFamily(Family):
     """Mixtures of K diagonal Gaussians, for posteriors with several modes.
 
     Khan & Rue (2023), sec. 3.2; Lin, Khan & Schmidt (2019), theorem 3. The rule is
-    `Natural(retract=True)` at draws: its `rate` applies to the precisions, its `learning_rate` to
-    the means and the log weights.
+    `Natural(retract=True)` at draws: its `rate` is that of the precisions, its `learning_rate` that
+    of the means and the log weights.
 
     - `components`: K.
     - `spread`: standard deviation of the initial means about the module's own weights; the offsets
       are pseudo-random, seeded by the weights' names.
-    - `curvature`: the assumed curvature of the loss per datum before any data are seen; if None,
-      the first batch tells. If it is too small, the first steps from very wide components are so
-      large that modes are missed.
+    - `curvature`: assumed curvature of the loss per datum before any data; None: the first batch
+      tells. If it is too small, modes are missed: very wide components begin with large steps.
     """
 
     components: int = 2

@@ -98,18 +98,15 @@ class Natural(Rule):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{name} is a number of steps, at least 1, got {value!r}.")
-        self._refuse_out_of_range()
-        if self.damped_root and not self.square_root:
-            raise ValueError("damped_root says which root is taken: add square_root=True.")
-        self._refuse_unused()
-
-    def _refuse_out_of_range(self) -> None:
         for name in ("damping", "epsilon"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
         for name in ("clip", "kl_clip", "curvature_noise"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        if self.damped_root and not self.square_root:
+            raise ValueError("damped_root says which root is taken: add square_root=True.")
+        self._refuse_unused()
 
     def _refuse_unused(self) -> None:
         """Refuses options that have no effect on a precision that does not move."""
