@@ -1,4 +1,4 @@
-"""Names of the version before, which still work and warn: where each thing lives now."""
+"""Top-level names of the previous version, which still work but warn."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import importlib
 import warnings
 from typing import Any
 
-# The modules and names of each folder that stood at the top in the version before.
-_ROOMS = {
+# Which names each folder holds that the previous version had at the top.
+_FOLDERS = {
     "app": "compare data recipe report saved",
     "curvature": "Curvature ExpectedLoss Innovations NoCurvature Pathwise SecondOrder "
     "SquaredGradient",
@@ -31,21 +31,23 @@ _ROOMS = {
     "training": "Run TrainingError batches checkpoint progress",
     "types": "Batch Derivatives Info Params State",
 }
-_PLACES = {name: f"bayesrule.{room}" for room, names in _ROOMS.items() for name in names.split()}
+_PLACES = {
+    name: f"bayesrule.{folder}" for folder, names in _FOLDERS.items() for name in names.split()
+}
 
 
 def renamed(name: str) -> Any:
-    """What a name of the version before stands for; an AttributeError for one that never was."""
+    """The object that an old name stands for; an AttributeError for a name that never existed."""
     if name in _GONE:
-        now, made = _GONE[name]
-        _warn(f"bayesrule.{name}{now}")
-        return made
+        change, replacement = _GONE[name]
+        _warn(f"bayesrule.{name}{change}")
+        return replacement
     if name not in _PLACES:
         raise AttributeError(f"module 'bayesrule' has no attribute {name!r}")
-    room, now = _PLACES[name], "Compiled" if name == "Fused" else name
-    _warn(f"bayesrule.{name} is {room}.{now} now")
-    home = importlib.import_module(room)
-    return getattr(home, now, None) or importlib.import_module(f"{room}.{now}")
+    folder, new_name = _PLACES[name], "Compiled" if name == "Fused" else name
+    _warn(f"bayesrule.{name} is {folder}.{new_name} now")
+    module = importlib.import_module(folder)
+    return getattr(module, new_name, None) or importlib.import_module(f"{folder}.{new_name}")
 
 
 def _warn(change: str) -> None:
@@ -54,17 +56,17 @@ def _warn(change: str) -> None:
 
 
 def _noisy(*args: Any, **options: Any) -> Any:
-    """The noisy natural gradient, as the version before had it."""
+    """The rule `Noisy` of the previous version."""
     from bayesrule.rules import Natural
 
     names = ("learning_rate", "rate", "momentum", "square_root", "damped_root", "damping")
     given = {**dict(zip((*names, "kl_clip"), args, strict=False)), **options}
-    first = {"learning_rate": 1e-2, "epsilon": 0.0, "prior_at_draws": True}
-    return Natural(**{**first, **given})
+    defaults = {"learning_rate": 1e-2, "epsilon": 0.0, "prior_at_draws": True}
+    return Natural(**{**defaults, **given})
 
 
 def _subset(inner: Any, names: tuple[str, ...]) -> Any:
-    """The structure over the named parameters only; all others are held as known."""
+    """The structure over the named parameters only; all others have no variance."""
     from bayesrule.matrices import Blocks, Known
 
     return Blocks({"|".join(names): inner, "*": Known()})

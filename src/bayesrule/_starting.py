@@ -1,4 +1,4 @@
-"""While the command line is still being imported, Ctrl-C is one line and not a traceback."""
+"""While the command line is still being imported, Ctrl-C prints one line and no traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def _is_command_line() -> bool:
     return Path(sys.argv[0] if sys.argv else "").stem == "bayesrule"
 
 
-def _say(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+def _print_interrupt(
+    kind: type[BaseException], problem: BaseException, trace: TracebackType | None
+) -> None:
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, problem, trace)
     elif sys.stderr is not None:
@@ -22,5 +24,5 @@ def _say(kind: type[BaseException], problem: BaseException, trace: TracebackType
 
 
 if _is_command_line():
-    # Python itself then ends with the code of an interruption.
-    sys.excepthook = _say
+    # Python itself exits with the code of an interruption.
+    sys.excepthook = _print_interrupt

@@ -30,26 +30,26 @@ from bayesrule.tensors.step_randomness import DIVERGENCE, StepRandomness, Stream
 from bayesrule.tensors.unfit import check_finite, check_loss, with_gradients
 from bayesrule.types import Batch, Derivatives, Info, Local, State
 
-# At these the bound of a belief is taken that is learned from its mean alone.
-_BOUND = Draws(16)
+# The draws at which the ELBO is taken of a posterior that is learned at its mean alone.
+_ELBO_DRAWS = Draws(16)
 
 
 class Learner:
-    """Learns a belief over the weights of a module, a batch at a time.
+    """Learns a posterior over the weights of a module, one batch at a time.
 
-    `init` makes the first state from the module's own parameters, `step` the next from a batch;
-    both leave the module as it is. Under torch.distributed each rank gives its own part of the
-    batch and derivatives are summed; weight draws then differ by rank unless `shared_draws` is set.
+    `init` makes the first state from the module's own parameters, `step` the next one from a batch;
+    both leave the module as it is. Under torch.distributed each rank passes its part of the batch
+    and derivatives are summed; weight draws differ between ranks unless `shared_draws` is set.
 
-    - `num_data`: how many examples the whole data set has.
-    - `prior`: what is believed before the data: `GaussianPrior(precision)`, or a posterior of
-      earlier data (continual learning). `prior_precision=δ` is short for N(0, I/δ).
+    - `num_data`: the number of examples in the whole data set.
+    - `prior`: `GaussianPrior(precision)`, or the posterior of earlier data (continual learning).
+      `prior_precision=δ` is short for N(0, I/δ).
     - `temperature`: T in `E[loss] / T + KL`; below 1 the data count more. None is 1, or less where
       the family counts more weights than there are data (`Family.usual_temperature`).
-    - `final_curvature`: taken over all data once training ends, at the mean (Laplace).
-    - `empirical_prior`: the final belief has the prior precision of largest evidence.
-    - `predictive`: how `predict` looks at the belief where the caller does not say.
-    - `warm_start`: `fit` begins at the most probable weights, where nobody says how long it trains.
+    - `final_curvature`: an estimate over all data, taken at the mean once training ends (Laplace).
+    - `empirical_prior`: the final posterior has the prior precision of largest evidence.
+    - `predictive`: the expectation that `predict` uses unless its caller names another.
+    - `warm_start`: `fit` begins at the most probable weights if no length of training is given.
 
     >>> from bayesrule import CategoricalLikelihood, vogn
     >>> learner = vogn(nn.Linear(4, 3), CategoricalLikelihood(), num_data=100)
@@ -87,48 +87,48 @@ class Learner:
         self.curvature = instance(curvature, Curvature, "curvature", "PerExample()")
         self.rule = instance(rule, Rule, "rule", "Natural()")
         self.num_data = positive(num_data, "num_data, the size of the data set,")
-        before = one_of(prior, prior_precision)
-        self.prior = fit_of_parts.checked_prior(self.family, before, self.network.params())
+        given_prior = one_of(prior, prior_precision)
+        self.prior = fit_of_parts.checked_prior(self.family, given_prior, self.network.params())
         self.predictive = predictive or AtMean()
         self._given_temperature = temperature
         self.temperature = positive(self.temperature_for(num_data), "temperature")
         self.empirical_prior, self.shared_draws = empirical_prior, shared_draws
         self.warm_start, self.randomness = warm_start, StepRandomness(shared_draws)
         self.final_curvature = final_curvature
-        given = self.network, self.likelihood, self.family
-        fit_of_parts.check_parts(*given, self.expectation, self.curvature, self.rule)
+        parts = self.network, self.likelihood, self.family
+        fit_of_parts.check_parts(*parts, self.expectation, self.curvature, self.rule)
         if final_curvature is not None:
             instance(final_curvature, Curvature, "final_curvature", "GGN()")
-            fit_of_parts.check_final(*given, final_curvature)
+            fit_of_parts.check_final(*parts, final_curvature)
         fit_of_parts.check_predictive(self.predictive, self.family, self.likelihood)
         if empirical_prior:
             fit_of_parts.check_empirical(self.prior)
-        # A structure that is too large for the module is refused here, not at the first step.
+        # Refuse a structure that is too large for the module here, not at the first step.
         self.family.init(self.network.params(), weight=self.weight, prior=self.prior)
 
     def temperature_for(self, num_data: float) -> float:
-        """The temperature with so many data: the one that was given, or what is usual."""
+        """The temperature for a data set of this size: the one that was given, or the usual one."""
         if self._given_temperature is not None:
             return self._given_temperature
         in_training = self.expectation.sees_spread or self.family.has_scales
         if not (in_training or getattr(self.predictive, "sees_spread", True)):
             return 1.0
-        borne = num_data * (self.likelihood.spread_share if in_training else 1.0)
-        return self.family.usual_temperature(borne, self.network.params())
+        effective_data = num_data * (self.likelihood.spread_share if in_training else 1.0)
+        return self.family.usual_temperature(effective_data, self.network.params())
 
     @property
     def prior_precision(self) -> Any:
-        """What tells the prior from another: its precision, for a Gaussian about zero."""
+        """The prior in numbers that identify it: for a Gaussian about zero, its precision."""
         return self.prior.describe()
 
     @property
     def model(self) -> nn.Module:
-        """The module, as it was given."""
+        """The module that was given."""
         return self.network.model
 
     @property
     def weight(self) -> float:
-        """`num_data / temperature`, what one mean gradient stands for."""
+        """`num_data / temperature`: the factor of a mean gradient over examples."""
         return self.num_data / self.temperature
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Learner:
         temperature: float | None = None,
         prior_precision: float | None = None,
     ) -> Learner:
-        """A new learner of the same parts; what is not given stays as it is."""
+        """A new learner of the same parts; arguments that are not given stay as they are."""
         same = ["expectation", "curvature", "rule", "final_curvature", "empirical_prior"]
         same += ["predictive", "shared_draws", "warm_start"]
         return Learner(
@@ -168,7 +168,7 @@ class Learner:
 
     @torch.inference_mode(False)
     def first_state(self, network: Network, weight: float, seed: int) -> State:
-        """The first state of a network with other first weights, or another number of data."""
+        """The first state from another network's weights, or for another number of data."""
         like, buffers = next(iter(network.params().values())), network.buffers()
         with full_precision(like.device.type):
             posterior = self.family.init(network.params(), weight=weight, prior=self.prior)
@@ -187,9 +187,9 @@ class Learner:
     ) -> tuple[State, Info]:
         """The next state, and what a person wants to see of the step.
 
-        With `donate` the old state is given up and its memory used again; `info.kl` is then to be
-        read before the next step. What is not finite is refused on a CPU, unless the caller looks
-        at the loss (`checked=False`). `accumulate` takes the batch in so many pieces.
+        `donate` gives up the old state and reuses its memory: read `info.kl` before the next step.
+        On a CPU, infinite and NaN numbers are refused unless the caller checks the loss
+        (`checked=False`). `accumulate` splits the batch into this many pieces.
         """
         begun = self.begun(state, batch, accumulate)
         if donate and begun is not state:
@@ -199,7 +199,7 @@ class Learner:
 
     @for_modules_only
     def begun(self, state: State, batch: Batch, pieces: int = 1) -> State:
-        """A state before the first step, whose first curvature is that which its batch shows."""
+        """The state to step from; before the first step, the batch gives its initial curvature."""
         state.check()
         if state.step > 0 or not self.family.looks_first:
             return state
@@ -207,7 +207,7 @@ class Learner:
         return self.begun_at(state, size, self.weight)
 
     def begun_at(self, state: State, size: float | None, weight: float) -> State:
-        """The first state with another first curvature of one datum; None leaves it as it is."""
+        """The first state with another initial curvature per datum; None leaves it as it is."""
         if size is None:
             return state
         family = self.family.looked(size)
@@ -218,11 +218,11 @@ class Learner:
     def problem(
         self, state: State, batch: Batch, *, streams: Streams | None = None, pieces: int = 1
     ) -> Problem:
-        """A batch with the state that it is looked at from, and what each example stands for.
+        """The batch together with all of the state that derivatives of its loss need.
 
-        Sums over the examples of all ranks and over the points of the expectation are then
-        estimates for the whole data set over the temperature. Randomness follows from the state,
-        unless `streams` are given to draw from; then the state's buffers are given up, too.
+        Sums over the examples of all ranks and over the points of the expectation then estimate
+        those of the whole data set over the temperature. Randomness follows from the state; if
+        `streams` are given, it is drawn from them, and the state's buffers are used up.
         """
         parts = self.network, self.likelihood, self.family, self.curvature, self.rule
         fit_of_parts.check_pieces(pieces, *parts)
@@ -250,8 +250,8 @@ class Learner:
     def advance(
         self, state: State, problem: Problem, *, donate: bool = False, checked: bool = False
     ) -> tuple[State, Info]:
-        """One step, from the sums over a batch to the next state; every way to run it ends here."""
-        # Looking at numbers would make a GPU wait.
+        """One step from a batch to the next state; every way to run a step ends here."""
+        # Reading numbers would make a GPU wait.
         checked = checked and state.posterior.device.type == "cpu"
         if checked:
             check_finite("The inputs", problem.x)
@@ -266,22 +266,22 @@ class Learner:
         """Sums over the batch and over the points of the expectation."""
         curvature = self.rule.curvature_at(self.curvature, step)
         wanted = Wanted(curvature, self.rule.structure_at(self.family, posterior, step))
-        looked = self.expectation, posterior, wanted
-        return sums_over_points(problem, *looked, self.rule.average, self.prior)
+        average, prior = self.rule.average, self.prior
+        return sums_over_points(problem, self.expectation, posterior, wanted, average, prior)
 
     def absorb(
         self, state: State, local: Local, problem: Problem, *, donate: bool = False
     ) -> tuple[State, Info]:
-        """The next state from sums over a batch (of all ranks), however they were found."""
+        """The next state from sums over a batch (of all ranks), however they were computed."""
         derivatives = self.derivatives(local, problem, state.step)
-        # A rule owns what it is given.
-        given = state.given_up() if donate else (state.posterior, state.rule)
-        belief, memory = given if donate else self.rule.copied(*given)
         rates = self.rule.rates(state.step) if problem.rates is None else problem.rates
-        now = Now(belief, derivatives, self.prior, memory, rates, state.step)
+        copied = self.rule.copied  # A rule may overwrite the tensors that it is given.
+        posterior, memory = state.given_up() if donate else copied(state.posterior, state.rule)
+        now = Now(posterior, derivatives, self.prior, memory, rates, state.step)
         posterior, memory = self.rule.move(now)
-        known = problem.learned(local.statistics), distributed.mean_over_ranks(problem.buffers)
-        new = State(posterior, memory, *known, state.step + 1, state.seed)
+        likelihood = problem.learned(local.statistics)
+        buffers = distributed.mean_over_ranks(problem.buffers)
+        new = State(posterior, memory, likelihood, buffers, state.step + 1, state.seed)
         streams = self.randomness.streams
         return new, self.info(derivatives.loss, new, lambda at: problem.again(at, streams(at)))
 
@@ -297,27 +297,24 @@ class Learner:
         again: Callable[[State], Problem] | None = None,
         is_current: Callable[[], bool] | None = None,
     ) -> Info:
-        """What a person wants to see of a step; the KL and the ELBO are computed when first read.
-
-        `again` makes the step's problem anew, from its next state.
-        """
+        """The info of a step; `again` makes the step's problem anew from the next state."""
         after = None if again is None else partial(self.loss_after, again)
         return Info.of(loss, state, self.divergence, after, self.temperature, is_current)
 
     def loss_after(self, again: Callable[[State], Problem], state: State) -> Tensor:
-        """`E_q[loss]` as steps estimate it; weights are drawn where these see the mean alone."""
+        """`E_q[loss]` as a step estimates it, but at draws if steps look at the mean alone."""
         problem = again(state)
         with problem.module_randomness():
             if self.family.spreads and not self.expectation.sees_spread:
-                problem = dataclasses.replace(problem, num_points=_BOUND.num)
-                loss = problem.nll_at(_BOUND, state.posterior)
+                problem = dataclasses.replace(problem, num_points=_ELBO_DRAWS.num)
+                loss = problem.nll_at(_ELBO_DRAWS, state.posterior)
             else:
                 loss = self.local(problem, state.posterior, state.step).loss
-        # Nothing is summed over ranks, of which perhaps only one reads this.
+        # Not summed over ranks: perhaps only one of them reads this.
         return loss * (problem.scale * problem.temperature * distributed.world_size())
 
     def divergence(self, state: State) -> Tensor:
-        """`KL(q ‖ prior)` of a state's belief, and of what the likelihood believes."""
+        """`KL(q ‖ prior)` of a state's posterior and of the likelihood's own parameters."""
         generator = self.randomness.generator(state, DIVERGENCE)
         return state.posterior.kl(self.prior, generator) + self.likelihood.kl(state.likelihood)
 
@@ -325,18 +322,18 @@ class Learner:
     @torch.enable_grad()
     @for_modules_only
     def finish(self, state: State, batches: Iterable[Batch]) -> State:
-        """What is left to do once training ends: for Laplace, the curvature over all the data."""
+        """Ends training; for Laplace, this takes the curvature over all the data."""
         state.check()
         if self.final_curvature is None:
             return state
         assert self.family.structure is not None
-        belief, prior = state.posterior, self.prior
-        here = Here(belief.at_mean(), self.family.structure, belief)
+        posterior, prior = state.posterior, self.prior
+        here = Here(posterior.at_mean(), self.family.structure, posterior)
         problems = problems_of_all(self.network, self.likelihood, self.randomness, state, batches)
         curvature = curvature_of_all(self.final_curvature, problems, here, self.weight)
         if self.empirical_prior:
-            prior = prior_of_largest_evidence(prior, curvature, belief.mean)
-        posterior, _ = belief.with_precision(prior.added_to(curvature))
+            prior = prior_of_largest_evidence(prior, curvature, posterior.mean)
+        posterior, _ = posterior.with_precision(prior.added_to(curvature))
         return dataclasses.replace(state, posterior=posterior)
 
     def parts(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Learning-rate schedules: plain callables from the step (0, 1, 2, ...) to a number.
 
-Each is a frozen dataclass, so that it prints as the call that builds it, compares by value and
-can be kept in a checkpoint. After their last step they hold their final value. They are named in
-lower case because they are read as functions: ``learning_rate=cosine(0.1, steps=1000)``.
+Each is a frozen dataclass, so that it prints as the call that builds it, compares by value and can
+be kept in a checkpoint. After its last step it holds its final value. The names are in lower case
+because they read as functions: ``learning_rate=cosine(0.1, steps=1000)``.
 """
 
 import math
@@ -29,9 +29,9 @@ def _plain(name: str, value: float, least: int | None = None) -> float:
 
 
 class _Checked(ABC):
-    """Refuses bad numbers and negative steps in one place; the schedules answer ``_at``."""
+    """The base of all schedules: checks numbers and steps; the subclass gives ``_at``."""
 
-    # The least that whole numbers may be, by name; all others are real numbers of 0 or more.
+    # The smallest value of each whole-number argument; all others are real numbers of 0 or more.
     _whole: ClassVar[Mapping[str, int]] = {"steps": 1, "warmup": 0}
 
     def __post_init__(self) -> None:
@@ -124,10 +124,10 @@ class exponential(_Checked):
 
 @dataclass(frozen=True)
 class piecewise(_Checked):
-    """Steps down (or up) at the given steps: value · ∏ of the factors at steps <= t.
+    """A value that is multiplied by a factor at each of the given steps.
 
-    The factors multiply up, as in {30: 0.1, 60: 0.1} for 1, 0.1, 0.01 times the value. They are
-    kept as sorted pairs, which are also accepted.
+    The factors multiply up: {30: 0.1, 60: 0.1} gives 1, 0.1 and 0.01 times the value. They are kept
+    as sorted pairs, which are also accepted.
 
     >>> schedule = piecewise(8.0, {10: 0.5, 20: 0.5})
     >>> [schedule(t) for t in (0, 9, 10, 20, 99)]
@@ -172,8 +172,8 @@ class linear(_Checked):
 class falling(_Checked):
     """A rate that `fit` lets fall, because it knows how long training is.
 
-    In a loop of one's own it stays at ``value``. With ``steps`` it does so until the step
-    ``start``, then goes down half a cosine and is zero from the step ``start + steps`` on.
+    In a training loop of your own it stays at ``value``. With ``steps`` it stays there until step
+    ``start``, then follows half a cosine down to zero, which it reaches at step ``start + steps``.
 
     >>> falling(0.1)(10_000)
     0.1
@@ -196,11 +196,11 @@ class falling(_Checked):
 
 @dataclass(frozen=True)
 class averaging(_Checked):
-    """The weight of the newest of many estimates in their average, such as `rate` of the curvature.
+    """The weight of the newest estimate in a running average, such as `rate` of the curvature.
 
     It is ``first`` at the beginning, then falls as ``pace / k`` with the number k of estimates, and
-    stays at ``last``: ``max(last, min(first, pace / (k + pace / first)))``. An average with weights
-    1/k is the mean of all estimates; a larger pace forgets the early ones.
+    stays at ``last``: ``max(last, min(first, pace / (k + pace / first)))``. Weights 1/k give the
+    mean of all estimates; a larger pace forgets the early ones.
 
     >>> [round(averaging(0.5, 0.01)(k), 3) for k in (0, 4, 16, 96, 1000)]
     [0.5, 0.25, 0.1, 0.02, 0.01]
@@ -238,7 +238,7 @@ class times:
 
 
 def scaled(rate: float | Schedule, factor: float) -> float | Schedule:
-    """A rate of the same kind that is ``factor`` times as large at every step.
+    """The same rate or schedule, multiplied by ``factor`` at every step.
 
     >>> scaled(0.5, 0.1), scaled(falling(0.5), 0.1), scaled(cosine(0.5, steps=9), 0.1)(0)
     (0.05, falling(value=0.05, start=0, steps=0), 0.05)

@@ -17,14 +17,14 @@ Params = dict[str, Tensor]
 """Tensors by name, as `model.named_parameters()` names them."""
 
 Number = float | Tensor
-"""A number, as a 0-d tensor where steps are replayed, or one for each net of a stack, (num,)."""
+"""A float; a 0-d tensor where steps are replayed; or (num,), one for each net of a stack."""
 
 Batch = tuple[Any, Tensor]
-"""Inputs, which are one tensor or tensors in tuples and dicts, and targets; examples come first."""
+"""Inputs (a tensor, or tensors in tuples and dicts) and targets; the first axis is the examples."""
 
 
 class Part:
-    """A part of a learner, which is chosen: a structure, a family, a curvature and so on."""
+    """One of the choices that make up a learner: a structure, a family, a curvature and so on."""
 
     def words(self) -> str:
         """The choice, in a word or two."""
@@ -32,14 +32,14 @@ class Part:
 
 
 class Rows(Protocol):
-    """Vectors in parameter space: one for each backpropagated vector v and each example n."""
+    """Vectors in parameter space: one for each example n and each backpropagated vector v."""
 
     @property
     def names(self) -> Iterable[str]:
         """The parameters that the vectors are over."""
 
     def only(self, names: tuple[str, ...]) -> Rows:
-        """The rows of the named parameters alone."""
+        """The rows restricted to the named parameters."""
 
     def squares(self) -> Params:
         """`Σ_vn r_vn²`, elementwise."""
@@ -50,7 +50,7 @@ class Rows(Protocol):
     def gram(self, weights: Params) -> Tensor:
         """`Σ_p w_p r_vnp r_v'np` of each example, (n, V, V)."""
 
-    # What structures with a block for each layer ask for.
+    # Only structures with one block for each layer need the rest.
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -58,11 +58,11 @@ class Rows(Protocol):
         return {name: tuple(rows.shape[2:]) for name, rows in self.per_example().items()}
 
     def layer(self, weight: str, bias: str | None) -> Any:
-        """The rows of a layer from its one call, None where no such call is known."""
+        """The rows of a layer that is called exactly once; None for any other."""
         return None
 
     def broken_chain(self, weights: tuple[str, ...]) -> str | None:
-        """Why the layers with these weights are no chain in this order, None where they are."""
+        """Why these layers do not form a chain in this order; None if they do."""
         return "these rows do not know the layers they come from"
 
 
@@ -70,9 +70,10 @@ class Rows(Protocol):
 class Local:
     """Sums over one batch, at one point or over all points of an expectation.
 
-    `loss` is the negative log-likelihood as it is; gradient, curvature and the likelihood's
-    statistics are those of `scale` times it, in the belief's own coordinates. `average` is this
-    point's share of what a rule wants averaged over all points and ranks.
+    `loss` is the plain negative log-likelihood. Gradient, curvature and the likelihood's statistics
+    are multiplied by the problem's `scale` and are taken in the posterior's own coordinates.
+    `average` is this point's share of the quantity that the rule averages over all points and
+    ranks.
     """
 
     loss: Tensor
@@ -82,7 +83,7 @@ class Local:
     average: Params | None = None
 
     def times(self, factor: Number) -> Local:
-        """The sums with another scale, so many times as large."""
+        """The sums with `factor` times the scale, which leaves the loss as it is."""
 
         def scaled(sums: Params) -> Params:
             return {name: value * factor for name, value in sums.items()}
@@ -92,7 +93,7 @@ class Local:
         return Local(self.loss, *sums, self.average)
 
     def plus(self, other: Local) -> Local:
-        """The sums of both."""
+        """The two sums added up."""
 
         def added(a: Params, b: Params) -> Params:
             return {name: value + b[name] for name, value in a.items()}
@@ -111,12 +112,14 @@ class Local:
 class Derivatives:
     """Estimates over the whole data set of the loss, its gradient and its curvature.
 
-    `loss` is the negative log-likelihood summed over the data; `gradient` and `curvature` are those
-    of `loss / temperature`, in the belief's own coordinates; `weight = num_data / temperature` is
-    the number of data they stand for, `count` the number of examples that they were computed from.
-    `average` is what the rule wanted averaged over the points, such as the weights themselves;
-    `least_loss` are the nats that a datum counts as at stake, however small its loss is.
-    In a stack, `weight`, `count` and `temperature` may be one number for each net.
+    - `loss`: the negative log-likelihood, summed over the data.
+    - `gradient`, `curvature`: those of `loss / temperature`, in the posterior's own coordinates.
+    - `weight`: `num_data / temperature`.
+    - `count`: the number of examples that the estimates were computed from.
+    - `average`: what the rule averages over the points, such as the weights themselves.
+    - `least_loss`: a bound in nats; smaller losses per datum count as this (`Natural.kl_clip`).
+
+    In a stack, `weight`, `count` and `temperature` may hold one number for each net.
     """
 
     loss: Tensor
@@ -130,13 +133,13 @@ class Derivatives:
 
     @property
     def num_data(self) -> float:
-        """How many data there are."""
+        """The size of the data set."""
         return self.weight * self.temperature
 
 
 @dataclass(frozen=True)
 class State:
-    """All that the next step needs; `learner.init(seed)` makes one, `learner.step` the next."""
+    """All that the next step needs; `learner.init` makes the first, `learner.step` the next."""
 
     posterior: Posterior
     rule: dict[str, Any]
@@ -146,12 +149,12 @@ class State:
     seed: int
 
     def given_up(self) -> tuple[Posterior, dict[str, Any]]:
-        """The belief and the rule's memory, which a step may use again (donate=True)."""
+        """The posterior and the rule's memory, for reuse by a step; marks the state as used up."""
         vars(self)["is_given_up"] = True
         return self.posterior, self.rule
 
     def check(self) -> None:
-        """Refuses a state that was given up."""
+        """Refuses a state whose memory was given up."""
         if "is_given_up" in vars(self):
             raise RuntimeError(
                 f"The state of step {self.step} was given up to a later step (donate=True), which "
@@ -169,11 +172,11 @@ class State:
 
 @dataclass(frozen=True)
 class Info:
-    """What a person wants to see of a step; nothing here is needed for the next one.
+    """What a person wants to see of a step; the next step needs none of it.
 
-    `loss` is the negative log-likelihood summed over the data set, as estimated from the batch with
-    the belief before the step. `kl` and `elbo` are of the belief after it, the one in the new
-    state; they are computed when they are first asked for.
+    `loss` is the negative log-likelihood summed over the data set, estimated from the batch with
+    the posterior before the step. `kl` and `elbo` belong to the posterior after the step, the one
+    in the new state; they are computed when they are first read.
     """
 
     loss: Tensor
@@ -191,14 +194,14 @@ class Info:
         temperature: Number,
         is_current: Callable[[], bool] | None,
     ) -> Info:
-        """What is asked of the new state is computed when first read, and refused once it changed.
+        """The info of a step to `state`, which computes nothing more once `state` has changed.
 
-        `is_current` says whether the state is still that of this step, where its tensors do not.
+        `is_current` tells whether `state` is still that of this step; by default its tensors tell.
         """
         tensor = state.posterior.any_tensor
         version = tensor._version
 
-        def asked(function: Callable[[State], Tensor]) -> Tensor:
+        def on_current_state(function: Callable[[State], Tensor]) -> Tensor:
             if not (tensor._version == version if is_current is None else is_current()):
                 raise RuntimeError(
                     "A later step has changed this state (donate=True); read info.kl and "
@@ -206,21 +209,22 @@ class Info:
                 )
             return function(state)
 
-        after = None if loss_after is None else partial(asked, loss_after)
-        return cls(loss, temperature, partial(asked, divergence), after)
+        after = None if loss_after is None else partial(on_current_state, loss_after)
+        return cls(loss, temperature, partial(on_current_state, divergence), after)
 
     @cached_property
     def kl(self) -> Tensor:
-        """KL(q ‖ prior) in nats, over all weights and what the likelihood itself believes."""
+        """`KL(q ‖ prior)` in nats, of all weights and of the likelihood's own parameters."""
         return self.divergence()
 
     @cached_property
     def elbo(self) -> Tensor:
-        """The evidence lower bound `−E_q[loss] − temperature·kl`, larger is better.
+        """The evidence lower bound `−E_q[loss] − temperature·kl`; larger is better.
 
-        Its loss is that of the belief after the step on the step's own batch, which takes about as
-        long as the step. A batch of all data gives the bound itself; a smaller one flatters, since
-        the belief has just learned from it: `predicting.elbo` takes any data.
+        The loss is that of the posterior after the step on the step's own batch, which takes about
+        as long to compute as the step itself. On a batch of all data this is the bound itself. On a
+        smaller batch it is too optimistic, since the posterior has just learned from that batch;
+        `predicting.elbo` takes any data.
         """
         loss = self.loss if self.loss_after is None else self.loss_after()
         return -loss - self.temperature * self.kl

@@ -213,7 +213,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert build().prior_precision == 1.0
     with pytest.raises(ValueError, match=r"use Natural\(retract=True\)"):
         build(rule=Natural(0.1, 0.1))
-    with pytest.raises(TypeError, match=r"learned at draws of the whole belief; use Draws\(1\)"):
+    with pytest.raises(TypeError, match=r"learned at draws of the whole posterior; use Draws\(1\)"):
         build(expectation=br.AtMean(), curvature=GGN())
     with pytest.raises(TypeError, match="final curvature becomes the precision"):
         build(final_curvature=GGN())
@@ -222,5 +222,5 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"got 0, 1\.0 and 1\.0"):
         MixtureFamily(0)
     dense = GaussianFamily(Dense()).init(ONE, weight=1.0, prior=1.0)
-    with pytest.raises(TypeError, match="use a belief of the same structure"):
+    with pytest.raises(TypeError, match="use a posterior of the same structure"):
         build(prior=dense)

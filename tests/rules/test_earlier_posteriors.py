@@ -326,7 +326,7 @@ REFUSED: list[tuple[str, Callable[..., Learner], dict[str, Any], str]] = [
         "another structure",
         br.vogn,
         {"prior": _belief(Dense())},
-        "DenseMatrix, which cannot be added to DiagonalMatrix; use a belief of the same structure",
+        "DenseMatrix, which cannot be added to DiagonalMatrix; use a posterior of the same",
     ),
     (
         "evidence",

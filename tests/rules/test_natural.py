@@ -288,7 +288,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "nothing to move towards",
         {"rule": Natural(fixed_precision=True)},
-        r"stays as it is, so PerExample\(\) would be worked out for nothing; use NoCurvature\(\)",
+        r"stays as it is, so PerExample\(\) would be computed for nothing; use NoCurvature\(\)",
     ),
     (
         "negative in a part",

@@ -1,4 +1,4 @@
-"""Which second-order information of the loss is used."""
+"""Estimates of the second derivatives of the loss."""
 
 from bayesrule.curvature._base import Curvature, Here, Problem, Wanted
 from bayesrule.curvature.estimates import (

@@ -1,4 +1,4 @@
-"""The contract of every estimate of second-order information, and what all of them share."""
+"""The contract of every estimate of the curvature, and what all of them share."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from bayesrule.types import Derivatives, Local, Params, Part, State
 
 @dataclass(frozen=True)
 class Problem:
-    """All that a step looks at: the network, the likelihood, the batch, randomness, the scale.
+    """All that derivatives of the loss depend on: network, likelihood, batch, randomness and scale.
 
-    - `weight`: num_data / temperature, what the data count for all together.
-    - `count`: how many examples the batch has, over all ranks; `num_points` the points at which
-      each is looked at. Derivatives are of `scale` times the negative log-likelihood.
-    - `targets`, `draws`: where targets and weights are drawn from.
+    - `weight`: num_data / temperature, the number of data that the batch stands for.
+    - `count`: the number of examples in the batch, over all ranks; `num_points`: the number of
+      points at which each is evaluated. Derivatives are those of `scale` times the negative
+      log-likelihood.
+    - `targets`, `draws`: the generators for targets and for weights.
     - `module_randomness`: makes the context in which the module draws (dropout).
-    - `checked`: numbers may be looked at, to say what is wrong with them.
-    - `rates`: the rule's numbers for this step, where they are not those of the step's number.
-    - `pieces`: in how many pieces the batch is looked at, one after another (`in_pieces`).
+    - `checked`: numbers may be read, to report what is wrong with them.
+    - `rates`: the rule's numbers for this step, if they are not those of the step's index.
+    - `pieces`: in how many pieces the batch is evaluated, one after another (`in_pieces`).
 
-    `axes` is how many axes come before those of a weight: one where nets are stacked.
+    `axes` is the number of axes before those of a weight: one if nets are stacked.
     """
 
     axes: ClassVar[int] = 0
@@ -73,33 +74,33 @@ class Problem:
 
     @cached_property
     def scale(self) -> Any:
-        """What one example of the batch stands for; a number, or one for each net of a stack."""
+        """How many data one example stands for; a number, or one for each net of a stack."""
         return self.weight / (self.count * self.num_points)
 
     @property
     def num_data(self) -> Any:
-        """How many data there are; a number, or one for each net of a stack."""
+        """The size of the data set; a number, or one for each net of a stack."""
         return self.weight * self.temperature
 
     def points(
         self, expectation: Expectation, posterior: Posterior, wanted: Wanted
     ) -> Iterator[tuple[Problem, Point]]:
-        """The points of an expectation, each with the problem as it is seen from there."""
+        """The points of an expectation, each with the problem that applies there."""
         tracked = wanted.curvature.needs_draws or posterior.must_track
         points = expectation.points(posterior, self.draws, tracked=tracked)
         return ((self, point) for point in points)
 
     def in_pieces(self, *, same_draws: bool = True) -> Iterator[Problem]:
-        """The batch in pieces, which count as parts of the whole.
+        """The batch in pieces, which each count as a part of the whole.
 
-        With `same_draws` each piece draws the same weights, else they draw one after another.
+        With `same_draws` all pieces see the same weight draws, else each piece draws its own.
         """
         size = -(-num_examples(self.x) // self.pieces)
-        begun = self.draws.get_state() if same_draws and self.draws is not None else None
+        start = self.draws.get_state() if same_draws and self.draws is not None else None
         for first in range(0, num_examples(self.x), size):
             rows = slice(first, first + size)
-            if begun is not None:
-                self.draws.set_state(begun)
+            if start is not None:
+                self.draws.set_state(start)
             yield replace(self, x=take(self.x, rows), y=self.y[rows], pieces=1)
 
     def forward(self, params: Params) -> Tensor:
@@ -108,7 +109,7 @@ class Problem:
         return check_outputs(outputs, num_examples(self.x))
 
     def loss(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The negative log-likelihood of the batch, and the gradient of it, scaled, in outputs."""
+        """The batch's negative log-likelihood, and its scaled gradient in the outputs."""
         loss, slope = self.slope(outputs, self.y)
         return loss, slope * vectors.over(self.scale, slope)
 
@@ -122,11 +123,11 @@ class Problem:
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`−Σ log p(y | f)`."""
         values, weight = split(targets)
-        each = self.likelihood.log_prob(outputs, values, self.likelihood_state)
-        return -times(each, weight).sum()
+        log_probs = self.likelihood.log_prob(outputs, values, self.likelihood_state)
+        return -times(log_probs, weight).sum()
 
     def root_slope(self, outputs: Tensor) -> Tensor | None:
-        """The slope with roots of the examples' weights, so that squares count `w g²`; or None."""
+        """The slope times the roots of the examples' weights, whose squares are `w g²`; or None."""
         if not isinstance(self.y, WeightedTensor):
             return None
         _, slope = self.slope(outputs, rooted(self.y, split(self.y)[0]))
@@ -134,14 +135,14 @@ class Problem:
 
     @torch.no_grad()
     def nll_at(self, expectation: Expectation, posterior: Posterior) -> Tensor:
-        """`−Σ log p(y | f)`, summed over the points of an expectation as well."""
+        """`−Σ log p(y | f)`, summed over examples and over the points of an expectation."""
         tracked = posterior.must_track
         points = expectation.points(posterior, self.draws, tracked=tracked)
-        each = [self.nll(self.forward(point.params), self.y) for point in points]
-        return torch.stack(each).sum(0)
+        losses = [self.nll(self.forward(point.params), self.y) for point in points]
+        return torch.stack(losses).sum(0)
 
     def again(self, state: State, streams: Streams) -> Self:
-        """The same batch, looked at from another state."""
+        """The same batch, with another state."""
         targets, draws, module = streams
         return replace(
             self,
@@ -161,25 +162,25 @@ class Problem:
         """Vectors (V, n, *) whose outer products sum to the Fisher information of the outputs."""
         _, state = observed(self.y, self.likelihood_state)
         weight = split(self.y)[1]
-        found = self.likelihood.fisher_vectors(outputs, state)
-        return found if weight is None else times(found, weight.sqrt(), axis=1)
+        roots = self.likelihood.fisher_vectors(outputs, state)
+        return roots if weight is None else times(roots, weight.sqrt(), axis=1)
 
     def record(self, point: Point) -> Recording:
-        """A forward pass with what gradients of single examples need."""
+        """A forward pass that keeps what per-example gradients need."""
         return Recording(self, point)
 
     def statistics(self, outputs: Tensor) -> Params:
-        """What the likelihood learns from, scaled."""
-        given = outputs.detach(), *counted(self.y, self.likelihood_state)
-        return vectors.scale(self.likelihood.expected_statistics(*given), self.scale)
+        """The scaled statistics that the likelihood learns from."""
+        args = outputs.detach(), *counted(self.y, self.likelihood_state)
+        return vectors.scale(self.likelihood.expected_statistics(*args), self.scale)
 
     def learned(self, statistics: Params) -> Params:
         """The likelihood's own state after the batch.
 
-        What it learns, such as the noise, counts every datum once, whatever the temperature is.
+        What it learns, such as the noise, counts every datum once, whatever the temperature.
         """
-        found = {name: value * self.temperature for name, value in statistics.items()}
-        return self.likelihood.update(self.likelihood_state, found, self.num_data)
+        untempered = {name: value * self.temperature for name, value in statistics.items()}
+        return self.likelihood.update(self.likelihood_state, untempered, self.num_data)
 
     def derivatives(self, local: Local) -> Derivatives:
         """Estimates over the whole data set from sums over the batch."""
@@ -188,42 +189,43 @@ class Problem:
         return Derivatives(loss, *sums, self.temperature, self.likelihood.least_loss)
 
     def innovations(self, mean: Params, variance: Params, activations: Activations) -> Innovation:
-        """What the batch says of weights N(mean, variance), in closed form.
+        """What the batch tells about weights N(mean, variance), in closed form.
 
-        It is arithmetic on tensors alone, which can be mapped over nets and compiled.
+        This is arithmetic on tensors alone, which can be mapped over nets and compiled.
         """
         propagation = Propagation(self.network, activations)
-        belief = mean, variance, self.buffers
-        outputs = propagation.forward(*belief, self.x, training=self.training)
-        given = outputs.centre, outputs.variance, *counted(self.y, self.likelihood_state)
-        found = weighed(self.likelihood.condition(*given), split(self.y)[1])
-        loss, weight = -found.log_prob.sum(), -1.0 / self.temperature
-        # An example without a target has no part in the loss but does have innovations.
-        sound = (loss + found.delta.sum()).isfinite()
-        delta, eta = propagation.innovations(outputs, found.delta * weight, found.eta * weight)
-        return Innovation(loss, sound, delta, eta, found.statistics)
+        outputs = propagation.forward(mean, variance, self.buffers, self.x, training=self.training)
+        args = outputs.centre, outputs.variance, *counted(self.y, self.likelihood_state)
+        of_outputs = weighed(self.likelihood.condition(*args), split(self.y)[1])
+        loss, weight = -of_outputs.log_prob.sum(), -1.0 / self.temperature
+        # An example without a target is not part of the loss, but its innovations are summed.
+        sound = (loss + of_outputs.delta.sum()).isfinite()
+        of_weights = of_outputs.delta * weight, of_outputs.eta * weight
+        delta, eta = propagation.innovations(outputs, *of_weights)
+        return Innovation(loss, sound, delta, eta, of_outputs.statistics)
 
     def explain(
         self, mean: Params, variance: Params, activations: Activations, sound: Tensor
     ) -> None:
-        """Says why what a batch says is not finite."""
+        """Raises an error that says why the innovations of the batch are not finite."""
         Propagation(self.network, activations).explain(
             mean, variance, self.buffers, self.x, self.y, training=self.training
         )
 
 
-def weighed(found: Conditioned, weight: Tensor | None) -> Conditioned:
-    """What targets say, each example as often as it counts; statistics are counted already."""
+def weighed(innovations: Conditioned, weight: Tensor | None) -> Conditioned:
+    """Innovations, multiplied by the examples' weights; statistics are weighted already."""
     if weight is None:
-        return found
-    delta, eta = times(found.delta, weight), times(found.eta, weight)
-    return replace(found, delta=delta, eta=eta, log_prob=times(found.log_prob, weight))
+        return innovations
+    delta, eta = times(innovations.delta, weight), times(innovations.eta, weight)
+    log_prob = times(innovations.log_prob, weight)
+    return replace(innovations, delta=delta, eta=eta, log_prob=log_prob)
 
 
 class Innovation(NamedTuple):
     """Sums over a batch: its negative log-evidence, and `−δ` and `−η` of each weight.
 
-    `sound` says whether all of it is finite; `statistics` are what the likelihood learns from.
+    `sound` tells whether all of it is finite; `statistics` are what the likelihood learns from.
     """
 
     loss: Tensor
@@ -234,14 +236,14 @@ class Innovation(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which curvature is to be estimated, and in which structure."""
+    """The curvature to be estimated, and its structure."""
 
     curvature: Curvature
     structure: Structure
 
 
 class Here(NamedTuple):
-    """Where a loss is looked at: a point of a belief, and the structure that curvature is for."""
+    """Where a loss is evaluated: a point of a posterior, and the structure of the curvature."""
 
     point: Point
     structure: Structure
@@ -249,37 +251,37 @@ class Here(NamedTuple):
 
 
 class Curvature(Part, ABC):
-    """Which second-order information of the loss is estimated: what it needs, what it gives."""
+    """An estimate of the curvature of the loss: what it needs, and what it gives."""
 
-    look: Look = Look.WEIGHTS  # What it must be shown: the loss at weights, in layers, or moments.
+    look: Look = Look.WEIGHTS  # What it needs to see: the loss at weights, in layers, or moments.
     needs_draws: bool = False  # It cannot be taken at the mean.
-    at_mean: bool = False  # It can be taken nowhere else.
-    gives_curvature: bool = True  # False where there are gradients only.
+    at_mean: bool = False  # It can only be taken at the mean.
+    gives_curvature: bool = True  # False: it gives gradients only.
     may_be_negative: bool = False
-    additive: bool = True  # `local` alone gives it, summed over examples: batches can be added up.
-    needs_rows: bool = False  # It looks at the gradients of single examples.
+    additive: bool = True  # `local` gives all of it as sums over examples: batches add up.
+    needs_rows: bool = False  # It needs the gradients of single examples.
     takes_coordinates: bool = False  # It works where weights are made from other coordinates.
-    from_gradient: bool = False  # The gradient of a batch is all that it needs of the loss.
-    diagonal_only: bool = False  # One number for each weight, whatever structure is asked for.
-    slopes_only: bool = False  # It gives slopes in standard deviations, for rules that move those.
+    from_gradient: bool = False  # It needs only the gradient of the batch.
+    diagonal_only: bool = False  # It gives one number for each weight, whatever the structure.
+    slopes_only: bool = False  # It gives slopes in standard deviations, for rules that move these.
     whole_data: bool = True  # It is scaled to the whole data; False: a batch stands for itself.
-    of_weights: bool = False  # It looks at weights and outputs alone, not at how draws were made.
+    of_weights: bool = False  # It depends on weights and outputs alone, not on how draws were made.
     twice: bool = False  # It differentiates gradients, which torch cannot do for every layer.
-    draws_together: bool = True  # Several draws at once give what one after another gives.
+    draws_together: bool = True  # Several draws at once give the same as one after another.
     asks: tuple[str, ...] = ()  # The abilities of a likelihood that it needs.
-    piece_obstacle: str | None = None  # Why those of pieces of a batch do not add up to its own.
+    piece_obstacle: str | None = None  # Why the pieces of a batch do not add up to the whole.
 
     @abstractmethod
     def local(self, problem: Problem, here: Here) -> Local:
         """Sums over the batch at one point, times the problem's scale."""
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
-        """What can only be known once everything is summed over points and machines."""
+        """Adds what can only be computed from the sums over all points and ranks."""
         return derivatives
 
     @property
     def stack_obstacle(self) -> str | None:
-        """Why many nets cannot be looked at together, in words."""
+        """Why the derivatives of many nets cannot be taken together, in words; None if they can."""
         return f"the curvature {self!r}"
 
 
@@ -290,6 +292,6 @@ def plain_gradient(problem: Problem, point: Point) -> tuple[Tensor, Params, Tens
     outputs = problem.forward(weights)
     loss = problem.nll(outputs, problem.y)
     scaled = loss * problem.scale
-    # One loss, or one of each net: no net has a part in the loss of another.
+    # One loss, or one for each net: the losses of other nets have no gradient in a net's weights.
     gradient = gradients(scaled, leaves, weights, torch.ones_like(scaled))
     return loss.detach(), vectors.matched(vectors.apart(gradient), point.coordinates), outputs

@@ -22,8 +22,8 @@ def problems_of_all(
     state: State,
     batches: Iterable[Batch],
 ) -> Iterator[Problem]:
-    """Each batch once training has ended."""
-    # Ranks may have different numbers of batches here, so nothing is counted over them.
+    """One problem for each batch, with the state at the end of training."""
+    # Ranks may have different numbers of batches here, so counts are not summed over ranks.
     parts, seen = (network, likelihood, state.likelihood, state.buffers), 0
     for x, y in map(pair, batches):
         at = replace(state, step=state.step + seen)
@@ -35,13 +35,13 @@ def problems_of_all(
 def curvature_of_all(
     curvature: Curvature, problems: Iterable[Problem], here: Here, weight: float
 ) -> Matrix:
-    """`weight` times the mean curvature of an example, over the batches of all ranks."""
+    """`weight` times the mean curvature per example, over the batches of all ranks."""
     total: Matrix | None = None
     seen = 0
     for problem in problems:
-        found = curvature.local(problem, here).curvature
-        assert found is not None
-        total = found if total is None else total.plus(found)
+        local = curvature.local(problem, here).curvature
+        assert local is not None
+        total = local if total is None else total.plus(local)
         seen += num_examples(problem.x)
     if total is None:
         raise ValueError("There are no batches to take the curvature of.")

@@ -1,4 +1,4 @@
-"""Estimates of the curvature at weights: from gradients, from the model's vectors, and exact."""
+"""Curvature at given weights: from gradients, from the model's own vectors, and exact."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from bayesrule.tensors.abilities import derived
 from bayesrule.tensors.network import as_leaves
 from bayesrule.types import Derivatives, Local, Params, Rows
 
-# Rows of the Hessian that are worked on together.
+# How many rows of the Hessian are computed together.
 _ROWS = 64
 
 
 class _FromGradient(Curvature):
-    """What the gradient of a batch is enough for."""
+    """Estimates that need only the gradient of a batch."""
 
     from_gradient = True
     stack_obstacle = None
 
     def local(self, problem: Problem, here: Here) -> Local:
         loss, gradient, outputs = plain_gradient(problem, here.point)
-        return Local(loss, gradient, self._of(gradient, here), problem.statistics(outputs))
+        return Local(loss, gradient, self._curvature(gradient, here), problem.statistics(outputs))
 
-    def _of(self, gradient: Params, here: Here) -> Matrix | None:
-        """What the gradient at one point says of the curvature."""
+    def _curvature(self, gradient: Params, here: Here) -> Matrix | None:
+        """The curvature that follows from the gradient at one point."""
         return None
 
 
@@ -49,7 +49,7 @@ class NoCurvature(_FromGradient):
 
 @dataclass(frozen=True)
 class _OneRow(Rows):
-    """A single vector as rows, whose square is multiplied by a number."""
+    """A single vector as rows; its square is multiplied by a number."""
 
     vector: Params
     square: float
@@ -65,7 +65,7 @@ class _OneRow(Rows):
         return self.lazy_squares().values
 
     def lazy_squares(self) -> SquareMatrix:
-        """The squares, worked out where they are asked for."""
+        """The squares, computed when they are first read."""
         return SquareMatrix(self.vector, self.square)
 
     def per_example(self) -> Params:
@@ -80,10 +80,10 @@ class _OneRow(Rows):
 class SquaredGradient(_FromGradient):
     """`N ĝ²`, the square of the batch-mean gradient: cheap, and what RMSprop and Adam use.
 
-    It falls with the batch size where the squares of single examples would not; Khan & Rue (2023),
-    sec. 4.2. With `of_sums` it is `N B ĝ²` for B examples, which does not: where the gradients of
-    single examples are independent and zero on average, as they are about the optimum, that is
-    what their squares are on average.
+    It falls with the batch size, unlike the squares of single examples; Khan & Rue (2023), sec.
+    4.2. With `of_sums` it is `N B ĝ²` for B examples, which does not fall: if the gradients of
+    single examples are independent with mean zero, as near the optimum, it equals their squares on
+    average.
     """
 
     of_sums: bool = False
@@ -92,7 +92,7 @@ class SquaredGradient(_FromGradient):
     of_weights = True
 
     def complete(self, derivatives: Derivatives, structure: Structure) -> Derivatives:
-        # The square is taken of the whole gradient: after the sum over draws and machines.
+        # The square of the whole gradient, after the sum over draws and machines.
         factor = (derivatives.count if self.of_sums else 1) / derivatives.weight
         square = structure.contract(_OneRow(derivatives.gradient, factor))
         return dataclasses.replace(derivatives, curvature=square)
@@ -133,17 +133,17 @@ class Price(_FromGradient):
     needs_draws = True
     may_be_negative = True
 
-    def _of(self, gradient: Params, here: Here) -> Matrix:
+    def _curvature(self, gradient: Params, here: Here) -> Matrix:
         return here.point.price(gradient)
 
 
 class _ModelVectors(Curvature):
     """Curvature from vectors that the model itself gives, whatever the targets are.
 
-    Examples are independent given the weights, which batch norm in training mode would deny. As in
-    inference its mean and variance then count as known numbers; those of the batch are taken, with
-    which the loss was found too, because running averages are far from them at the start. The
-    gradient of the loss goes through them as always.
+    It takes examples as independent given the weights, but batch norm in training mode couples
+    them. Therefore its mean and variance count as constants, as at inference. They are those of the
+    batch, as in the loss, since running averages are far off at the start. The gradient of the loss
+    goes through them as usual.
     """
 
     needs_rows = True
@@ -153,7 +153,7 @@ class _ModelVectors(Curvature):
 
     @abstractmethod
     def vectors(self, problem: Problem, outputs: Tensor) -> Tensor:
-        """What is backpropagated from the outputs, (V, n, *)."""
+        """The vectors that are backpropagated from the outputs, (V, n, *)."""
 
     def local(self, problem: Problem, here: Here) -> Local:
         recording = problem.record(here.point)
@@ -170,7 +170,7 @@ class _ModelVectors(Curvature):
 class Fisher(_ModelVectors):
     """The Fisher information with targets drawn from the model, `samples` for each example.
 
-    In it, batch norm in training mode has the mean and variance of the batch as known numbers.
+    Batch norm in training mode has the mean and variance of the batch as constants here.
     """
 
     samples: int = 1
@@ -179,7 +179,7 @@ class Fisher(_ModelVectors):
 
     @derived
     def draws_together(self) -> bool:
-        """Of several samples, each draw's targets are drawn before the next draw's."""
+        """With several samples, the targets of one draw are all drawn before those of the next."""
         return self.samples == 1
 
     def __post_init__(self) -> None:
@@ -196,8 +196,8 @@ class Fisher(_ModelVectors):
 class GGN(_ModelVectors):
     """The exact generalised Gauss-Newton matrix `Σ Jᵀ H J`, one backward pass for each output.
 
-    H is the Fisher information of the outputs, which for the likelihoods here with a fixed noise is
-    the Hessian, except for the heteroscedastic one.
+    H is the Fisher information of the outputs. For the likelihoods here with fixed noise it is the
+    Hessian, except for the heteroscedastic one.
     """
 
     asks = ("fisher_vectors",)
@@ -229,27 +229,27 @@ class Hessian(Curvature):
         loss = problem.nll(outputs, problem.y)
         scaled = loss * problem.scale
         options = {"create_graph": True, "materialize_grads": True}
-        found = torch.autograd.grad(scaled, wanted, torch.ones_like(scaled), **options)
-        flat = torch.cat([g.flatten(start_dim=axes) for g in found], dim=axes)
+        slopes = torch.autograd.grad(scaled, wanted, torch.ones_like(scaled), **options)
+        flat = torch.cat([g.flatten(start_dim=axes) for g in slopes], dim=axes)
         matrix = _rows(flat, wanted)
-        gradient = {k: g.detach() for k, g in zip(leaves, found, strict=True)}
+        gradient = {k: g.detach() for k, g in zip(leaves, slopes, strict=True)}
         curvature = here.structure.project(0.5 * (matrix + matrix.mT), here.point.coordinates)
         return Local(loss.detach(), gradient, curvature, problem.statistics(outputs))
 
 
 def _rows(gradient: Tensor, wanted: list[Tensor]) -> Tensor:
-    """The derivative of a gradient (P,) in the parameters, (P, P), some rows at a time.
+    """The derivative of a gradient (P,) in the parameters, (P, P), computed some rows at a time.
 
-    Of nets that are stacked, (num, P), it is (num, P, P).
+    For stacked nets, (num, P), it is (num, P, P).
     """
     (*nets, size), blocks = gradient.shape, []
     if not gradient.requires_grad:
         return gradient.new_zeros(*nets, size, size)
     options = {"retain_graph": True, "is_grads_batched": True, "materialize_grads": True}
-    for part in torch.eye(size, dtype=gradient.dtype, device=gradient.device).split(_ROWS):
-        vectors = part.reshape(-1, *[1] * len(nets), size).expand(-1, *gradient.shape)
-        found = torch.autograd.grad(gradient, wanted, vectors, **options)
-        # The zeros of a weight that the gradient does not depend on come only once.
-        rows = (g.expand(len(part), *w.shape) for g, w in zip(found, wanted, strict=True))
+    for units in torch.eye(size, dtype=gradient.dtype, device=gradient.device).split(_ROWS):
+        vectors = units.reshape(-1, *[1] * len(nets), size).expand(-1, *gradient.shape)
+        parts = torch.autograd.grad(gradient, wanted, vectors, **options)
+        # A weight that the gradient does not depend on gets its zeros only once.
+        rows = (g.expand(len(units), *w.shape) for g, w in zip(parts, wanted, strict=True))
         blocks.append(torch.cat([row.flatten(1 + len(nets)) for row in rows], dim=-1))
     return torch.cat(blocks).movedim(0, -2)

@@ -1,4 +1,4 @@
-"""The rows of single examples, built from what was recorded of each layer."""
+"""The gradients of single examples (rows), built from what was recorded of each layer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bayesrule.types import Params
 
 @dataclass(eq=False)
 class ExampleRows:
-    """Rows of V backpropagated vectors and n examples, built from layers only as far as asked.
+    """Rows of V backpropagated vectors and n examples, formed only as far as they are needed.
 
-    `grads` has for each vector the gradients of the outputs of recorded calls, by their number;
-    `loose` the rows of parameters that are used in other ways.
+    `grads` holds, for each vector, the gradients of the outputs of recorded calls, by the number of
+    the call; `loose` the rows of parameters that are used in other ways.
     """
 
     params: Params
@@ -36,7 +36,7 @@ class ExampleRows:
 
     @cached_property
     def _users(self) -> dict[str, list[tuple[int, bool]]]:
-        """The calls of each parameter: their number and whether it is the bias there."""
+        """The calls that use each parameter: their number, and whether it is the bias there."""
         users: dict[str, list[tuple[int, bool]]] = {name: [] for name in self.params}
         for i, use in enumerate(self.uses):
             for name, is_bias in ((use.weight, False), (use.bias, True)):
@@ -45,12 +45,12 @@ class ExampleRows:
         return users
 
     def _only_call(self, name: str) -> int | None:
-        """The number of the one call of which a parameter is the weight; None for any other."""
+        """The number of the only call that uses a parameter, as its weight; None for any other."""
         users = self._users[name]
         return users[0][0] if len(users) == 1 and not users[0][1] else None
 
-    def _one(self, name: str, v: int) -> Tensor:
-        """Rows of one parameter for one vector, (n, *shape), summed over its calls."""
+    def _rows(self, name: str, v: int) -> Tensor:
+        """The rows of one parameter for one vector, (n, *shape), summed over its calls."""
         if name in self.loose:
             return self.loose[name][v]
         rows = self.params[name].new_zeros(self.size, *self.params[name].shape)
@@ -64,41 +64,42 @@ class ExampleRows:
         return {name: self._squares(name) for name in self.params}
 
     def _squares(self, name: str) -> Tensor:
-        """Of one parameter; with a single call no rows are formed where the layer knows how."""
+        """The squares of one parameter; a layer may know them without forming rows."""
         if name in self.loose:
             return self.loose[name].square().sum((0, 1))
         i = self._only_call(name)
         if i is None:
-            each = [self._one(name, v).square().sum(0) for v in range(len(self.grads))]
-            return sum(each[1:], each[0])
+            squares = [self._rows(name, v).square().sum(0) for v in range(len(self.grads))]
+            return sum(squares[1:], squares[0])
         layer = self.uses[i].layer
         if layer.forms_rows and len(self.grads) == 1 and i in self.grads[0]:
-            squares, self._sums[name] = layer.weight_sums(self.grads[0][i])
-            return squares
-        found = [layer.weight_squares(g[i]) for g in self.grads if i in g]
-        return sum(found[1:], found[0]) if found else torch.zeros_like(self.params[name])
+            total, self._sums[name] = layer.weight_sums(self.grads[0][i])
+            return total
+        squares = [layer.weight_squares(g[i]) for g in self.grads if i in g]
+        return sum(squares[1:], squares[0]) if squares else torch.zeros_like(self.params[name])
 
     def completed(self, gradient: Params) -> Params:
-        """A gradient with what `Recording.backward` left to the rows."""
-        known = {**self._sums, **gradient}
-        return {k: known[k] if k in known else self._one(k, 0).sum(0) for k in self.params}
+        """A gradient, with the parts that `Recording.backward` left to the rows."""
+        sums = {**self._sums, **gradient}
+        return {k: sums[k] if k in sums else self._rows(k, 0).sum(0) for k in self.params}
 
     def explain(self, name: str, gradient: Tensor) -> bool:
         """Whether the rows of a parameter add up to its gradient, up to rounding."""
         users = [self.uses[i] for i, _ in self._users[name]]
         if any(use.batch_sizes != (self.size, self.size) for use in users):
-            return True  # Not by examples, and so known to be loose already.
-        rows = self._one(name, 0).detach()
+            return True  # Its first axis is not the examples: it is loose already.
+        rows = self._rows(name, 0).detach()
         scale = float(rows.abs().sum(0).max())
         error = float((rows.sum(0) - gradient).abs().max())
-        # A missed call is wrong by the order of the gradient; accelerators round at a thousandth.
+        # A missed call gives an error of the gradient's size; accelerators round at a thousandth of
+        # it.
         eps = torch.finfo(gradient.dtype).eps
         return error <= scale * max(1e-2, eps**0.5) + 100.0 * eps * self._size_of_terms(name)
 
     def _size_of_terms(self, name: str) -> float:
-        """How large a gradient would be whose terms had all one sign.
+        """The size that a gradient would have if all its terms had the same sign.
 
-        A softmax over keys does not see their bias, whose gradient is then nothing but rounding.
+        A softmax over keys ignores their bias, whose gradient is then nothing but rounding.
         """
         total = 0.0
         for i, is_bias in self._users[name]:
@@ -109,7 +110,7 @@ class ExampleRows:
 
     def per_example(self) -> Params:
         vectors = range(len(self.grads))
-        return {k: torch.stack([self._one(k, v) for v in vectors]) for k in self.params}
+        return {k: torch.stack([self._rows(k, v) for v in vectors]) for k in self.params}
 
     def gram(self, weights: Params) -> Tensor:
         parts = [self._gram(name, weight) for name, weight in weights.items()]
@@ -121,10 +122,10 @@ class ExampleRows:
             stacked = torch.stack([g[i] for g in self.grads])
             return self.uses[i].layer.weight_gram(stacked, weight)
         vectors = range(len(self.grads))
-        rows = torch.stack([self._one(name, v).flatten(start_dim=1) for v in vectors], dim=1)
+        rows = torch.stack([self._rows(name, v).flatten(start_dim=1) for v in vectors], dim=1)
         return (rows * weight.reshape(-1)) @ rows.mT
 
-    # What structures with a block for each layer ask for.
+    # Only structures with one block for each layer need the rest.
 
     @property
     def names(self) -> Iterable[str]:
@@ -164,6 +165,6 @@ class ExampleRows:
 
 
 def _with_ones(products: Chunks) -> Iterator[tuple[Tensor, Tensor]]:
-    """The inputs with a column of ones, of which the bias is the weight."""
+    """The inputs with a column of ones, which the bias multiplies."""
     for a, g in products():
         yield torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1), g

@@ -1,4 +1,4 @@
-"""What the first batch says of the size of the curvature, before a rule has averaged any."""
+"""The size of the curvature in the first batch, before a rule has averaged any."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from bayesrule.tensors.randomness import normal_like
 from bayesrule.tensors.stand_in import gradients
 from bayesrule.types import Params
 
-# Each costs a backward pass, once.
+# The number of random gradients; each costs one backward pass, once.
 _LOOKS = 4
 
 
 def first_look(problem: Problem, posterior: Posterior) -> list[float | None]:
-    """The curvature that the loss of one datum has in the layer that matters most to it, by net.
+    """The curvature per datum of the most sensitive layer, for each net.
 
-    It is the largest of the layers' mean squares of some random gradients, whose squares are the
-    diagonal of the Fisher information on average, so that few backward passes tell the size of it.
-    With the largest layer, the first steps are small enough for all layers. None where there is no
-    curvature to be seen, or a number is not finite. A stack has several nets, others have one.
+    It is the largest of the layers' mean squares of a few random gradients, whose expected squares
+    are the diagonal of the Fisher information. With the largest layer, the first steps are small
+    enough for all layers. It is None if there is no curvature or a number is not finite. The list
+    has one entry, or one for each net of a stack.
     """
     leaves = as_leaves(posterior.mean)
     with problem.module_randomness():
-        found = _random_gradients(problem, leaves)
+        draws = _random_gradients(problem, leaves)
 
     count = problem.count / distributed.world_size()
 
     def mean_square(name: str) -> Tensor:
-        each = torch.stack([one[name].detach() for one in found]).movedim(0, problem.axes)
-        return each.square().flatten(problem.axes).mean(-1) / count
+        values = torch.stack([draw[name].detach() for draw in draws]).movedim(0, problem.axes)
+        return values.square().flatten(problem.axes).mean(-1) / count
 
     squares = distributed.mean_over_ranks({name: mean_square(name) for name in leaves})
     largest = torch.stack(list(squares.values())).amax(0).reshape(-1).tolist()
@@ -44,52 +44,54 @@ def first_look(problem: Problem, posterior: Posterior) -> list[float | None]:
 
 
 def _random_gradients(problem: Problem, leaves: Params) -> list[Params]:
-    """Some random gradients of the batch, which may come in pieces."""
+    """A few random gradients of the batch, which may come in pieces."""
     if problem.pieces == 1:
         outputs = problem.forward(leaves)
-        slopes = _random_slopes(problem, outputs)
-        return [gradients(outputs, leaves, leaves, one, retain_graph=True) for one in slopes]
+        return [
+            gradients(outputs, leaves, leaves, slope, retain_graph=True)
+            for slope in _random_slopes(problem, outputs)
+        ]
     with torch.no_grad():
         outputs = torch.cat([piece.forward(leaves) for piece in problem.in_pieces()])
-    every, first = list(_random_slopes(problem, outputs)), 0
-    found: list[Params] = [{} for _ in every]
+    slopes, first = list(_random_slopes(problem, outputs)), 0
+    totals: list[Params] = [{} for _ in slopes]
     for piece in problem.in_pieces():
         outputs = piece.forward(leaves)
         rows = slice(first, first := first + len(outputs))
-        each = (gradients(outputs, leaves, leaves, one[rows], retain_graph=True) for one in every)
-        found = [vectors.add(a, b) if a else b for a, b in zip(found, each, strict=True)]
-    return found
+        parts = (gradients(outputs, leaves, leaves, s[rows], retain_graph=True) for s in slopes)
+        totals = [vectors.add(a, b) if a else b for a, b in zip(totals, parts, strict=True)]
+    return totals
 
 
-def _least_known(problem: Problem, outputs: Tensor) -> Tensor:
-    """Outputs at which the curvature is not taken for smaller than it may become.
+def _least_certain(problem: Problem, outputs: Tensor) -> Tensor:
+    """Outputs at which the curvature is at least about as large as it may become.
 
-    Where classes are known well the loss is flat, and steps of Newton's kind would be enormous. So
-    they are taken as equally probable.
+    Where classes are predicted with certainty the loss is flat, and Newton steps would be enormous,
+    so all classes are taken as equally probable.
     """
     classes = problem.likelihood.classification
     return torch.zeros_like(outputs) if classes else outputs.detach()
 
 
 def _random_slopes(problem: Problem, outputs: Tensor) -> Iterator[Tensor]:
-    """Slopes of the outputs whose outer products are the Fisher information on average, (n, *).
+    """Slopes of the outputs (n, *) whose expected outer products are the Fisher information.
 
-    `Σ_v ±L_v` of the vectors L_v of which it consists: other than slopes at targets that are drawn
-    from the model, they see rare classes, too. Where a likelihood does not tell these vectors, its
-    targets are drawn, and where it draws none, those of the data are taken.
+    They are `Σ_v ±L_v` with random signs, for the vectors L_v that the Fisher information is made
+    of; unlike slopes at targets drawn from the model, these include rare classes. A likelihood that
+    does not give these vectors draws targets instead; if it cannot, those of the data are used.
     """
     if problem.likelihood.lacks("fisher_vectors") is None:
-        found = problem.fisher_vectors(_least_known(problem, outputs))
-        num, *examples = found.shape[: problem.axes + 2]
-        blank = found.new_empty(math.prod(examples), num)
+        roots = problem.fisher_vectors(_least_certain(problem, outputs))
+        num, *examples = roots.shape[: problem.axes + 2]
+        blank = roots.new_empty(math.prod(examples), num)
         for _ in range(_LOOKS):
-            # A normal number is negative with a chance of one half.
+            # A normal number is negative with probability one half.
             negative = normal_like(blank, problem.targets).T.signbit()
             negative = negative.reshape(num, *examples, *[1] * (outputs.ndim - len(examples)))
-            yield torch.where(negative, -found, found).sum(0)
+            yield torch.where(negative, -roots, roots).sum(0)
         return
     drawn = problem.likelihood.lacks("sample") is None
     for _ in range(_LOOKS if drawn else 1):
-        given = outputs.detach().requires_grad_()
-        loss = problem.nll(given, problem.sample(given.detach()) if drawn else problem.y)
-        yield torch.autograd.grad(loss.sum(), given)[0]
+        leaf = outputs.detach().requires_grad_()
+        loss = problem.nll(leaf, problem.sample(leaf.detach()) if drawn else problem.y)
+        yield torch.autograd.grad(loss.sum(), leaf)[0]

@@ -1,4 +1,4 @@
-"""What a module does with its parameters, noted while it runs."""
+"""Records what a module does with its parameters while it runs."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Statistics = tuple[Tensor, Tensor]
 
 @dataclass
 class Way:
-    """Which way back a recording takes through its batch norms."""
+    """Which backward path a recording takes through its batch norms."""
 
     held: bool = False
 
 
 class TwoWays(torch.autograd.Function):
-    """The outputs of a batch norm, with a second way back on which they are linear in the inputs.
+    """The outputs of a batch norm, with a second backward path that is linear in the inputs.
 
-    On the first way examples see each other through the batch's mean and variance. On the second
-    these are constants, so that the gradient of an input is `g · weight / std`.
+    On the first path, examples affect each other through the batch's mean and variance. On the
+    second (`way.held`) these are constants, so that the gradient of an input is `g · weight / std`.
     """
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, x: Tensor, slope: Tensor, way: Way) -> Tensor:
         ctx.slope, ctx.way = slope, way
-        # Nothing is changed, but an output of its own would be a copy.
+        # Nothing changes, but returning a new output would copy it.
         ctx.mark_dirty(out)
         return out
 
@@ -52,7 +52,7 @@ class TwoWays(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Use:
-    """One recorded call: which parameters it had and where the gradient of its output arrives."""
+    """One recorded call: its parameters, and where the gradient of its output arrives."""
 
     layer: Layer
     weight: str | None
@@ -63,12 +63,12 @@ class Use:
 
 
 class Recorder(TorchFunctionMode):
-    """Notes every call of a known layer, and every parameter that is used in any other way.
+    """Records every call of a known layer, and every parameter that is used in any other way.
 
     Recurrent layers run as loops, so that each of their linear maps is a layer with the steps as
-    its positions. `statistics` are those of the batch norms that looked at the whole batch; `way`
-    tells whether gradients go back through them. With a `size` above 1, embeddings that are looked
-    up once for so many examples (`shared`) are looked up for each of them.
+    positions. `statistics` are those of the batch norms that use the whole batch; `way` sets
+    whether gradients go through them. With a `size` above 1, embeddings that a module looks up once
+    for this many examples (which sets `shared`) are looked up for each of them.
     """
 
     def __init__(self, params: Params, size: int = 1) -> None:
@@ -103,14 +103,14 @@ class Recorder(TorchFunctionMode):
         return out
 
     def _for_each(self, index: Tensor, *rest: Any) -> tuple[Any, ...]:
-        """The same look-up for every example, where one for all was wanted (positions)."""
+        """The same look-up for every example, if one was meant for all of them (positions)."""
         if index.ndim < 2 or len(index) != 1:
             return index, *rest
         self.shared = True
         return index.expand(self._size, *index.shape[1:]), *rest
 
     def _hold(self, out: Tensor, x: Tensor, layer: Layer) -> Tensor:
-        """A batch norm's outputs, which can go back as if its statistics were known."""
+        """A batch norm's outputs, with a backward path on which its statistics are constants."""
         assert isinstance(layer, ChannelNormLayer)
         mean, inverse = (part.detach() for part in layer.statistics(layer.input))
         self.statistics.append((mean, inverse))
@@ -120,34 +120,34 @@ class Recorder(TorchFunctionMode):
         return TwoWays.apply(out, x, slope, self.way)
 
     def _note(self, touched: set[str], calls: Iterable[tuple[Layer, Tensor]]) -> None:
-        """Keeps the calls with their outputs; parameters that are in none of them are loose."""
-        known: set[str | None] = set()
+        """Keeps the calls; parameters that no call has as weight or bias are loose."""
+        explained: set[str | None] = set()
         for layer, out in calls:
             names = self._names.get(id(layer.weight)), self._names.get(id(layer.bias))
             sizes = len(layer.input), len(out)
             self.uses.append(Use(layer, *names, _edge(out), sizes, out.shape))
-            known.update(names)
-        self.loose.update(touched - known)
+            explained.update(names)
+        self.loose.update(touched - explained)
 
     def _touched(self, args: Iterable[Any]) -> set[str]:
-        found = set()
+        names = set()
         for arg in args:
             if id(arg) in self._names:
-                found.add(self._names[id(arg)])
+                names.add(self._names[id(arg)])
             elif isinstance(arg, list | tuple):
-                found |= self._touched(arg)
-        return found
+                names |= self._touched(arg)
+        return names
 
 
 def takes_statistics(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-    """Whether a call is a batch norm that looks at the whole batch."""
+    """Whether a call is a batch norm that takes its statistics from the whole batch."""
     return func is functional.batch_norm and bool(kwargs.get("training") or any(args[5:6]))
 
 
 def _edge(out: Tensor) -> GradientEdge | None:
     """Where the gradient of an output arrives, even if the output is later changed in place.
 
-    A view that is changed in place gets a new history, without the node it had; its base keeps it.
+    A view that is changed in place gets a new history without its old node, which its base keeps.
     """
     base = out._base if out._is_view() else None
     if base is not None and base.numel() == out.numel() and base.requires_grad:
@@ -156,7 +156,7 @@ def _edge(out: Tensor) -> GradientEdge | None:
 
 
 def _is_computation(out: Any) -> bool:
-    """Whether a call gave tensors with a way back (and not a shape, a flag or bare numbers)."""
+    """Whether a call gave tensors with a graph (not a shape, a flag or constants)."""
     if isinstance(out, Tensor):
         return out.requires_grad
     return isinstance(out, list | tuple) and any(_is_computation(part) for part in out)

@@ -1,4 +1,4 @@
-"""Recurrent layers step by step: torch's fused calls as loops in which each step is seen."""
+"""Recurrent layers step by step: torch's fused calls as loops in which each step is visible."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bayesrule.tensors.recurrence import Recurrence
 States = tuple[Tensor, ...]
 Step = Callable[[Tensor, Tensor, States], States]
 Maps = list[tuple[LinearLayer, Tensor]]
-"""The linear maps of recurrent layers, from the inputs or from the states before, at all steps.
+"""The linear maps of recurrent layers, from inputs or from previous states, at all steps.
 
-Each with the tensor (n, T, out) where the gradients of its outputs arrive.
+Each comes with the tensor (n, T, out) at which the gradients of its outputs arrive.
 """
 
 
@@ -42,8 +42,8 @@ _STEPS: dict[Callable[..., Any], Step] = {
 
 
 def _slot(weight: Tensor, bias: Tensor | None, size: tuple[int, int]) -> Tensor:
-    """The bias at every step (n, T, out), as a tensor of which the gradient can be asked."""
-    # Zero, but known to autograd as made from the weight, also where there is no bias to learn.
+    """The bias at every step, (n, T, out), as a tensor whose gradient can be asked for."""
+    # Zero, but part of the weight's graph, also if there is no bias to learn.
     start = weight[:, 0] * 0.0
     return (start if bias is None else start + bias).expand(*size, -1)
 
@@ -51,7 +51,7 @@ def _slot(weight: Tensor, bias: Tensor | None, size: tuple[int, int]) -> Tensor:
 def _layer(
     step: Step, x: Tensor, states: States, weights: Sequence[Tensor], *, backwards: bool
 ) -> tuple[Tensor, States, Maps]:
-    """One direction of one layer: hidden states (n, T, h), the last states, its two maps."""
+    """One direction of one layer: hidden states (n, T, h), the last states, and its two maps."""
     from_x, from_h, *biases = weights
     bias_x, bias_h = biases or (None, None)
     size = x.shape[0], x.shape[1]
@@ -70,17 +70,17 @@ def _layer(
 
 
 def _run(step: Step, input: Tensor, first: States, call: Recurrence) -> tuple[States, Maps]:
-    """All layers: outputs and last states as torch has them, and every map."""
+    """All layers: outputs and last states as torch returns them, and every map."""
     maps: Maps = []
 
-    def one(
+    def run_layer(
         x: Tensor, states: list[Tensor], weights: Sequence[Tensor], backwards: bool
     ) -> tuple[Tensor, States]:
-        out, last, found = _layer(step, x, tuple(states), weights, backwards=backwards)
-        maps.extend(found)
+        out, last, layer_maps = _layer(step, x, tuple(states), weights, backwards=backwards)
+        maps.extend(layer_maps)
         return out, last
 
-    x, ends = call.run(input if call.batch_first else input.transpose(0, 1), first, one)
+    x, ends = call.run(input if call.batch_first else input.transpose(0, 1), first, run_layer)
     last_states = (torch.stack(state) for state in zip(*ends, strict=True))
     return (x if call.batch_first else x.transpose(0, 1), *last_states), maps
 
@@ -91,10 +91,10 @@ def unrolled(
     """What a call of `torch.lstm` and its like returns, and its linear maps at every step.
 
     None for any other function, for packed sequences and for an LSTM with `proj_size`. Dropout
-    between layers is drawn as torch draws it, but not the same.
+    between layers has the same distribution as in torch, but not the same draws.
     """
     step = _STEPS.get(func)
-    # A packed call has the batch sizes second, and so the weights fourth instead of a flag.
+    # A packed call has the batch sizes second, and so the weights fourth, where others have a flag.
     if step is None or len(args) != 9 or not isinstance(args[3], bool):
         return None
     first = (args[1],) if isinstance(args[1], Tensor) else tuple(args[1])

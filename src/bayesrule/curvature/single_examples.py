@@ -1,4 +1,4 @@
-"""A module as it is run on one example at a time."""
+"""Runs a module on one example at a time."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from bayesrule.curvature.recorder import Statistics as Statistics
-from bayesrule.curvature.recorder import takes_statistics
+from bayesrule.curvature.recorder import Statistics, takes_statistics
 from bayesrule.curvature.recurrent import unrolled
 
 
 class SingleExamples(TorchFunctionMode):
-    """Runs a module as `vmap` can map it over examples.
+    """Runs a module so that `vmap` can map it over examples.
 
-    Recurrent layers are loops, of which `vmap` knows every operation; batch norms in training mode
-    use given statistics, in the order of their calls.
+    Recurrent layers run as loops of operations that `vmap` knows; batch norms in training mode use
+    given statistics, in the order of their calls.
     """
 
-    def __init__(self, known: Iterable[Statistics] = ()) -> None:
+    def __init__(self, statistics: Iterable[Statistics] = ()) -> None:
         super().__init__()
-        self._known = iter(known)
+        self._statistics = iter(statistics)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if takes_statistics(func, args, kwargs):
-            return _normalised(next(self._known), *args, **kwargs)
-        found = None if kwargs else unrolled(func, args)
-        return func(*args, **kwargs) if found is None else found[0]
+            return _batch_norm(next(self._statistics), *args, **kwargs)
+        steps = None if kwargs else unrolled(func, args)
+        return func(*args, **kwargs) if steps is None else steps[0]
 
 
-def _normalised(
-    known: Statistics,
+def _batch_norm(
+    statistics: Statistics,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -45,5 +44,5 @@ def _normalised(
     *options: Any,
     **named: Any,
 ) -> Tensor:
-    mean, inverse = known
+    mean, inverse = statistics
     return functional.batch_norm(input, mean, inverse.pow(-2), weight, bias, eps=0.0)

@@ -1,7 +1,7 @@
-"""What a batch says of the mean and of the spread of every weight.
+"""Estimates of the derivatives of the expected loss in the mean and the spread of every weight.
 
-Along the paths of what was drawn (`Pathwise`), to second order around the mean (`SecondOrder`), or
-in closed form (`ExpectedLoss`, and `Innovations` for TAGI).
+Along the paths of draws (`Pathwise`), to second order around the mean (`SecondOrder`), or in closed
+form (`ExpectedLoss`, and `Innovations` for TAGI).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bayesrule.tensors.stand_in import gradients
 from bayesrule.tensors.vectors import apart, over
 from bayesrule.types import Local, Params
 
-# The weights that a network uses several times in a pass; found once.
+# The weights that each network uses several times in one pass; computed once.
 _REUSED: WeakKeyDictionary[Network, frozenset[str]] = WeakKeyDictionary()
 
 
@@ -45,7 +45,7 @@ _REUSED: WeakKeyDictionary[Network, frozenset[str]] = WeakKeyDictionary()
 class Pathwise(Curvature):
     """The reparameterised gradient, for draws that are made within the layers.
 
-    `∂ℓ/∂m` as the gradient and `(∂ℓ/∂σ) / σ` as the curvature, whose expectation is the diagonal of
+    The gradient is `∂ℓ/∂m`, the curvature `(∂ℓ/∂σ) / σ`, whose expectation is the diagonal of
     `E[∇²ℓ]` (Price): one forward and one backward pass. For `LocalDraws()` and `Flipout()`.
     """
 
@@ -72,7 +72,7 @@ class Pathwise(Curvature):
 
 
 def _reused(problem: Problem, point: LayerPoint) -> frozenset[str]:
-    """The weights that one pass uses several times, found by one that leaves no trace."""
+    """The weights that are used several times in a pass, from a pass that leaves no trace."""
     if problem.network not in _REUSED:
         mean = point.coordinates
         device = next(iter(mean.values())).device
@@ -87,27 +87,27 @@ def _reused(problem: Problem, point: LayerPoint) -> frozenset[str]:
 class SecondOrder(Curvature):
     """`E_q[ℓ] ≈ ℓ(m) + ½ Σ σ² F(m)`: the loss at the mean, and a price on sharp directions.
 
-    F is the diagonal of the Fisher information, `E[g̃²]` with g̃ the gradient of the batch's loss at
-    targets drawn from the model: one backward pass, and one more through it, `H̃ (σ² ∘ g̃)`, for
-    what the price itself says of the mean. Unlu & Aitchison (2021), eq. 30 (there the KL is
-    misprinted).
+    F is the diagonal of the Fisher information, `E[g̃²]` with g̃ the gradient of the batch's loss
+    at targets drawn from the model. It takes one backward pass, and one more through it,
+    `H̃ (σ² ∘ g̃)`, for the gradient of the price in the mean. Unlu & Aitchison (2021), eq. 30
+    (there the KL is misprinted).
 
-    The drawn targets are held fixed where the price is differentiated. For real-valued targets of
-    fixed noise that is unbiased. For classes it leaves out how the model's own probabilities move
-    with the mean; for a linear softmax model the price then has no gradient at all, on average.
-    `exact=True` enumerates the outputs instead (`Σ Jᵀ H J`, as many rows as examples times outputs)
-    and differentiates all of it: for small nets, and to judge the other by.
+    The drawn targets are constants when the price is differentiated. For real-valued targets with
+    fixed noise this is unbiased. For classes it ignores that the model's own probabilities move
+    with the mean; for a linear softmax model the price then has an expected gradient of zero.
+    `exact=True` enumerates the outputs instead (`Σ Jᵀ H J`, with one row for each example and
+    output) and differentiates all of it: for small nets, and as a reference for the default.
 
-    `difference` takes `H̃ v`, `v = σ² ∘ g̃`, as a difference of gradients, `[g̃(m + εv) − g̃(m)] / ε`,
-    with `ε‖v‖ = difference ‖m‖` and a random sign of ε, which cancels the next order on average. On
-    a GPU, where second derivatives of normalising layers are slow, it takes a third of the time. It
-    looks at the net twice, so a net with dropout is refused. Under `torch.autocast` it is taken in
-    the precision of the weights all the same.
+    `difference` takes `H̃ v`, `v = σ² ∘ g̃`, as a difference of gradients,
+    `[g̃(m + εv) − g̃(m)] / ε`, with `ε‖v‖ = difference ‖m‖` and a random sign of ε, which cancels
+    the next order on average. On a GPU, where second derivatives of normalising layers are slow, it
+    takes a third of the time. It runs the net twice, so a net with dropout is refused. Under
+    `torch.autocast` it still uses the precision of the weights.
 
-    With `share` below 1 the price is taken from so much of each batch, its first examples, which
-    are taken to be in random order. A square of a sum over many examples is no less noisy than one
-    over few, so little is lost: a quarter of the batch makes a step cost half as much. Batch norm
-    then sees a smaller batch where the price is taken.
+    With `share` below 1 the price is computed from this share of each batch, its first examples,
+    which must be in random order. The square of a sum over many examples is as noisy as one over
+    few, so little is lost: a quarter of the batch makes a step cost half as much. Batch norm then
+    sees a smaller batch where the price is computed.
     """
 
     twice = True
@@ -144,13 +144,13 @@ class SecondOrder(Curvature):
 
     def local(self, problem: Problem, here: Here) -> Local:
         num = num_examples(problem.x)
-        some = math.ceil(self.share * num)
-        if some == num:
+        used = math.ceil(self.share * num)
+        if used == num:
             return self._priced(problem, here.point, here.posterior.std())
         loss, gradient, outputs = plain_gradient(problem, here.point)
-        x, y = take(problem.x, slice(some)), problem.y[:some]
-        count = problem.count * (some / num)
-        # What this look does to the buffers is forgotten.
+        x, y = take(problem.x, slice(used)), problem.y[:used]
+        count = problem.count * (used / num)
+        # The extra pass must not change the buffers.
         part = replace(problem, x=x, y=y, buffers=copies(problem.buffers), count=count)
         priced = self._priced(part, here.point, here.posterior.std(), alone=True)
         total = vectors.add_(gradient, priced.gradient)
@@ -159,7 +159,7 @@ class SecondOrder(Curvature):
     def _priced(self, problem: Problem, point: Point, std: Params, *, alone: bool = False) -> Local:
         """Loss and price together, or the price `alone`."""
         if self.difference is not None:
-            # Of two gradients rounded to a few digits nothing would be left.
+            # The difference of two gradients of low precision would be rounding noise.
             with full_precision(problem.y.device.type):
                 return self._by_difference(problem, point, std, self.difference, alone=alone)
         leaves = as_leaves(point.coordinates)
@@ -167,18 +167,18 @@ class SecondOrder(Curvature):
         loss = problem.nll(outputs, problem.y)
         sharp = {name: leaves[name] for name in std}
         rows = self._rows(problem, outputs, sharp)
-        seen = {name: row.detach() for name, row in rows.items()}
-        # The price is Σ σ² r² / 2, so its gradient goes back through each row r as σ² r; a row that
-        # is the same at all weights, such as the last bias of a linear model, has none.
-        half = vectors.mul(seen, std)
+        detached = {name: row.detach() for name, row in rows.items()}
+        # The price is Σ σ² r² / 2, so each row r backpropagates σ² r. A row that does not depend on
+        # the weights, such as that of the last bias of a linear model, has no graph.
+        half = vectors.mul(detached, std)
         back = vectors.mul(half, std)
         moving = [name for name, row in rows.items() if row.requires_grad]
         share = torch.zeros_like(loss) + (0.0 if alone else problem.scale)
         ends = [loss, *(rows[name] for name in moving)]
         slopes = [share, *(back[name] for name in moving)]
-        found = torch.autograd.grad(ends, list(leaves.values()), slopes, materialize_grads=True)
-        gradient = apart(dict(zip(leaves, found, strict=True)), back.values())
-        slope = vectors.mul_(half, seen)
+        grads = torch.autograd.grad(ends, list(leaves.values()), slopes, materialize_grads=True)
+        gradient = apart(dict(zip(leaves, grads, strict=True)), back.values())
+        slope = vectors.mul_(half, detached)
         if self.exact:
             slope = {name: value.sum(0) for name, value in slope.items()}
         return Local(loss.detach(), gradient, StdSlope(slope), problem.statistics(outputs))
@@ -189,7 +189,7 @@ class SecondOrder(Curvature):
         _refuse_dropout(problem)
         mean = point.coordinates
         leaves = as_leaves(mean)
-        # What the second look does to the buffers is forgotten.
+        # The second pass must not change the buffers.
         again = replace(problem, buffers=copies(problem.buffers))
         outputs = problem.forward(leaves)
         targets = problem.sample(outputs.detach())
@@ -203,29 +203,29 @@ class SecondOrder(Curvature):
         sign = torch.empty_like(length).uniform_(-1.0, 1.0, generator=problem.targets).sign()
         step = size * sign * length.nan_to_num(0.0, 0.0, 0.0)
         moved = {k: v + step * direction[k] if k in direction else v for k, v in mean.items()}
-        other = as_leaves(moved)
-        other = gradients(again.nll(again.forward(other), targets) * root, other)
+        moved = as_leaves(moved)
+        moved_score = gradients(again.nll(again.forward(moved), targets) * root, moved)
         weight = torch.where(step == 0, 0.0, 1.0 / step)
-        gradient = vectors.scale_(vectors.add(other, score, alpha=-1.0), weight)
+        gradient = vectors.scale_(vectors.add(moved_score, score, alpha=-1.0), weight)
         if not alone:
             vectors.add_(gradient, gradients(loss * problem.scale, leaves))
         slope = StdSlope(vectors.mul_(half, sharp))
         return Local(loss.detach(), gradient, slope, problem.statistics(outputs))
 
     def _rows(self, problem: Problem, outputs: Tensor, leaves: Params) -> Params:
-        """Gradients whose squares are F: of drawn targets, or (rows, *shape) of all outputs."""
+        """Gradients whose squares are F: for drawn targets, or (rows, *shape) for all outputs."""
         options: dict[str, Any] = {"create_graph": True, "materialize_grads": True}
-        # Their squares are to have the problem's scale.
-        root, given = problem.scale**0.5, list(leaves.values())
+        # Scaled by the root, so that their squares have the problem's scale.
+        root, wanted = problem.scale**0.5, list(leaves.values())
         if self.exact:
-            # The vectors (V, n, *) with the examples apart, (V n, n, *).
+            # The vectors (V, n, *), one row for each vector and example: (V n, n, *).
             roots = problem.fisher_vectors(outputs).movedim(1, -1)
-            each = torch.diag_embed(roots, dim1=1, dim2=2).flatten(0, 1) * over(root, outputs)
-            found = torch.autograd.grad(outputs, given, each, is_grads_batched=True, **options)
+            single = torch.diag_embed(roots, dim1=1, dim2=2).flatten(0, 1) * over(root, outputs)
+            rows = torch.autograd.grad(outputs, wanted, single, is_grads_batched=True, **options)
         else:
             loss = problem.nll(outputs, problem.sample(outputs.detach()))
-            found = torch.autograd.grad(loss, given, torch.zeros_like(loss) + root, **options)
-        return dict(zip(leaves, found, strict=True))
+            rows = torch.autograd.grad(loss, wanted, torch.zeros_like(loss) + root, **options)
+        return dict(zip(leaves, rows, strict=True))
 
 
 def _refuse_dropout(problem: Problem) -> None:
@@ -241,10 +241,10 @@ def _refuse_dropout(problem: Problem) -> None:
 class Innovations(Curvature):
     """`−δ` as the gradient and `−η` as the curvature of the batch's negative log-evidence.
 
-    `δ` and `η` are the first and second derivatives of `log p(y)` in the mean of a quantity, as
-    moment propagation sees it: given the batch, the mean of a weight moves by `v δ` and its
-    variance by `v² η`. A batch stands for itself and is not scaled to the whole data: each datum
-    is conditioned on once, with the weight 1/T at the temperature T.
+    `δ` and `η` are the first and second derivatives of `log p(y)` in the mean of a quantity, by
+    moment propagation: given the batch, the mean of a weight moves by `v δ` and its variance by
+    `v² η`. A batch stands for itself and is not scaled to the whole data: each datum is conditioned
+    on once, with the weight 1/T at the temperature T.
     """
 
     look = Look.MOMENTS
@@ -256,29 +256,29 @@ class Innovations(Curvature):
     @torch.no_grad()
     def local(self, problem: Problem, here: Here) -> Local:
         point = cast(MomentPoint, here.point)
-        found = problem.innovations(point.coordinates, point.variance, point.activations)
-        # Asking would make a GPU wait; what goes wrong there is seen at the end of the epoch.
-        if problem.checked and found.loss.device.type == "cpu" and not found.sound.all():
-            problem.explain(point.coordinates, point.variance, point.activations, found.sound)
-        statistics = vectors.scale(found.statistics, problem.scale)
-        return Local(found.loss, apart(found.delta), DiagonalMatrix(apart(found.eta)), statistics)
+        sums = problem.innovations(point.coordinates, point.variance, point.activations)
+        # Reading numbers would make a GPU wait; there, the end of the epoch shows what went wrong.
+        if problem.checked and sums.loss.device.type == "cpu" and not sums.sound.all():
+            problem.explain(point.coordinates, point.variance, point.activations, sums.sound)
+        statistics = vectors.scale(sums.statistics, problem.scale)
+        return Local(sums.loss, apart(sums.delta), DiagonalMatrix(apart(sums.eta)), statistics)
 
 
 @dataclass(frozen=True)
 class ExpectedLoss(Curvature):
     """`E_q[ℓ]` by moment propagation, differentiated in the means m and variances v of the weights.
 
-    The gradient is `∂E[ℓ]/∂m`, the curvature `2 ∂E[ℓ]/∂v`, which by Bonnet's and Price's theorems
-    are `E[∇ℓ]` and the diagonal of `E[∇²ℓ]`: all that the ELBO's gradient needs, without the noise
-    of weight draws; Wu et al. (2019), where it is dDVI.
+    The gradient is `∂E[ℓ]/∂m` and the curvature `2 ∂E[ℓ]/∂v`. By Bonnet's and Price's theorems
+    these are `E[∇ℓ]` and the diagonal of `E[∇²ℓ]`: all that the ELBO's gradient needs, without the
+    noise of weight draws; Wu et al. (2019), where it is dDVI.
 
-    The outputs are taken as independent Gaussians, and so are all units. For one linear layer that
-    is exact with every likelihood; for one hidden layer it is exact with Gaussian noise of the
-    targets, if the activation's moments are. In deeper nets and after convolutions units share
-    weights, and what their covariances add to the variance of the next layer is left out.
+    Outputs, and all units, are taken as independent Gaussians. For one linear layer this is exact
+    with every likelihood; for one hidden layer it is exact with Gaussian noise on the targets, if
+    the activation's moments are exact. In deeper nets and after convolutions, units share weights;
+    the part of their covariances in the variance of the next layer is left out.
 
-    Weights without a variance are known. It goes with `Moments()`, where `constant_statistics` has
-    no effect: this is the gradient of the loss as it is.
+    Weights without a variance are constants. It goes with `Moments()`, where `constant_statistics`
+    has no effect: this is the plain gradient of the loss.
     """
 
     look = Look.MOMENTS
@@ -290,20 +290,20 @@ class ExpectedLoss(Curvature):
         point = cast(MomentPoint, here.point)
         mean, variance = as_leaves(point.coordinates), as_leaves(point.variance)
         propagation = Propagation(problem.network, point.activations, record=False)
-        given = mean, variance, problem.buffers, problem.x
+        args = mean, variance, problem.buffers, problem.x
         with torch.enable_grad():
-            outputs = propagation.forward(*given, training=problem.training)
+            outputs = propagation.forward(*args, training=problem.training)
             moments = outputs.centre, outputs.variance
             y, weight = split(problem.y)
-            each = problem.likelihood.expected_log_prob(*moments, y, problem.likelihood_state)
-            loss = -times(each, weight).sum()
+            log_probs = problem.likelihood.expected_log_prob(*moments, y, problem.likelihood_state)
+            loss = -times(log_probs, weight).sum()
             wanted = [*mean.values(), *variance.values()]
-            found = torch.autograd.grad(loss * problem.scale, wanted, materialize_grads=True)
-        gradient = dict(zip(mean, found, strict=False))
-        slopes = dict(zip(variance, found[len(mean) :], strict=True))
-        # Asking would make a GPU wait; what goes wrong there is seen at the end of the epoch.
+            grads = torch.autograd.grad(loss * problem.scale, wanted, materialize_grads=True)
+        gradient = dict(zip(mean, grads, strict=False))
+        slopes = dict(zip(variance, grads[len(mean) :], strict=True))
+        # Reading numbers would make a GPU wait; there, the end of the epoch shows what went wrong.
         if problem.checked and loss.device.type == "cpu":
-            norms = torch._foreach_norm(found)
+            norms = torch._foreach_norm(grads)
             if not math.isfinite(float(loss.detach() + torch.stack(norms).sum())):
                 _explain(problem, propagation, mean, variance, loss)
         curvature = DiagonalMatrix(vectors.scale(slopes, 2.0))
@@ -311,9 +311,9 @@ class ExpectedLoss(Curvature):
 
 
 def _statistics(problem: Problem, outputs: GaussianTensor) -> Params:
-    """What the likelihood learns from, expected: these are squares of outputs.
+    """The expected statistics that the likelihood learns from, which are squares of outputs.
 
-    Two points at `m ± √s` have the mean and the variance of f, which is all that squares look at.
+    Two points at `m ± √s` have the mean and the variance of f, which determine expected squares.
     """
     centre, std = outputs.centre.detach(), outputs.variance.detach().sqrt()
     above = problem.statistics(centre + std)
@@ -325,7 +325,7 @@ def _statistics(problem: Problem, outputs: GaussianTensor) -> Params:
 def _explain(
     problem: Problem, propagation: Propagation, mean: Params, variance: Params, loss: Tensor
 ) -> Never:
-    """Says why the loss or its gradient is not finite."""
+    """Raises an error that says why the loss or its gradient is not finite."""
     x, y = problem.x, problem.y
     if y.is_floating_point() and y.isnan().any():
         raise ValueError(

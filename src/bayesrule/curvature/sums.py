@@ -22,42 +22,42 @@ def sums_over_points(
     average: Callable[[Point], Params | None],
     prior: Prior,
 ) -> Local:
-    """The loss, its gradient and its curvature, each point with its share of all ranks' points.
+    """The loss, its gradient and its curvature, averaged over the points of all ranks.
 
-    `average` says what a rule wants averaged over the points. A batch in pieces is looked at piece
-    by piece, each at points of its own, which are drawn alike.
+    `average` gives what a rule averages over the points. A batch in pieces is evaluated piece by
+    piece, each at its own points, which are drawn alike.
     """
     same = expectation.look is not Look.LAYERS
     pieces = [problem] if problem.pieces == 1 else problem.in_pieces(same_draws=same)
     parts = expectation.num * distributed.world_size() * num_pieces(problem)
     total: Local | None = None
     for piece in pieces:
-        for seen, point in piece.points(expectation, posterior, wanted):
+        for at, point in piece.points(expectation, posterior, wanted):
             share = point.num_draws / parts
-            local = _looked(seen, wanted.curvature, Here(point, wanted.structure, posterior))
+            local = _local(at, wanted.curvature, Here(point, wanted.structure, posterior))
             averaged = average(point)
             if averaged is not None:
                 averaged = averaged if share == 1.0 else vectors.scale(averaged, share)
                 local = dataclasses.replace(local, average=averaged)
-            local = point.pulled(local, Pull(share, seen.scale, prior))
+            local = point.pulled(local, Pull(share, at.scale, prior))
             total = local if total is None else total.plus(local)
     assert total is not None
     return total
 
 
-def _looked(problem: Problem, curvature: Curvature, here: Here) -> Local:
-    """The sums at one point; in float16 slopes go back unscaled, since those of all data overflow.
+def _local(problem: Problem, curvature: Curvature, here: Here) -> Local:
+    """The sums at one point; under float16, the slopes of all data would overflow.
 
-    They are multiplied by the scale afterwards, in the precision of the weights.
+    They are backpropagated without the scale, and multiplied by it in the precision of the weights.
     """
     if not (half_wanted() and curvature.whole_data):
         return curvature.local(problem, here)
-    plain = dataclasses.replace(problem, weight=problem.count * problem.num_points)
-    return curvature.local(plain, here).times(problem.scale)
+    unscaled = dataclasses.replace(problem, weight=problem.count * problem.num_points)
+    return curvature.local(unscaled, here).times(problem.scale)
 
 
 def num_pieces(problem: Problem) -> int:
-    """How many pieces a batch comes in; there is no piece without an example."""
+    """The number of pieces of a batch, none of which is empty."""
     if problem.pieces == 1:
         return 1
     size = num_examples(problem.x)

@@ -1,4 +1,4 @@
-"""Where the loss is looked at."""
+"""The points at which the loss is evaluated."""
 
 from bayesrule.expectations._base import Expectation, Look
 from bayesrule.expectations.layerwise import Flipout, Layerwise, LocalDraws

@@ -1,4 +1,4 @@
-"""Where the loss is looked at: the points at which an expectation over q is estimated."""
+"""The points at which an expectation over q is estimated."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bayesrule.types import Part
 
 
 class Look(Enum):
-    """What an expectation shows an estimate of derivatives."""
+    """What an expectation shows to an estimate of derivatives."""
 
     WEIGHTS = "weights"
-    """The loss at weights: at the mean, or at draws that a whole batch shares."""
+    """The loss at given weights: the mean, or draws that the whole batch shares."""
     LAYERS = "draws within the layers"
-    """The loss of examples that have draws of their own, made within the layers."""
+    """The loss of examples that each have their own draw, made within the layers."""
     MOMENTS = "means and variances of all units"
-    """Gaussians that are carried through the network."""
+    """Gaussians that are propagated through the network."""
 
 
 class Expectation(Part, ABC):
@@ -29,14 +29,14 @@ class Expectation(Part, ABC):
     random: bool
     look: Look = Look.WEIGHTS
     sees_spread: bool = True
-    """Whether predictions by it tell of the spread of the belief."""
+    """Whether predictions made by it reflect the spread of the posterior."""
     plain_draws: bool = False
-    """Whether its points are independent draws of the weights and nothing else."""
+    """Whether its points are plain independent draws of the weights."""
 
     @property
     @abstractmethod
     def num(self) -> int:
-        """How many points there are."""
+        """The number of points."""
 
     @abstractmethod
     def points(
@@ -44,18 +44,18 @@ class Expectation(Part, ABC):
     ) -> Iterator[Point]:
         """The points, one after another.
 
-        Only those that are `tracked` know how they were drawn, which costs a little.
+        Only `tracked` points keep how they were drawn, which costs a little.
         """
 
     def as_learned(self, own: Expectation) -> Expectation:
-        """What stands for it where a learner looks by `own`: itself, if it leaves nothing open."""
+        """What it means to a learner that uses `own`: itself, if it leaves nothing open."""
         return self
 
     def obstacle(self, family: Family) -> str | None:
-        """Why beliefs of a family cannot be looked at in this way, in words; None if they can."""
+        """Why this cannot be used with a family's posteriors, in words; None if it can."""
         return None
 
     @property
     def stack_obstacle(self) -> str | None:
-        """Why many nets cannot be looked at together."""
+        """Why the points of many nets cannot be taken together, in words; None if they can."""
         return f"the expectation {type(self).__name__}"

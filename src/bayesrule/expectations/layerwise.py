@@ -1,4 +1,4 @@
-"""Monte Carlo within the layers: the weights, or the outputs, are drawn for each example."""
+"""Monte Carlo within the layers: weights, or outputs, are drawn for each example."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bayesrule.tensors import randomness
 from bayesrule.tensors.stand_in import WeightStandIn, plain
 from bayesrule.types import Params
 
-# The number of spatial dimensions. No weight of a convolution enters one of its outputs twice.
+# The number of spatial dimensions of each function; in none does a weight enter one output twice.
 _CONVOLUTIONS: dict[Any, int] = {
     torch.conv1d: 1,
     torch.conv2d: 2,
@@ -36,8 +36,9 @@ _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 class LayerCall:
     """A linear layer or a convolution that is about to be applied to a batch x.
 
-    `apply(x, weight, bias)` is the layer; `mean` and `spread` are means and standard deviations of
-    weight and bias, the latter None where the bias is known. `channels` is the axis of features.
+    `apply(x, weight, bias)` runs the layer. `mean` and `spread` are the means and standard
+    deviations of weight and bias; that of the bias is None if it has no variance. `channels` is the
+    axis of features.
     """
 
     apply: Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -50,7 +51,7 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class LayerPoint(Point):
-    """Weights that are drawn when a layer uses them; the coordinates are their means."""
+    """Weights that are drawn when a layer uses them; their means are the coordinates."""
 
     std: Params
     how: Layerwise
@@ -61,7 +62,7 @@ class LayerPoint(Point):
 
     @cached_property
     def params(self) -> Params:
-        """The weights, of which there is one draw, however often they are used."""
+        """The weights; each is drawn once, however often it is used."""
         return self.weights(self.coordinates)
 
 
@@ -72,11 +73,11 @@ class Layerwise(Expectation):
     Everything else gets one draw that all examples share, as with `Draws`: other uses of a weight
     (embeddings, recurrent cells, scales of normalising layers, arithmetic), a weight that is used
     several times (tied), a layer whose input is not as long as the batch, and prediction. The
-    belief's weights must be independent, and the curvature is `Pathwise()`.
+    weights must be independent, and the curvature is `Pathwise()`.
 
-    If the loss is a sum over examples, its expectation is that of `Draws`. Batch norm in training
-    mode couples the examples: its statistics are then taken over examples with different weights,
-    which changes the expected loss.
+    If the loss is a sum over examples, its expectation is the same as with `Draws`. Batch norm in
+    training mode couples the examples: it takes its statistics over examples with different
+    weights, which changes the expected loss.
     """
 
     num: int = 1
@@ -91,13 +92,13 @@ class Layerwise(Expectation):
             raise ValueError(f"{type(self).__name__} takes at least one draw, got {self.num}.")
 
     def takes(self, function: Any, x: Tensor) -> bool:
-        """Whether the layer can draw for each of the examples along the first axis of x."""
+        """Whether the layer can draw for each example along the first axis of x."""
         dims = _CONVOLUTIONS.get(function, 0)
         return x.ndim == dims + 2 or (self.shares_steps and not dims and x.ndim > 2)
 
     @abstractmethod
     def outputs(self, call: LayerCall) -> Tensor:
-        """The outputs of the layer for weights drawn here."""
+        """The outputs of the layer, with weights that are drawn here."""
 
     def obstacle(self, family: Family) -> str | None:
         if family.independent and family.spreads:
@@ -125,11 +126,11 @@ class LocalDraws(Layerwise):
     """Draws of outputs instead of weights: the local reparameterisation.
 
     `y ~ N(x Mᵀ + b, x² (σ²)ᵀ + σ_b²)` for each example x; Kingma, Salimans & Welling (2015), eq. 6.
-    For linear layers on (n, features) that is exact, and the gradient has the least noise.
+    For linear layers on (n, features) this is exact, and the gradient has the least noise.
 
     The outputs of a convolution are drawn independently at each position, although all positions
-    share the kernel: each output has the right distribution, but not all of them jointly, so the
-    bound is that of a belief with one kernel per position. `Flipout()` keeps them correlated.
+    share the kernel. Each output alone has the right distribution, but not all of them jointly: the
+    bound is that of a posterior with one kernel per position. `Flipout()` keeps them correlated.
     """
 
     def outputs(self, call: LayerCall) -> Tensor:
@@ -137,18 +138,18 @@ class LocalDraws(Layerwise):
         weight_std, bias_std = call.spread
         bias_variance = None if bias_std is None else bias_std.square()
         variance = call.apply(call.x.square(), weight_std.square(), bias_variance)
-        # The slope of √ is infinite at zero, where an input of zeros must have no gradient.
+        # The slope of √ is infinite at zero, but inputs of zero must have no gradient.
         std = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
         return torch.addcmul(mean, std, _normal_like(mean, call.generator))
 
 
 @dataclass(frozen=True)
 class Flipout(Layerwise):
-    """One draw of the weights whose sign is changed at random for each example.
+    """One draw of the weights, with random sign changes for each example.
 
     `y = x Mᵀ + b + ((x ∘ s) ΔWᵀ + Δb) ∘ r` with s and r of ±1 for each example and feature (channel
-    of a convolution), ΔW and Δb shared by the batch; Wen et al. (2018), eq. 4. Each example has the
-    distribution of a weight draw, `ΔW ∘ r sᵀ`, at all its positions and steps; two examples are
+    of a convolution), while the batch shares ΔW and Δb; Wen et al. (2018), eq. 4. Each example has
+    the distribution of a weight draw, `ΔW ∘ r sᵀ`, at all its positions and steps; two examples are
     uncorrelated.
     """
 
@@ -166,11 +167,11 @@ class Flipout(Layerwise):
 
 @dataclass(eq=False)
 class WeightSampler:
-    """Draws the weights of one forward pass when its layers use them, and keeps what it drew.
+    """Draws the weights of one forward pass when its layers use them, and keeps the draws.
 
-    `examples` is the length of the batch; without it every weight is drawn once for all examples.
-    `shared` names the weights that are drawn so in any case. Without a generator nothing is drawn:
-    the weights are their means, and `uses` counts how often each was used.
+    `examples` is the size of the batch; without it every weight is drawn once for all examples. The
+    weights named in `shared` always are. Without a generator nothing is drawn: the weights are
+    their means, and `uses` counts how often each is used.
     """
 
     how: Layerwise
@@ -181,7 +182,7 @@ class WeightSampler:
     _drawn: Params = field(default_factory=dict, init=False)
 
     def weights(self, mean: Params, std: Params) -> Params:
-        """The weights to run the network with; those without a standard deviation stay plain."""
+        """The weights to run the network with; those without a deviation stay plain tensors."""
         return {k: DrawnWeight(k, v, std[k], self) if k in std else v for k, v in mean.items()}
 
     def shared_draw(self, weight: DrawnWeight) -> Tensor:
@@ -191,7 +192,7 @@ class WeightSampler:
             return weight.centre
         if weight.label not in self._drawn:
             self._refuse_second_use(weight)
-            # A module may look at its weight without gradients first and use it with them later.
+            # A module may read its weight without gradients first and use it with them later.
             with torch.enable_grad():
                 noise = _normal_like(weight.centre, self.generator)
                 self._drawn[weight.label] = torch.addcmul(weight.centre, weight.spread, noise)
@@ -199,11 +200,11 @@ class WeightSampler:
 
     def draws_per_example(self, function: Any, x: Tensor, weight: DrawnWeight) -> bool:
         """Whether a layer draws for each example of its input x."""
-        possible = self.examples == len(x) and self.how.takes(function, x)
-        return possible and weight.label not in self.shared
+        by_example = self.examples == len(x) and self.how.takes(function, x)
+        return by_example and weight.label not in self.shared
 
     def mean_and_spread(self, weight: Any) -> tuple[Any, Tensor | None]:
-        """Mean and standard deviation; a weight that is shared or plain has only a value."""
+        """Mean and standard deviation; a shared or plain weight has a value and no deviation."""
         if not isinstance(weight, DrawnWeight) or weight.label in self.shared:
             return plain(weight), None
         self.uses[weight.label] += 1
@@ -220,9 +221,9 @@ class WeightSampler:
 
 
 class DrawnWeight(WeightStandIn):
-    """An uncertain weight in a network: mean `centre`, standard deviation `spread`.
+    """An uncertain weight of a network, with mean `centre` and standard deviation `spread`.
 
-    Layers that can draw for each example do; every other torch function gets the one draw that all
+    Layers that can draw for each example do; any other torch function gets the one draw that all
     examples of the pass share.
     """
 
@@ -251,8 +252,8 @@ class DrawnWeight(WeightStandIn):
 
     @property
     def alternative(self) -> str:
-        known = f"PerGroup({{{self.label!r}: PointEstimate(), '*': MeanFieldFamily()}})"
-        return f"Use Draws(1), or hold the weight as known: {known}."
+        family = f"PerGroup({{{self.label!r}: PointEstimate(), '*': MeanFieldFamily()}})"
+        return f"Use Draws(1), or hold the weight as known: {family}."
 
     @classmethod
     def bypassed(cls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -284,7 +285,7 @@ def _linear_layer(
 
 
 def _recurrent_layer(function: Any, *args: Any, **kwargs: Any) -> Any:
-    # A draw is never in the one piece of memory in which recurrent layers want their weights.
+    # A draw never lies in the one block of memory that recurrent layers want their weights in.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous")
         return DrawnWeight.unhandled(function, args, kwargs)
@@ -297,7 +298,7 @@ DrawnWeight.handlers = {
 
 
 def _normal_like(x: Tensor, generator: Generator) -> Tensor:
-    """Standard normal numbers, laid out in memory as x is."""
+    """Standard normal numbers with the memory layout of x."""
     flat = randomness.normal(x.numel(), generator, dtype=x.dtype, device=x.device)
     return flat.as_strided(x.shape, torch.empty_like(x).stride())
 

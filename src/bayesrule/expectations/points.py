@@ -1,4 +1,4 @@
-"""Where most methods look: at the mean, at draws of the weights, at the whole belief."""
+"""The points that most methods use: the mean, draws of the weights, the whole posterior."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AtMean(Expectation):
     def obstacle(self, family: Family) -> str | None:
         if not family.needs_draws:
             return None
-        return f"{type(family).__name__}() is learned at draws of the whole belief; use Draws(1)"
+        return f"{type(family).__name__}() is learned at draws of the whole posterior; use Draws(1)"
 
     def points(
         self, posterior: Posterior, generator: Generator, *, tracked: bool = True
@@ -36,9 +36,9 @@ class AtMean(Expectation):
 
 @dataclass(frozen=True)
 class AtMode(Expectation):
-    """One point, the most probable weights: for binary weights the likelier sign of each.
+    """One point, the most probable weights; for a Gaussian, the mean.
 
-    For Gaussians it is the mean.
+    For binary weights it is the likelier sign of each.
     """
 
     random = False
@@ -75,7 +75,7 @@ class Draws(Expectation):
 
     @derived
     def plain_draws(self) -> bool:
-        """Whether draws do not come in pairs."""
+        """Whether draws are independent, not in antithetic pairs."""
         return not self.antithetic
 
     def obstacle(self, family: Family) -> str | None:
@@ -93,7 +93,7 @@ class Draws(Expectation):
                 yield posterior.draw(generator) if tracked else posterior.untracked(generator)
                 continue
             point = posterior.draw(generator)
-            # Whoever gets a point may use it up.
+            # Mirror the point first: whoever gets it may overwrite it.
             mirrored = point.mirrored()
             yield point
             yield mirrored
@@ -101,10 +101,10 @@ class Draws(Expectation):
 
 @dataclass(frozen=True)
 class Masks(Expectation):
-    """`num` means of the belief with units dropped at random: dropout, and MC dropout.
+    """`num` copies of the mean with units dropped at random: dropout, and MC dropout.
 
-    Each mask is shared by the batch. The spread of the weights that are kept is not looked at
-    (delta method); `Draws(num)` looks at that, too.
+    The batch shares each mask. The spread of the weights that are kept is ignored (delta method);
+    `Draws(num)` includes it.
     """
 
     num: int = 1
@@ -129,7 +129,7 @@ class Masks(Expectation):
 
 @dataclass(frozen=True)
 class MomentPoint(Point):
-    """The whole belief: its means are the coordinates, `variance` is that of uncertain weights."""
+    """The whole posterior: means are the coordinates, `variance` is that of uncertain weights."""
 
     variance: Params
     activations: Activations
@@ -139,8 +139,8 @@ class MomentPoint(Point):
 class Moments(Expectation):
     """No points are drawn: weights, hidden units and outputs stay Gaussian (TAGI).
 
-    `activations` says how Gaussians pass scalar functions: `moments.MomentMatched()` or
-    `moments.LocallyLinear()`. Without them predictions go the way that the belief was learned by.
+    `activations` says how Gaussians pass through scalar functions: `moments.MomentMatched()` or
+    `moments.LocallyLinear()`. Without them, predictions use the activations of training.
     """
 
     activations: Activations | None = None
@@ -165,7 +165,7 @@ class Moments(Expectation):
 
     @property
     def carried(self) -> Activations:
-        """The activations, `MomentMatched()` where none are given."""
+        """The activations, by default `MomentMatched()`."""
         return self.activations or MomentMatched()
 
     def as_learned(self, own: Expectation) -> Expectation:

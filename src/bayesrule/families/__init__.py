@@ -1,4 +1,4 @@
-"""Exponential families in one place: natural and expectation parameters, A, entropy, KL, draws."""
+"""Exponential families: natural and expectation parameters, A, entropy, KL and draws."""
 
 from bayesrule.families._base import ExponentialFamily, ImproperError, Natural
 from bayesrule.families.discrete import Bernoulli, Categorical

@@ -14,7 +14,7 @@ Natural = tuple[Tensor, ...]
 
 
 class ImproperError(ValueError):
-    """Natural parameters that no distribution of the family has."""
+    """Natural parameters outside of the family's domain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,8 @@ class ExponentialFamily(ABC):
     The base measure is constant and part of A, so that entropy and divergence need nothing else:
     `H = A(λ) − ⟨λ, μ⟩` and `KL(q ‖ p) = A(λ_p) − A(λ_q) − ⟨λ_p − λ_q, μ_q⟩`, with `μ = ∇A(λ)`.
 
-    A family writes what is abstract here, and names the parts of λ (`parts`) and how many axes each
-    of them has (`axes`); the axes before those are a batch. Khan & Rue (2023), eqs. 3 and 21.
+    A family implements the abstract methods, and names the parts of λ (`parts`) and the number of
+    axes of each (`axes`); any axes before those are the batch. Khan & Rue (2023), eqs. 3 and 21.
     """
 
     natural: Natural
@@ -46,7 +46,7 @@ class ExponentialFamily(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Refuses natural parameters of which A is infinite, by `_refuse`."""
+        """Refuses natural parameters for which A is infinite, by `_refuse`."""
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class ExponentialFamily(ABC):
 
     @property
     def batch(self) -> torch.Size:
-        """How many distributions these are."""
+        """The shape of the batch of distributions."""
         return self.natural[0].shape[: self.natural[0].ndim - self.axes[0]]
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -93,11 +93,11 @@ class ExponentialFamily(ABC):
     @classmethod
     def inner(cls, left: Natural, right: Natural) -> Tensor:
         """`⟨λ, T⟩`, summed over all axes but those of the batch."""
-        found = torch.zeros(())
+        total = torch.zeros(())
         for a, b, axes in zip(left, right, cls.axes, strict=True):
             product = a * b
-            found = found + (product.flatten(-axes).sum(-1) if axes else product)
-        return found
+            total = total + (product.flatten(-axes).sum(-1) if axes else product)
+        return total
 
     def __getitem__(self, index: int | slice | Tensor) -> Self:
         return type(self)(tuple(value[index] for value in self.natural))
@@ -110,7 +110,7 @@ class ExponentialFamily(ABC):
         return f"{type(self).__name__}(natural: {shapes})"
 
     def _refuse(self, fine: Tensor, why: str) -> None:
-        """Raises where something of the batch is not fine, with how many are not."""
+        """Raises if any of the batch is not `fine`, and says how many are not."""
         if not fine.all():
             raise ImproperError(
                 f"{type(self).__name__}: improper natural parameters, {why}; "
@@ -119,6 +119,6 @@ class ExponentialFamily(ABC):
 
 
 def to_double(*values: object) -> Natural:
-    """Numbers, arrays or tensors as tensors; those that are no floats as float64."""
-    found = tuple(torch.as_tensor(value) for value in values)
-    return tuple(v if v.is_floating_point() else v.double() for v in found)
+    """Converts numbers, arrays or tensors to tensors; anything but floats becomes float64."""
+    tensors = tuple(torch.as_tensor(value) for value in values)
+    return tuple(v if v.is_floating_point() else v.double() for v in tensors)

@@ -1,4 +1,4 @@
-"""Yes-or-no answers and classes."""
+"""Bernoulli and categorical distributions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayesrule.families._base import ExponentialFamily, ImproperError, Natural, 
 
 
 class _Chances(ExponentialFamily):
-    """Of x with `T(x) = x`, one part of λ: expectations are probabilities."""
+    """Families with `T(x) = x`, so that the expectation parameters are probabilities."""
 
     @classmethod
     def make(cls, probs: object) -> Self:

@@ -15,8 +15,8 @@ from bayesrule.families.discrete import Categorical
 class Mixture:
     """`q(x) = Σ_c π_c q_c(x)`, K components of one family in a batch of K.
 
-    A mixture is no exponential family: it is one jointly with the component z, so natural
-    parameters belong to `weights` and `components` (Khan & Rue 2023, Sec. 3.2). Entropy and
+    Only the joint distribution of x and the component z is an exponential family, so natural
+    parameters are those of `weights` and `components` (Khan & Rue 2023, Sec. 3.2). Entropy and
     divergence have no closed form and are estimated from draws.
 
     >>> from bayesrule.families import Normal

@@ -1,4 +1,4 @@
-"""Beliefs about rates, probabilities and shares: Gamma, Beta and Dirichlet."""
+"""Distributions of rates, probabilities and proportions: Gamma, Beta and Dirichlet."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Gamma(ExponentialFamily):
 
 
 class Dirichlet(ExponentialFamily):
-    """`Dirichlet(α)` of shares that sum to one: `T(x) = log x`, `λ = α − 1`, (*, K).
+    """`Dirichlet(α)` of proportions that sum to one: `T(x) = log x`, `λ = α − 1`, (*, K).
 
     >>> Dirichlet.make([1.0, 1.0, 1.0]).log_prob(torch.tensor([0.2, 0.3, 0.5])).exp()
     tensor(2.)
@@ -108,7 +108,7 @@ class Dirichlet(ExponentialFamily):
     def from_expectation(cls, expectation: Natural) -> Self:
         """By Newton's method with a Hessian of diagonal plus rank one; Minka (2000), eq. 15."""
         (log,) = expectation
-        # Minka's fixed point brings any start near; Newton then ends it.
+        # Minka's fixed point brings any start close to the root; Newton's method does the rest.
         a = torch.ones_like(log)
         for _ in range(50):
             a = inverse_digamma(log + torch.digamma(a.sum(-1, keepdim=True)))
@@ -182,7 +182,7 @@ class Beta(ExponentialFamily):
 
 
 def rising_root(start: Tensor, f: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-    """The positive root of a function, given with its slope, by Newton's method in log x."""
+    """The positive root of f by Newton's method in log x; f returns its value and slope."""
     x = start
     for _ in range(100):
         value, slope = f(x)

@@ -1,4 +1,4 @@
-"""The conjugate belief about a Gaussian's mean and precision: normal-Wishart."""
+"""The conjugate prior of a Gaussian's mean and precision: normal-Wishart."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class NormalWishart(ExponentialFamily):
     def scatter(self) -> Tensor:
         """`W⁻¹`."""
         outer = self.mean.unsqueeze(-1) * self.natural[0].unsqueeze(-2)
-        found = -2.0 * self.natural[2] - outer
-        return 0.5 * (found + found.mT)
+        scatter = -2.0 * self.natural[2] - outer
+        return 0.5 * (scatter + scatter.mT)
 
     @property
     def expected_precision(self) -> Tensor:
@@ -98,7 +98,7 @@ class NormalWishart(ExponentialFamily):
         d = first.shape[-1]
         m = torch.linalg.solve(precision, first.unsqueeze(-1)).squeeze(-1)
         k = d / (square - (m * first).sum(-1))
-        gap = torch.logdet(precision) - log_det  # of d log(ν/2) − ψ_d(ν), positive by Jensen
+        gap = torch.logdet(precision) - log_det  # = d log(ν/2) − ψ_d(ν), positive by Jensen
         if not ((gap > 0) & (k > 0)).all():
             raise ImproperError("NormalWishart: no distribution has these expectations.")
         above = rising_root(
@@ -134,7 +134,7 @@ def _log_det(matrix: Tensor) -> Tensor:
 
 
 def _psi(nu: Tensor, d: int, order: int = 0) -> Tensor:
-    """`Σ_i ψ((ν − i)/2)` over i < d, or that of its derivative."""
+    """`Σ_i ψ((ν − i)/2)` over i < d, with ψ the digamma function or a derivative of it."""
     return torch.polygamma(order, _halves(nu, d)).sum(-1)
 
 

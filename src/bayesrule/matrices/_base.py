@@ -1,4 +1,4 @@
-"""The contract of every structure that a precision or a curvature may have."""
+"""The contract of every structure that a precision or a curvature can have."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bayesrule.types import Number, Params, Part, Rows
 class Matrix(ABC):
     """A symmetric matrix over all parameters, kept in one structure.
 
-    Curvatures `F` (positive semi-definite or an estimate that may be negative) and precisions
-    `S = F + δI` are both such matrices. Operations return new matrices and leave others as they
-    are, except where their names end in an underscore.
+    Curvatures `F` (positive semi-definite, or an estimate that may be negative) and precisions
+    `S = F + δI` are both such matrices. Operations return new matrices; only those whose names end
+    in an underscore may overwrite their arguments.
     """
 
     independent: bool = False
-    """Whether it is diagonal: each parameter has a number of its own."""
+    """Whether the matrix is diagonal."""
 
     @abstractmethod
     def matmul(self, vector: Params) -> Params:
@@ -34,7 +34,7 @@ class Matrix(ABC):
 
     @abstractmethod
     def inv_sqrt(self, noise: Params) -> Params:
-        """`B ε` with `B Bᵀ = S⁻¹`: white noise to a draw of the Gaussian with precision S."""
+        """`B ε` with `B Bᵀ = S⁻¹`: turns white noise into a draw of N(0, S⁻¹)."""
 
     @abstractmethod
     def logdet(self) -> Tensor:
@@ -46,7 +46,7 @@ class Matrix(ABC):
 
     @abstractmethod
     def inverse_diagonal(self) -> Params:
-        """The diagonal of S⁻¹: marginal variances."""
+        """The diagonal of S⁻¹, the marginal variances."""
 
     @abstractmethod
     def trace_solve(self, other: Matrix) -> Tensor:
@@ -70,145 +70,145 @@ class Matrix(ABC):
 
     @abstractmethod
     def lerp_(self, target: Self, rate: Number) -> Self:
-        """`(1 − rate) F + rate T`: the natural-gradient step of a precision; may use up F."""
+        """`(1 − rate) F + rate T`: the natural-gradient step of a precision; may overwrite F."""
 
     @abstractmethod
     def retract_(self, target: Self, rate: Number, precision: Self) -> Self:
         """A step towards a target that may be negative, after which the precision is positive.
 
-        `F + ρG + ½ρ² G S⁻¹ G` with `G = T − F` and the precision S, which is F with the prior:
-        Lin, Schmidt & Khan (2020), eq. 17. May use up F and T.
+        `F + ρG + ½ρ² G S⁻¹ G` with `G = T − F`, where the precision S is F plus that of the prior:
+        Lin, Schmidt & Khan (2020), eq. 17. May overwrite F and T.
         """
 
     def price_(self, offset: Params, gradient: Params) -> Self:
-        """Price's curvature from one draw, `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`; may use up the offset."""
+        """Price's curvature at one draw, `E[∇²ℓ] = E[S (θ − m) ∇ℓᵀ]`; may overwrite `offset`."""
         raise TypeError(
             f"Price's estimate may be negative, and the factors of {type(self).__name__} are not; "
             "use Fisher(), PerExample() or GGN(), or Diagonal() for Price()."
         )
 
     def second_moment(self, mean: Params) -> Params | Tensor:
-        """`E[θθᵀ]` of the Gaussian with this precision, as far as the structure knows it."""
+        """`E[θθᵀ]` of the Gaussian with this precision, as far as the structure keeps it."""
         raise TypeError(
             f"{type(self).__name__} is not an exponential family, so it has no expectation "
             "parameters. Isotropic, Diagonal and Dense have."
         )
 
     def only(self, names: tuple[str, ...]) -> Matrix:
-        """The block of the named parameters, where it does not depend on the others."""
+        """The block of the named parameters, if nothing links them to the others."""
         raise TypeError(f"{type(self).__name__} has no block for {', '.join(names)} alone.")
 
     def slope(self, std: Params) -> Params:
-        """`∂E[ℓ]/∂σ = σ ∘ diag`, where this is the curvature `E[∇²ℓ]`; may use it up."""
+        """`∂E[ℓ]/∂σ = σ ∘ diag(F)` for the curvature `F = E[∇²ℓ]`; may overwrite F."""
         diagonal = self.diagonal()
         return vectors.mul({name: diagonal[name] for name in std}, std)
 
     def summed_over_draws(self, drawn: Params) -> Matrix:
-        """The sum over draws, for what has an axis of them as the drawn weights have."""
+        """The sum over draws, for tensors with the axis of draws that the `drawn` weights have."""
         return self
 
     def adds_to(self, other: Matrix) -> bool:
-        """Whether `other.plus(self)` is a matrix of the other's kind."""
+        """Whether `other.plus(self)` is a matrix of the same kind as `other`."""
         return isinstance(self, type(other))
 
-    # What a matrix has worked out from its tensors and keeps, such as roots.
+    # Quantities that a matrix computes from its tensors once and keeps, such as roots.
 
     several_draws: bool = False
-    """Whether `inv_sqrt` takes noise with an axis of draws after that of the nets of a stack."""
+    """Whether `inv_sqrt` takes noise with an axis of draws after that of stacked nets."""
 
     def anew(self) -> Self:
-        """The same tensors in a new object, which has worked out nothing yet."""
+        """The same tensors in a new object, which keeps nothing computed from them."""
         return replace(self)  # type: ignore[type-var]
 
     def derived(self) -> Params:
-        """What steps use of this matrix besides its own tensors, to be carried along with them."""
+        """The kept quantities that steps use, to be carried along with the matrix's own tensors."""
         return {}
 
     def restore(self, derived: Params) -> None:  # noqa: B027
-        """Takes what `derived` gave of the same matrix, instead of working it out."""
+        """Takes over what `derived` returned for the same matrix, instead of computing it."""
 
     def refreshed(self) -> Self:
-        """The same matrix, with all that was kept of an earlier one found anew."""
+        """The same matrix, with anything taken over from an earlier one computed anew."""
         return self
 
-    # For matrices and vectors that nobody else has: their memory may be used again.
+    # In-place versions, for matrices and vectors that nobody else uses.
 
     def times_(self, factor: Number) -> Self:
-        """`factor S`; may use up S."""
+        """`factor S`; may overwrite S."""
         return self.times(factor)
 
     def descend_(self, point: Params, gradient: Params, rate: Number) -> Params:
-        """`x − rate S⁻¹ g`; may use up x."""
+        """`x − rate S⁻¹ g`; may overwrite x."""
         return vectors.add_(point, self.solve(gradient), alpha=-rate)
 
     def descend_shortened_(
         self, point: Params, gradient: Params, rate_of: Callable[[Tensor], Number], nets: int = 0
     ) -> Params:
-        """`x − rate S⁻¹ g` with a rate that depends on `gᵀ S⁻¹ g`; may use up x.
+        """`x − rate S⁻¹ g` with a rate that depends on `gᵀ S⁻¹ g`; may overwrite x.
 
-        With `nets=1` each net of a stack has such a number of its own, (num,).
+        With `nets=1`, `gᵀ S⁻¹ g` is computed for each net of a stack, (num,).
         """
         direction = self.solve(gradient)
         rate = rate_of(vectors.dot(gradient, direction, nets))
         return vectors.add_(point, direction, alpha=-rate)
 
-    # The same, for those that others still need.
+    # Versions that overwrite nothing.
 
     def lerp(self, target: Self, rate: Number) -> Self:
-        """As `lerp_`; uses up nothing."""
+        """As `lerp_`, but overwrites nothing."""
         return self.times(1.0).lerp_(target, rate)
 
     def retract(self, target: Self, rate: Number, precision: Self) -> Self:
-        """As `retract_`; uses up nothing."""
+        """As `retract_`, but overwrites nothing."""
         return self.times(1.0).retract_(target.times(1.0), rate, precision)
 
     def price(self, offset: Params, gradient: Params) -> Self:
-        """As `price_`; uses up nothing."""
+        """As `price_`, but overwrites nothing."""
         return self.price_(vectors.scale(offset, 1.0), gradient)
 
 
 class Structure(Part, ABC):
-    """A choice of structure, and what its matrices can do: makes them from rows, for example."""
+    """A choice of structure: makes matrices, and says what they can do."""
 
-    moves: bool = True  # Data change it; False where it stays as it is.
-    independent: bool = False  # Matrices are diagonal: a number for each parameter or for all.
-    counts_each: bool = False  # Parameters, or layers, are determined without a look at others.
+    moves: bool = True  # Data change the matrix; False: it stays as it is.
+    independent: bool = False  # Matrices are diagonal: one number for each parameter, or for all.
+    counts_each: bool = False  # Each parameter or layer counts as determined without others.
     elementwise: bool = False  # Each parameter has a number of its own, so roots can be taken.
-    # It is kept by factors that are never negative, so it has no estimate by Price's theorem and
-    # no differences (heavy ball).
+    # It is kept by factors that are never negative: no estimates by Price's theorem and no
+    # differences (heavy ball).
     only_positive: bool = False
-    positive_part: bool = False  # It keeps what is positive of a curvature: no retraction needed.
-    needs_layers: bool = False  # It can only be made from single examples, layer by layer.
-    says_if_negative: bool = False  # It says so when it is used as a precision and is negative.
-    mixes_entropy: bool = False  # Estimates hold the entropy's own curvature: perhaps negative.
-    has_eigenbases: bool = False  # Matrices are diagonal in bases that they can be turned to.
+    positive_part: bool = False  # It keeps the positive part of a curvature: needs no retraction.
+    needs_layers: bool = False  # It can only be made from rows that are known layer by layer.
+    says_if_negative: bool = False  # A negative matrix that is used as a precision raises an error.
+    mixes_entropy: bool = False  # Estimates include the entropy's curvature: may be negative.
+    has_eigenbases: bool = False  # Matrices are diagonal in bases that parameters can be taken to.
     layered: bool = False  # It is made layer by layer from inputs and output gradients.
-    stacks: bool = False  # Matrices can have the nets of a stack along their first axis.
+    stacks: bool = False  # Matrices of several nets can be stacked along a first axis.
     draws_together: bool = True  # Curvatures at several draws of a net can be summed at once.
-    replays: bool = False  # Working with it waits for no number, so that a GPU can replay it.
-    rank_obstacle: str | None = None  # Why it cannot be summed over several machines, in words.
-    piece_obstacle: str | None = None  # Why those of pieces of a batch do not add up to its own.
+    replays: bool = False  # No operation waits for a number, so a CUDA graph can replay it.
+    rank_obstacle: str | None = None  # Why matrices cannot be summed over machines, in words.
+    piece_obstacle: str | None = None  # Why the pieces of a batch do not add up to the whole.
 
     @classmethod
-    def check(cls, given: object, taker: str) -> None:
-        """Refuses what is no structure."""
-        if not isinstance(given, cls):
-            raise TypeError(f"{taker} takes a structure such as Diagonal(), got {given!r}.")
+    def check(cls, candidate: object, taker: str) -> None:
+        """Refuses anything but a structure."""
+        if not isinstance(candidate, cls):
+            raise TypeError(f"{taker} takes a structure such as Diagonal(), got {candidate!r}.")
 
     def for_model(self, model: nn.Module) -> Structure:
-        """The structure with what it has to know of a module; most know enough."""
+        """The structure with what it has to know of a module; most need to know nothing."""
         return self
 
     def own_form(self, matrix: Matrix) -> Matrix:
-        """A matrix of earlier data in the form of this structure, where there are several."""
+        """A matrix from earlier data in the form that this structure uses, if it has several."""
         return matrix
 
     def exactly_damped(self) -> Structure:
-        """The structure whose matrices are damped by `d I` exactly; for most it is the same."""
+        """The structure whose matrices are damped by exactly `d I`; for most it is the same."""
         return self
 
     def in_bases_of(self, matrix: Matrix) -> Structure:
-        """The structure for curvatures to be averaged with a matrix whose bases are to be kept."""
+        """The structure of curvatures in the bases of a matrix, to be averaged with it there."""
         return self
 
     @abstractmethod

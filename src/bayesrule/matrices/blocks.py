@@ -1,4 +1,4 @@
-"""Block-diagonal matrices: groups of parameters, each with a structure of its own, or known."""
+"""Block-diagonal matrices: groups of parameters, each with its own structure or no variance."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Names = tuple[str, ...]
 
 
 def grouped(patterns: Iterable[str], names: Collection[str]) -> dict[str, Names]:
-    """The names that fit each pattern; of several patterns the first counts, and `|` means or.
+    """The names that match each pattern; the first match counts, and `|` means or.
 
     >>> grouped(["*.bias|head.*", "*"], ["a.weight", "a.bias", "head.weight"])
     {'*.bias|head.*': ('a.bias', 'head.weight'), '*': ('a.weight',)}
     """
-    left, groups = list(names), {}
+    remaining, groups = list(names), {}
     for pattern in patterns:
         for part in pattern.split("|"):
             if not fnmatch.filter(names, part):
                 raise ValueError(f"No parameter is named {part!r}. There are: {', '.join(names)}.")
-        groups[pattern] = tuple(name for name in left if _fits(name, pattern))
-        left = [name for name in left if name not in groups[pattern]]
-    if left:
-        raise ValueError(f"{left[0]!r} fits no pattern; add one for all others: '*'.")
+        groups[pattern] = tuple(name for name in remaining if _fits(name, pattern))
+        remaining = [name for name in remaining if name not in groups[pattern]]
+    if remaining:
+        raise ValueError(f"{remaining[0]!r} fits no pattern; add one for all others: '*'.")
     return {pattern: members for pattern, members in groups.items() if members}
 
 
@@ -48,7 +48,7 @@ def pick(params: Params, names: Iterable[str]) -> Params:
 
 @dataclass(frozen=True)
 class KnownMatrix(Matrix):
-    """A precision without end: every product with it or its inverse is taken as zero."""
+    """An infinite precision: every product with it or its inverse counts as zero."""
 
     independent = True
 
@@ -74,8 +74,8 @@ class KnownMatrix(Matrix):
     def output_covariance(self, rows: Rows) -> Tensor:
         return torch.zeros(())
 
-    def unchanged(self, *given: Any, **named: Any) -> Self:
-        """The same, whatever is added or averaged with it."""
+    def unchanged(self, *args: Any, **kwargs: Any) -> Self:
+        """The matrix itself, whatever is added to it or averaged with it."""
         return self
 
     plus = times = damped = lerp_ = retract_ = price_ = only = unchanged
@@ -102,7 +102,7 @@ class Known(Structure):
 
 @dataclass(frozen=True)
 class UnitMatrix(KnownMatrix):
-    """The identity, which no data change: natural parameters are moved by plain gradients."""
+    """The identity, whatever the data: natural parameters move by plain gradients."""
 
     def matmul(self, vector: Params) -> Params:
         return vector
@@ -111,41 +111,41 @@ class UnitMatrix(KnownMatrix):
 
 
 class Unit(Known):
-    """The structure of natural parameters that are moved by plain gradients."""
+    """The structure of natural parameters that move by plain gradients."""
 
     matrix = UnitMatrix()
 
 
 def _in_blocks(operation: str) -> Any:
-    """An operation of matrices, block by block; other block matrices give a block each."""
+    """A matrix operation, block by block; other block matrices contribute their own blocks."""
 
-    def whole(self: BlockMatrix, *given: Any) -> BlockMatrix:
+    def blockwise(self: BlockMatrix, *args: Any) -> BlockMatrix:
         blocks = {}
         for group, block in self.blocks.items():
-            each = (one.blocks[group] if isinstance(one, BlockMatrix) else one for one in given)
-            blocks[group] = getattr(block, operation)(*each)
+            parts = (arg.blocks[group] if isinstance(arg, BlockMatrix) else arg for arg in args)
+            blocks[group] = getattr(block, operation)(*parts)
         return replace(self, blocks=blocks)
 
-    return whole
+    return blockwise
 
 
 def _of_vectors(operation: str) -> Any:
-    """An operation of a matrix on a vector, each block on its own part of it."""
+    """An operation on a vector, which each block applies to its own part."""
 
-    def whole(self: BlockMatrix, vector: Params) -> Params:
+    def blockwise(self: BlockMatrix, vector: Params) -> Params:
         parts: Params = {}
         for group, block in self.blocks.items():
-            # A vector need not have those parameters that are known.
+            # A vector may leave out parameters that have no variance.
             if part := {name: vector[name] for name in self.groups[group] if name in vector}:
                 parts |= getattr(block, operation)(part)
         return {name: parts[name] for name in vector}
 
-    return whole
+    return blockwise
 
 
 @dataclass(frozen=True)
 class BlockMatrix(Matrix):
-    """A matrix for each group of parameters, and nothing between groups."""
+    """One matrix for each group of parameters, and zero between groups."""
 
     blocks: dict[str, Matrix]
     groups: dict[str, Names]
@@ -180,12 +180,12 @@ class BlockMatrix(Matrix):
         return {k: v for block in self.blocks.values() for k, v in block.inverse_diagonal().items()}
 
     def trace_solve(self, other: Matrix) -> Tensor:
-        def one(group: str, block: Matrix) -> Tensor:
-            # The other matrix need not have those parameters that are known.
+        def of_block(group: str, block: Matrix) -> Tensor:
+            # The other matrix may leave out parameters that have no variance.
             known = isinstance(block, KnownMatrix)
             return block.trace_solve(block if known else other.only(self.groups[group]))
 
-        return self._sum(one)
+        return self._sum(of_block)
 
     def output_covariance(self, rows: Rows) -> Tensor:
         return self._sum(
@@ -242,7 +242,7 @@ class Blocks(Structure):
 
     @derived
     def says_if_negative(self) -> bool:
-        """Whether all blocks that move say so when they are negative."""
+        """Whether every block that data change raises an error if it is negative."""
         return all(part.says_if_negative for part in self.parts.values() if part.moves)
 
     def in_bases_of(self, matrix: Matrix) -> Structure:

@@ -1,4 +1,4 @@
-"""Full matrices: every pair of weights, for small nets."""
+"""Full matrices, for small nets."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bayesrule.types import Number, Params, Rows
 
 @dataclass(frozen=True)
 class DenseMatrix(Matrix):
-    """A full symmetric matrix, (P, P), over the parameters flattened in their order.
+    """A full symmetric matrix (P, P) over the flattened parameters, in their order.
 
-    Those of several nets may be stacked along a first axis, (num, P, P).
+    The matrices of several nets can be stacked along a first axis, (num, P, P).
     """
 
     values: Tensor
@@ -39,7 +39,7 @@ class DenseMatrix(Matrix):
         return factor
 
     def _beyond_rounding(self) -> Tensor:
-        """The matrix with as much on its diagonal as its largest numbers round by."""
+        """The matrix with the rounding error of its largest entries added to the diagonal."""
         diagonal = torch.linalg.diagonal(self.values)
         size = diagonal.shape[-1] * torch.finfo(diagonal.dtype).eps * diagonal.amax(-1)
         eye = torch.eye(diagonal.shape[-1], dtype=diagonal.dtype, device=diagonal.device)
@@ -132,8 +132,8 @@ class Dense(Structure):
                 f"limit is {self.limit:,} parameters. Use Diagonal(), LowRank(rank), a last-layer "
                 f"posterior, or Dense(limit={size}) (limit={size} of noisy_full)."
             )
-        some = next(iter(params.values()))
-        eye = torch.eye(size, dtype=some.dtype, device=some.device)
+        like = next(iter(params.values()))
+        eye = torch.eye(size, dtype=like.dtype, device=like.device)
         return DenseMatrix(scale * eye, shapes_of(params))
 
     def contract(self, rows: Rows) -> DenseMatrix:

@@ -67,7 +67,7 @@ class DiagonalMatrix(Matrix):
     def descend_shortened_(
         self, point: Params, gradient: Params, rate_of: Callable[[Tensor], Number], nets: int = 0
     ) -> Params:
-        # No direction is written down, which would take as much memory as the gradient.
+        # The direction is never stored: it would take as much memory as the gradient.
         rate = rate_of(vectors.dot_over(gradient, self.values, nets))
         return self.descend_(point, gradient, rate)
 
@@ -75,7 +75,7 @@ class DiagonalMatrix(Matrix):
         return DiagonalMatrix(target._mixed_into(self.values, rate))
 
     def _mixed_into(self, values: Params, rate: Number) -> Params:
-        """`(1 − rate) values + rate diag`, in the place of the values."""
+        """`(1 − rate) values + rate diag`, which overwrites the values."""
         return vectors.lerp_(values, self.values, rate)
 
     def retract_(
@@ -93,7 +93,7 @@ class DiagonalMatrix(Matrix):
         return vectors.add(vectors.mul(mean, mean), self.inverse_diagonal())
 
     def anew(self) -> Self:
-        return self  # It works nothing out.
+        return self  # It keeps no computed quantities.
 
     def only(self, names: tuple[str, ...]) -> DiagonalMatrix:
         return DiagonalMatrix({name: self.values[name] for name in names if name in self.values})
@@ -103,7 +103,7 @@ class DiagonalMatrix(Matrix):
 
 
 class SquareMatrix(DiagonalMatrix):
-    """`diag(factor · vector²)`, worked out where it is asked for: before the vector changes.
+    """`diag(factor · vector²)`, computed on first use, before which the vector must not change.
 
     >>> SquareMatrix({"w": torch.tensor([1.0, 3.0])}, 2.0).values
     {'w': tensor([ 2., 18.])}
@@ -116,7 +116,7 @@ class SquareMatrix(DiagonalMatrix):
     def _unchanged(self) -> tuple[Params, Number]:
         vector = self.__dict__["_vector"]
         if [value._version for value in vector.values()] != self.__dict__["_versions"]:
-            raise RuntimeError("The vector has changed since its square was asked for.")
+            raise RuntimeError("The vector has changed before its square was computed.")
         return vector, self.__dict__["_factor"]
 
     @cached_property
@@ -168,7 +168,7 @@ class IsotropicMatrix(Matrix):
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def _full(self, value: Tensor) -> Params:
-        # The nets of a stack, where there are several, stay in front.
+        # The axis of stacked nets, if there is one, stays in front.
         nets = value.shape
         return {
             name: value.reshape(*nets, *[1] * len(shape)).expand(*nets, *shape)
@@ -238,8 +238,8 @@ class Isotropic(Structure):
     replays = True
 
     def identity(self, params: Params, scale: float) -> IsotropicMatrix:
-        some = next(iter(params.values()))
-        value = torch.as_tensor(scale, dtype=some.dtype, device=some.device)
+        like = next(iter(params.values()))
+        value = torch.as_tensor(scale, dtype=like.dtype, device=like.device)
         return IsotropicMatrix(value, vectors.shapes_of(params))
 
     def contract(self, rows: Rows) -> IsotropicMatrix:
@@ -252,7 +252,7 @@ class Isotropic(Structure):
 
 
 def only_diagonal(other: Matrix, whose: str) -> Params:
-    """The diagonal of a matrix that has nothing else, or a TypeError: the rest would be lost."""
+    """The diagonal of a diagonal matrix; a TypeError for others, as the rest would be lost."""
     if not isinstance(other, DiagonalMatrix | IsotropicMatrix):
         raise TypeError(
             f"The trace of {whose}⁻¹ P needs P of the same structure or diagonal, got "

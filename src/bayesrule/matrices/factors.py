@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bayesrule.types import Number
 
-# Traces below this count as zero, and the ratio of two traces is kept within 1e±20: the damping of
-# a factor is then finite in every type.
+# Traces below the first count as zero, and the second bounds the ratio of two traces, so that the
+# damping of a factor is finite in every dtype.
 _TINY, _FAR = 1e-30, 1e20
 
 
@@ -24,13 +24,13 @@ class Factors:
     """`A ⊗ S + damping I` with `A = input / count`: means over inputs, sums over output gradients.
 
     - `input` (in, in) or, between two layers, (in, in'): `Σ a aᵀ` over `count` inputs.
-    - `output` (out, out) or (out, out'): `Σ g gᵀ`, with all factors of scale.
+    - `output` (out, out) or (out, out'): `Σ g gᵀ`, which carries all factors of scale.
     - `count`, `damping`: 0-d.
 
-    Those of several nets are stacked along a first axis of all four.
+    The factors of several nets are stacked along a first axis of all four tensors.
 
     Sums over batches and machines add all four, so that A is the mean over all inputs and S the sum
-    over all gradients; multiples change S; averages are those of A and of S, each for itself.
+    over all gradients. A multiple scales S. An average averages A and S separately.
     """
 
     input: Tensor
@@ -41,28 +41,28 @@ class Factors:
     @classmethod
     def of(cls, moments: tuple[Tensor, Tensor, int | Tensor]) -> Factors:
         """From `LayerRows.moments`."""
-        inputs, outputs, given = moments
+        inputs, outputs, num = moments
         shape = outputs.shape[:-2]
-        if isinstance(given, Tensor):
-            count = given.to(outputs).expand(shape)
+        if isinstance(num, Tensor):
+            count = num.to(outputs).expand(shape)
         else:
-            count = outputs.new_full(shape, float(given))
+            count = outputs.new_full(shape, float(num))
         return cls(inputs, outputs, count, outputs.new_zeros(shape))
 
     @classmethod
     def identity(cls, size: tuple[int, int], scale: float, like: Tensor) -> Factors:
-        """`scale · I`: A is the identity, as if of one input; zero is a sum over none."""
-        out, wide = (torch.eye(n, dtype=like.dtype, device=like.device) for n in size)
+        """`scale · I`: A is the identity, as if from one input; scale 0 is a sum over no data."""
+        outputs, inputs = (torch.eye(n, dtype=like.dtype, device=like.device) for n in size)
         count = like.new_tensor(float(scale != 0))
-        return cls(wide * count, out * scale, count, like.new_tensor(0.0))
+        return cls(inputs * count, outputs * scale, count, like.new_tensor(0.0))
 
     @property
     def mean_input(self) -> Tensor:
-        """`A`, zero if there was no input."""
+        """`A`, zero if there were no inputs."""
         return self.input * spread(_inverse(self.count))
 
     def plus(self, other: Factors) -> Factors:
-        """The factors over the data of both."""
+        """The factors over the data of both operands."""
         return Factors(
             self.input + other.input,
             self.output + other.output,
@@ -72,33 +72,33 @@ class Factors:
 
     def times(self, factor: Number) -> Factors:
         """`factor (A ⊗ S + damping I)`; the factor is a number, or one for each net."""
-        each = spread(factor) if isinstance(factor, Tensor) else factor
-        return Factors(self.input, self.output * each, self.count, self.damping * factor)
+        for_output = spread(factor) if isinstance(factor, Tensor) else factor
+        return Factors(self.input, self.output * for_output, self.count, self.damping * factor)
 
     def damped(self, damping: Number) -> Factors:
-        """With `damping` more, a number or one for each net."""
+        """The factors with `damping` added, a number or one for each net."""
         return Factors(self.input, self.output, self.count, self.damping + damping)
 
     def lerp(self, target: Factors, rate: Number) -> Factors:
-        """`(1 − rate) A + rate A'` and the same of S; a sum over no data has no part in A."""
+        """`(1 − rate) A + rate A'`, and the same for S; a sum over no data does not enter A."""
         count = self.count.lerp(target.count, rate)
-        # In the type of the factors: a flag times a number has the default type.
-        here, there = ((factors.count != 0).to(count) for factors in (self, target))
-        shares = (1.0 - rate) * here, rate * there
-        whole = count * _inverse(shares[0] + shares[1])
-        mine, theirs = (
-            whole * share * _inverse(factors.count)
+        # Cast, because a bool times a number has the default dtype.
+        has_data, target_has_data = ((factors.count != 0).to(count) for factors in (self, target))
+        shares = (1.0 - rate) * has_data, rate * target_has_data
+        total = count * _inverse(shares[0] + shares[1])
+        gain, target_gain = (
+            total * share * _inverse(factors.count)
             for share, factors in zip(shares, (self, target), strict=True)
         )
         return Factors(
-            self.input * spread(mine) + target.input * spread(theirs),
+            self.input * spread(gain) + target.input * spread(target_gain),
             self.output.lerp(target.output, rate),
             count,
             self.damping.lerp(target.damping, rate),
         )
 
     def retract(self, target: Factors, rate: Number, precision: Factors) -> Factors:
-        """As `lerp`, for the factors are never negative; only the damping can be, and bends."""
+        """As `lerp`: only the damping may be negative and needs the retraction."""
         moved, step = self.lerp(target, rate), target.damping - self.damping
         bend = 0.5 * rate**2 * step**2 / precision.damping
         return Factors(moved.input, moved.output, moved.count, moved.damping + bend)
@@ -112,7 +112,7 @@ class Factors:
         inputs = (inputs * _inverse(self.count)).clamp_min(_TINY)
         outputs = outputs.clamp_min(_TINY)
         pi = (inputs / outputs).clamp(1.0 / _FAR, _FAR).sqrt()
-        # The sum of matrices with negative multiples may have less than no damping.
+        # A sum with negative multiples may have a negative damping.
         root = self.damping.clamp_min(0.0).sqrt()
         return pi * root, root / pi
 
@@ -121,11 +121,11 @@ class Factors:
 class Root:
     """`P⁻¹ = (right ⊗ left) diag(gains) (right ⊗ left)ᵀ` on matrices (out, in).
 
-    `left` is (out, out), `right` (in, in), `gains` (out, in); nets are stacked along a first axis,
-    and noise may have further axes between that and those of its matrices: several draws.
-    `white` says that all gains are one. `turns`, orthogonal matrices of the sizes of `left` and
-    `right`, are applied to noise first: where `left` and `right` have a basis of eigenvectors
-    in them, a draw then does not depend on the choice of it among equal eigenvalues.
+    `left` is (out, out), `right` (in, in) and `gains` (out, in). Stacked nets come along a first
+    axis; noise may have axes of draws between that and those of its matrices. `white` says that all
+    gains are one. `turns` are orthogonal matrices of the sizes of `left` and `right` that are
+    applied to noise first: they undo the arbitrary choice of eigenvectors among equal eigenvalues
+    in `left` and `right`, so that a draw does not depend on it.
     """
 
     left: Tensor
@@ -142,8 +142,8 @@ class Root:
 
     def solve(self, x: Tensor) -> Tensor:
         """`P⁻¹ x`."""
-        seen = self.left.mT @ x @ self.right
-        return self.left @ (seen if self.white else self.gains * seen) @ self.right.mT
+        x = self.left.mT @ x @ self.right
+        return self.left @ (x if self.white else self.gains * x) @ self.right.mT
 
     def draw(self, noise: Tensor) -> Tensor:
         """`B ε` with `B Bᵀ = P⁻¹`."""
@@ -161,29 +161,29 @@ class Root:
 
     def trace(self, s: Tensor, a: Tensor) -> Tensor:
         """`tr(P⁻¹ (A ⊗ S))` for factors that need not be symmetric."""
-        seen = outer(quadratic(self.left, s), quadratic(self.right, a))
-        return (self.gains * seen).sum((-2, -1))
+        diagonal = outer(quadratic(self.left, s), quadratic(self.right, a))
+        return (self.gains * diagonal).sum((-2, -1))
 
     def through(self, left: Tensor, right: Tensor) -> Root:
-        """That of `(right ⊗ left)ᵀ P⁻¹ (right ⊗ left)`, which P⁻¹ becomes behind a linear map."""
+        """The root of `(right ⊗ left)ᵀ P⁻¹ (right ⊗ left)`, P⁻¹ after a linear map."""
         return replace(self, left=left.mT @ self.left, right=right.mT @ self.right)
 
 
 def spread(values: Tensor) -> Tensor:
-    """One number for each net, (num,) or 0-d, beside matrices (*, p, q)."""
+    """Numbers (num,) or 0-d, one for each net, to broadcast against matrices (*, p, q)."""
     return values[..., None, None]
 
 
 def between(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    """`L X Rᵀ` for X (*nets, *draws, out, in): two products for each net, whatever the draws."""
+    """`L X Rᵀ` for X (*nets, *draws, out, in), by two products for each net and all its draws."""
     nets = left.ndim - 2
     if x.ndim == left.ndim:
         return left @ x @ right.mT
     flat = x.flatten(nets, -3)
     rows = (flat.flatten(-3, -2) @ right.mT).unflatten(-2, flat.shape[-3:-1])
     columns = left @ rows.transpose(-3, -2).flatten(-2)
-    found = columns.unflatten(-1, (flat.shape[-3], -1)).transpose(-3, -2)
-    return found.unflatten(nets, x.shape[nets:-2])
+    product = columns.unflatten(-1, (flat.shape[-3], -1)).transpose(-3, -2)
+    return product.unflatten(nets, x.shape[nets:-2])
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def quadratic(root: Tensor, matrix: Tensor) -> Tensor:
 def inverse_root(matrix: Tensor, whose: str) -> Tensor:
     """An upper triangular R with `R Rᵀ = M⁻¹`, from the Cholesky factor of M.
 
-    Where rounding leaves M without one, its eigenvalues are kept above a rounding error.
+    If M has none because of rounding, its eigenvalues are kept above a rounding error.
     """
     if matrix.is_cuda and torch.cuda.is_current_stream_capturing():
         return inverse_root_unseen(matrix)
@@ -220,51 +220,50 @@ def inverse_root(matrix: Tensor, whose: str) -> Tensor:
 
 
 def inverse_root_unseen(matrix: Tensor) -> Tensor:
-    """`inverse_root` without a look at the numbers, which a step in a CUDA graph cannot take.
+    """`inverse_root` without reading any number, which a step in a CUDA graph cannot do.
 
-    In double precision, with a rounding error of the trace more on the diagonal, and a thousand of
-    them where that does not do.
+    It works in double precision, with a rounding error of the trace added to the diagonal, or a
+    thousand of these if one is not enough.
     """
-    wide = matrix.double()
-    error = torch.finfo(matrix.dtype).eps * torch.linalg.diagonal(wide).sum(-1)
-    lower, failed = torch.linalg.cholesky_ex(shifted(wide, error))
-    safe = torch.linalg.cholesky_ex(shifted(wide, 1e3 * error)).L
+    double = matrix.double()
+    error = torch.finfo(matrix.dtype).eps * torch.linalg.diagonal(double).sum(-1)
+    lower, failed = torch.linalg.cholesky_ex(shifted(double, error))
+    safe = torch.linalg.cholesky_ex(shifted(double, 1e3 * error)).L
     lower = torch.where(spread(failed != 0), safe, lower)
-    found = torch.linalg.solve_triangular(lower, _eye(wide), upper=False).mT
-    return found.to(matrix.dtype)
+    root = torch.linalg.solve_triangular(lower, _eye(double), upper=False).mT
+    return root.to(matrix.dtype)
 
 
 def inverse_roots(matrices: list[Tensor], whose: str) -> list[Tensor]:
-    """`inverse_root` of matrices of several sizes at once, each as a block beside an identity."""
-    first, wide = matrices[0], max(matrix.shape[-1] for matrix in matrices)
-    shape = len(matrices), *first.shape[:-2], wide, wide
-    whole = torch.eye(wide, dtype=first.dtype, device=first.device).expand(shape).clone()
-    for place, matrix in zip(whole, matrices, strict=True):
-        size = matrix.shape[-1]
-        place[..., :size, :size] = matrix
-    found = inverse_root(whole, whose)
-    sizes = [matrix.shape[-1] for matrix in matrices]
-    return [root[..., :n, :n] for root, n in zip(found, sizes, strict=True)]
+    """`inverse_root` of several matrices at once, padded to one size with ones on the diagonal."""
+    like, sizes = matrices[0], [matrix.shape[-1] for matrix in matrices]
+    widest = max(sizes)
+    shape = len(matrices), *like.shape[:-2], widest, widest
+    padded = torch.eye(widest, dtype=like.dtype, device=like.device).expand(shape).clone()
+    for block, matrix, n in zip(padded, matrices, sizes, strict=True):
+        block[..., :n, :n] = matrix
+    roots = inverse_root(padded, whose)
+    return [root[..., :n, :n] for root, n in zip(roots, sizes, strict=True)]
 
 
 def eigen(matrix: Tensor, whose: str) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, at least zero, and eigenvectors of a factor."""
+    """Eigenvalues, clamped at zero, and eigenvectors of a factor."""
     _refuse_not_finite(matrix, whose)
-    known = torch.linalg.diagonal(matrix)
-    plain = (matrix == torch.diag_embed(known)).flatten(-2).all(-1)
-    if plain.all():
-        # As every factor is to begin with.
-        return known.clamp_min(0.0), _eye(matrix).expand_as(matrix).clone()
+    diagonal = torch.linalg.diagonal(matrix)
+    is_diagonal = (matrix == torch.diag_embed(diagonal)).flatten(-2).all(-1)
+    if is_diagonal.all():
+        # Every factor is diagonal at the start.
+        return diagonal.clamp_min(0.0), _eye(matrix).expand_as(matrix).clone()
     values, directions = torch.linalg.eigh(matrix)
-    if plain.any():
-        values = torch.where(plain.unsqueeze(-1), known, values)
-        directions = torch.where(spread(plain), _eye(matrix), directions)
-    # Laid out by rows, as a file has them: products round by the layout.
+    if is_diagonal.any():
+        values = torch.where(is_diagonal.unsqueeze(-1), diagonal, values)
+        directions = torch.where(spread(is_diagonal), _eye(matrix), directions)
+    # Row-major, as after loading from a file: the rounding of products depends on the layout.
     return values.clamp_min(0.0), directions.contiguous()
 
 
 def floored(values: Tensor, whose: str) -> Tensor:
-    """The eigenvalues (*, p, q) of a matrix kept above a rounding error of the largest."""
+    """The eigenvalues (*, p, q) of a matrix, kept above a rounding error of the largest."""
     _refuse_not_finite(values, whose)
     largest = values.amax((-2, -1), keepdim=True)
     if not bool((largest > 0).all()):

@@ -25,38 +25,38 @@ from bayesrule.tensors.abilities import derived
 from bayesrule.tensors.vectors import Shapes, shapes_of
 from bayesrule.types import Params, Rows
 
-# Factors up to this wide are padded to one size, where that saves time.
+# The roots of factors up to this width are computed together, padded to one size.
 _SMALL = 128
 REST = "*"
-"""The block of all parameters that belong to no layer with a matrix."""
+"""The name of the block of all parameters outside of the layers."""
 
 
 @dataclass(frozen=True)
 class KroneckerMatrix(BlockMatrix):
-    """One block for each layer, by the name of its weight, and a diagonal for all else (REST)."""
+    """One block for each layer, by the name of its weight, and a diagonal for the rest (REST)."""
 
     @property
     def layers(self) -> dict[str, LayerMatrix]:
-        """The blocks of the layers."""
+        """The blocks of the layers, by the name of the weight."""
         return {k: block for k, block in self.blocks.items() if k != REST}  # type: ignore[misc]
 
     @property
     def rest(self) -> Params:
-        """The diagonal of the parameters that belong to no layer with a matrix."""
+        """The diagonal of the parameters outside of the layers."""
         return self.blocks[REST].diagonal() if REST in self.blocks else {}
 
     @derived
     def several_draws(self) -> bool:
-        """Whether all parameters belong to layers, whose roots take several draws."""
+        """Whether all parameters belong to layers, whose roots can make several draws at once."""
         return REST not in self.blocks
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters."""
+        """The names of the parameters."""
         return tuple(name for members in self.groups.values() for name in members)
 
     def _find_roots(self) -> None:
-        """All roots at once on a GPU, which needs longer to start than to find small ones."""
+        """Computes all small roots at once on a GPU, which is faster than launching one by one."""
         layers = [layer for layer in self.layers.values() if isinstance(layer, FactoredLayer)]
         small = [layer for layer in layers if max(layer.place.size) <= _SMALL]
         if small and small[0].factors.output.is_cuda:
@@ -71,22 +71,22 @@ class KroneckerMatrix(BlockMatrix):
         return super().inv_sqrt(noise)
 
     def spectral(self) -> KroneckerMatrix:
-        """The same matrix, with each layer diagonal in the eigenbases of its factors."""
+        """The same matrix, each layer kept as a diagonal in the eigenbases of its factors."""
         layers = {k: layer.spectral() for k, layer in self.layers.items()}
         return replace(self, blocks=self.blocks | layers)
 
     def factored(self) -> KroneckerMatrix:
-        """The same matrix by its factors again; undoes `spectral`."""
+        """The same matrix, kept by its factors; undoes `spectral`."""
         layers = {k: layer.factored() for k, layer in self.layers.items()}
         return replace(self, blocks=self.blocks | layers)
 
-    # Of a matrix that `spectral` made. A vector that is seen in its bases has a matrix (out, in)
-    # for each layer, by the name of its weight and with the bias as the last column; all other
+    # For matrices made by `spectral`. A vector expressed in their bases has a matrix (out, in) for
+    # each layer, by the name of its weight and with the bias as the last column; all other
     # parameters stay as they are.
 
     @cached_property
     def bases(self) -> dict[str, CorrectedLayer]:
-        """The layers by the eigenbases of their factors: `Vᵀ x U` is a vector x seen in them."""
+        """The layers with their eigenbases V and U, in which a vector x is `Vᵀ x U`."""
         return {k: v for k, v in self.layers.items() if isinstance(v, CorrectedLayer)}
 
     def eigenvalues(self) -> Params:
@@ -94,39 +94,40 @@ class KroneckerMatrix(BlockMatrix):
         return {k: layer.values for k, layer in self.bases.items()} | self.rest
 
     def into_bases(self, vector: Params) -> Params:
-        """A vector, seen in these bases."""
-        seen = {
+        """A vector, expressed in these bases."""
+        rotated = {
             k: layer.left.mT @ layer.place.join(vector) @ layer.right
             for k, layer in self.bases.items()
         }
-        return seen | {name: vector[name] for name in self.rest}
+        return rotated | {name: vector[name] for name in self.rest}
 
-    def from_bases(self, seen: Params) -> Params:
-        """The vector that is seen so."""
-        found = {name: seen[name] for name in self.rest}
+    def from_bases(self, rotated: Params) -> Params:
+        """The vector that is `rotated` in these bases."""
+        vector = {name: rotated[name] for name in self.rest}
         for k, layer in self.bases.items():
-            found |= layer.place.split(layer.left @ seen[k] @ layer.right.mT)
-        return {name: found[name] for name in self.names}
+            vector |= layer.place.split(layer.left @ rotated[k] @ layer.right.mT)
+        return {name: vector[name] for name in self.names}
 
 
 @dataclass(frozen=True)
 class Kronecker(Structure):
     """For each layer `A ⊗ S`, the moments of its inputs and of its output gradients (K-FAC).
 
-    The bias is the last input column. Norms, embeddings and all else have a diagonal block. A
-    weight that is used several times, or in no layer, gets the two factors with the trace and the
-    partial traces of its curvature.
+    The bias is the last input column. Norms, embeddings and all other parameters have a diagonal
+    block. A weight that is used several times, or outside of a layer, gets the two factors with the
+    trace and the partial traces of its curvature.
 
     A sum over batches has the mean of A over all inputs and the sum of S over all gradients, not
-    the sum of the products; averages are those of A and of S, each for itself.
+    the sum of the products; an average averages A and S separately.
 
     - default: damping as `(A + π√d I) ⊗ (S + √d/π I)`, by Cholesky factors.
     - `exact`: damping as `A ⊗ S + d I`, in the eigenbases of A and S.
     - `corrected`: exact, with the diagonal of the curvature in these bases (EK-FAC).
     - `widest`: a layer with a factor wider than this has a diagonal block.
-    - `layers`: pairs of weight and bias; without them a parameter with two axes or more counts as
-      the matrix of a layer. `for_model` finds them.
-    - `bases`: a corrected matrix in whose bases curvatures are taken, so that averages stay there.
+    - `layers`: pairs of weight and bias, which `for_model` finds; without them, every parameter
+      with two axes or more counts as the weight of a layer.
+    - `bases`: a corrected matrix whose bases curvatures are expressed in, so that averages stay
+      there.
     """
 
     counts_each = True
@@ -144,12 +145,12 @@ class Kronecker(Structure):
 
     @derived
     def draws_together(self) -> bool:
-        """The sum of corrected factors would lose what their common bases would have kept."""
+        """Corrected matrices cannot be summed over draws unless they share bases."""
         return not self.corrected or self.bases is not None
 
     @derived
     def replays(self) -> bool:
-        """Eigenvectors are found in as many rounds as a look at the numbers says."""
+        """An eigendecomposition reads numbers to know when to stop, which a graph cannot do."""
         return not (self.exact or self.corrected)
 
     @derived

@@ -31,9 +31,9 @@ from bayesrule.types import Number, Params, Rows
 
 @dataclass(frozen=True)
 class LayerMatrix(Matrix):
-    """A matrix over the parameters of one layer, known by two factors.
+    """A matrix over the parameters of one layer, given by two factors.
 
-    Those of several nets may be stacked along a first axis of all tensors.
+    Those of several nets can be stacked along a first axis of all tensors.
     """
 
     place: Place
@@ -42,7 +42,7 @@ class LayerMatrix(Matrix):
     @property
     @abstractmethod
     def root(self) -> Root:
-        """The inverse by its root, found once."""
+        """A root of the inverse, computed once."""
 
     @abstractmethod
     def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
@@ -54,20 +54,20 @@ class LayerMatrix(Matrix):
 
     @abstractmethod
     def spectral(self) -> CorrectedLayer:
-        """The same matrix, as one that is diagonal in the eigenbases of the factors."""
+        """The same matrix, kept as a diagonal in the eigenbases of its factors."""
 
     def factored(self) -> FactoredLayer:
-        """The matrix of the factors as they are, whatever is known of them in other bases."""
+        """The matrix of the factors alone, without anything known in other bases."""
         return FactoredLayer(self.place, self.factors)
 
     @cached_property
     def eigen(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of S, then those of A; damping leaves them as they are."""
+        """Eigenvalues and eigenvectors of S, then those of A; damping does not change them."""
         outputs, inputs = self.factors.output, self.factors.mean_input
         return *eigen(outputs, self.whose), *eigen(inputs, self.whose)
 
     def combined(self, factors: Factors, parts: list[tuple[Self, Number]]) -> Self:
-        """The matrix with new factors that is the sum of the given multiples."""
+        """The sum of the given multiples of matrices, whose `factors` are known."""
         return replace(self, factors=factors)
 
     @property
@@ -94,14 +94,14 @@ class LayerMatrix(Matrix):
 
     def trace_solve(self, other: Matrix) -> Tensor:
         if isinstance(other, LayerMatrix):
-            seen = other.seen_from(self.root.left, self.root.right)
-            return (self.root.gains * seen).sum((-2, -1))
-        known = self.place.join(only_diagonal(other, type(self).__name__))
-        return (self.root.diagonal() * known).sum((-2, -1))
+            rotated = other.seen_from(self.root.left, self.root.right)
+            return (self.root.gains * rotated).sum((-2, -1))
+        diagonal = self.place.join(only_diagonal(other, type(self).__name__))
+        return (self.root.diagonal() * diagonal).sum((-2, -1))
 
     def output_covariance(self, rows: Rows) -> Tensor:
-        known = rows_of(rows, self.place)
-        return known.gram(self.root.left, self.root.right, self.root.gains)
+        layer_rows = rows_of(rows, self.place)
+        return layer_rows.gram(self.root.left, self.root.right, self.root.gains)
 
     def plus(self, other: Self) -> Self:
         return self.combined(self.factors.plus(other.factors), [(self, 1.0), (other, 1.0)])
@@ -120,18 +120,18 @@ class LayerMatrix(Matrix):
     def damped(self, damping: float) -> Self:
         new = replace(self, factors=self.factors.damped(damping))
         if "eigen" in vars(self):
-            # Many dampings are tried at the cost of one.
+            # Trying many dampings then costs as much as one.
             vars(new)["eigen"] = self.eigen
         return new
 
 
 @dataclass(frozen=True)
 class FactoredLayer(LayerMatrix):
-    """`(A + π√d I) ⊗ (S + √d/π I)`: both factors are damped, two Cholesky factors are enough."""
+    """`(A + π√d I) ⊗ (S + √d/π I)`: each factor is damped, so two Cholesky factors suffice."""
 
     @cached_property
     def damped_factors(self) -> tuple[Tensor, Tensor]:
-        """The factors of outputs and of inputs, `S + √d/π I` and `A + π√d I`."""
+        """The damped factors of outputs and inputs, `S + √d/π I` and `A + π√d I`."""
         right, left = self.factors.shares()
         return shifted(self.factors.output, left), shifted(self.factors.mean_input, right)
 
@@ -149,13 +149,13 @@ class FactoredLayer(LayerMatrix):
 
     @staticmethod
     def find_roots(layers: list[FactoredLayer]) -> None:
-        """The roots of several layers at once, where they are not known yet."""
+        """Computes the roots of several layers at once, unless they have them."""
         if "root" in vars(layers[0]):
             return
         factors = [factor for layer in layers for factor in layer.damped_factors]
         whose = ", ".join(layer.whose for layer in layers)
-        found = iter(inverse_roots(factors, whose))
-        for layer, pair in zip(layers, zip(found, found, strict=True), strict=True):
+        roots = iter(inverse_roots(factors, whose))
+        for layer, pair in zip(layers, zip(roots, roots, strict=True), strict=True):
             vars(layer)["root"] = Root.of(*pair)
 
     def apply(self, x: Tensor) -> Tensor:
@@ -163,11 +163,11 @@ class FactoredLayer(LayerMatrix):
         return left @ x @ right
 
     def logdet(self) -> Tensor:
-        # The roots are triangular and belong to the inverse.
+        # The roots are triangular, and roots of the inverse.
         roots = self.root.left, self.root.right
         left, right = (torch.linalg.diagonal(root).abs().log().sum(-1) for root in roots)
-        out, wide = self.place.size
-        return -2.0 * (wide * left + out * right)
+        num_out, num_in = self.place.size
+        return -2.0 * (num_in * left + num_out * right)
 
     def seen_from(self, left: Tensor, right: Tensor) -> Tensor:
         outputs, inputs = self.damped_factors
@@ -186,13 +186,13 @@ class ExactLayer(LayerMatrix):
 
     @cached_property
     def spectrum(self) -> tuple[Tensor, Tensor, Tensor]:
-        """V (out, out), U (in, in) and s (out, in), without the damping."""
+        """V (out, out), U (in, in) and s (out, in), the eigenvalues without the damping."""
         outputs, left, inputs, right = self.eigen
         return left, right, outer(outputs, inputs)
 
     @cached_property
     def values(self) -> Tensor:
-        """The eigenvalues, (out, in), with the damping."""
+        """The eigenvalues (out, in), with the damping."""
         return self.spectrum[2] + spread(self.factors.damping)
 
     @cached_property
@@ -220,10 +220,10 @@ class ExactLayer(LayerMatrix):
 class CorrectedLayer(ExactLayer):
     """As `ExactLayer`, with the curvature's own diagonal in the eigenbases instead of the product.
 
-    George et al. (2018), EK-FAC: `s = Σ (Vᵀ r U)²` is the closest to `Σ r rᵀ` that is diagonal
-    there. Sums and averages of parts in the same bases stay in them. Others are taken to the
-    eigenbases of the new factors; what is not diagonal in the bases of a part is lost there, its
-    trace is kept.
+    George et al. (2018), EK-FAC: of all matrices that are diagonal there, `s = Σ (Vᵀ r U)²` is the
+    closest to `Σ r rᵀ`. Sums and averages of matrices in the same bases stay in them. Others are
+    expressed in the eigenbases of the new factors, where each keeps its trace but loses what is not
+    diagonal in its own bases.
     """
 
     left: Tensor
@@ -232,19 +232,19 @@ class CorrectedLayer(ExactLayer):
 
     @classmethod
     def of(cls, place: Place, rows: LayerRows) -> CorrectedLayer:
-        """From the rows of a layer."""
+        """The matrix of the rows of a layer."""
         bare = FactoredLayer(place, Factors.of(rows.moments()))
         _, left, _, right = bare.eigen
         return cls(place, bare.factors, left, right, rows.squares(left, right))
 
     def of_more(self, rows: LayerRows) -> CorrectedLayer:
-        """A matrix from other rows of the layer, in the bases of this one."""
+        """The matrix of other rows of the layer, in the bases of this one."""
         scales = rows.squares(self.left, self.right)
         return replace(self, factors=Factors.of(rows.moments()), scales=scales)
 
     @classmethod
     def identity(cls, place: Place, factors: Factors, scale: float) -> CorrectedLayer:
-        """`scale · I`, in the bases of the unit vectors."""
+        """`scale · I`, in the standard basis."""
         like = factors.output
         left, right = (torch.eye(n, dtype=like.dtype, device=like.device) for n in place.size)
         return cls(place, factors, left, right, like.new_full(place.size, scale))
@@ -253,9 +253,9 @@ class CorrectedLayer(ExactLayer):
     def diagonal_in(
         cls, layer: LayerMatrix, left: Tensor, right: Tensor, values: Tensor
     ) -> CorrectedLayer:
-        """A layer with these values in the given bases, all damping among them.
+        """The matrix with these eigenvalues, damping included, in the given bases.
 
-        The factors keep their damping, which is what the values are larger than the scales by.
+        The factors keep their damping, so the scales are the values without it.
         """
         scales = floored(values, layer.whose) - spread(layer.factors.damping)
         return cls(layer.place, layer.factors, left, right, scales)
@@ -267,19 +267,19 @@ class CorrectedLayer(ExactLayer):
     def combined(self, factors: Factors, parts: list[tuple[Self, Number]]) -> Self:
         left, right = self.left, self.right
         others = [part for part, _ in parts if part is not self]
-        if all(torch.equal(one.left, left) and torch.equal(one.right, right) for one in others):
-            seen = [part.scales * over(share, part.scales) for part, share in parts]
+        if all(torch.equal(part.left, left) and torch.equal(part.right, right) for part in others):
+            terms = [part.scales * over(share, part.scales) for part, share in parts]
         else:
             _, left, _, right = FactoredLayer(self.place, factors).eigen
-            seen = [part._scales_from(left, right) * share for part, share in parts]
-        scales = sum(seen[1:], seen[0])
+            terms = [part._scales_in(left, right) * share for part, share in parts]
+        scales = sum(terms[1:], terms[0])
         return replace(self, factors=factors, left=left, right=right, scales=scales)
 
     def refreshed(self) -> CorrectedLayer:
-        """The same in the eigenbases of its factors, from which sums in kept bases depart."""
+        """The same matrix in the eigenbases of its factors, from which kept bases drift away."""
         _, left, _, right = self.eigen
-        return replace(self, left=left, right=right, scales=self._scales_from(left, right))
+        return replace(self, left=left, right=right, scales=self._scales_in(left, right))
 
-    def _scales_from(self, left: Tensor, right: Tensor) -> Tensor:
+    def _scales_in(self, left: Tensor, right: Tensor) -> Tensor:
         outputs, inputs = (left.mT @ self.left).square(), (right.mT @ self.right).square()
         return outputs @ self.scales @ inputs.mT

@@ -1,4 +1,4 @@
-"""Rows seen layer by layer: what structures with a block for each layer contract."""
+"""The rows of one layer, as structures with one block for each layer contract them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Place:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters' names."""
+        """The names of the parameters."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     @property
@@ -38,7 +38,7 @@ class Place:
         return self.shape[0], math.prod(self.shape[1:]) + (self.bias is not None)
 
     def join(self, vector: Params) -> Tensor:
-        """Named tensors (*leading, *shape) as one, (*leading, out, in)."""
+        """Named tensors (*leading, *shape) as one matrix, (*leading, out, in)."""
         weight = vector[self.weight]
         leading = weight.shape[: weight.ndim - len(self.shape)]
         matrix = weight.reshape(*leading, self.shape[0], -1)
@@ -57,7 +57,7 @@ class Place:
 
 
 def numbered(params: Params) -> Params:
-    """The place of each entry among all, in the shapes of the parameters."""
+    """The index of each entry among all, in the shapes of the parameters."""
     return unflatten(torch.arange(numel(params)), shapes_of(params))
 
 
@@ -66,9 +66,9 @@ class LayerRows(ABC):
 
     @abstractmethod
     def moments(self) -> tuple[Tensor, Tensor, int | Tensor]:
-        """`c A`, `S` and `c` with `Σ r rᵀ ≈ A ⊗ S`: of inputs, of outputs, and how many.
+        """`c A`, `S` and `c` with `Σ r rᵀ ≈ A ⊗ S`, where c is the number of inputs.
 
-        Rows of several nets have them along a first axis; c may then be one for each, (num,).
+        Rows of several nets have these along a first axis; c may then be one for each, (num,).
         """
 
     @abstractmethod
@@ -82,7 +82,7 @@ class LayerRows(ABC):
 
 @dataclass(frozen=True)
 class MatrixRows(LayerRows):
-    """Rows given outright, (V, n, out, in)."""
+    """Rows that are given as a table, (V, n, out, in)."""
 
     table: Tensor
 
@@ -95,13 +95,14 @@ class MatrixRows(LayerRows):
     def moments(self) -> tuple[Tensor, Tensor, int]:
         """The partial traces of `Σ r rᵀ`: `A ⊗ S = (Σ rᵀr) ⊗ (Σ r rᵀ) / Σ‖r‖²` has its trace.
 
-        The mean of A's diagonal is 1, as for a new belief, so that both can be averaged.
+        The mean of A's diagonal is 1, as in the identity of a new posterior, so that the two can be
+        averaged.
         """
         rows, (count, _, width) = self.table.flatten(end_dim=1), self.table.shape[1:]
         inputs = torch.einsum("noi,noj->ij", rows, rows)
         outputs = torch.einsum("noi,npi->op", rows, rows)
         trace = inputs.diagonal().sum()
-        # No rows at all: zero, whatever the inputs' factor is.
+        # Without any rows it is zero, whatever the inputs' factor.
         scale = torch.where(trace > 0, count * width / trace, torch.zeros_like(trace))
         return inputs * scale, outputs / width, count
 
@@ -109,8 +110,8 @@ class MatrixRows(LayerRows):
         return (left.mT @ self.table @ right).square().sum((0, 1))
 
     def gram(self, left: Tensor, right: Tensor, gains: Tensor) -> Tensor:
-        seen = left.mT @ self.table @ right * gains.sqrt()
-        flat = seen.flatten(start_dim=2).transpose(0, 1)
+        rotated = left.mT @ self.table @ right * gains.sqrt()
+        flat = rotated.flatten(start_dim=2).transpose(0, 1)
         return flat @ flat.mT
 
 
@@ -124,15 +125,16 @@ class Products(LayerRows):
     def means(self) -> Means:
         """Inputs (n, in) averaged over T positions; gradients (V, n, out), `Σ_t g / √T`; and n.
 
-        Their products between layers and the moments of each layer are together never negative.
+        Products of these between layers, with the moments of each layer, form a positive
+        semi-definite matrix.
         """
 
 
 Chunks = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
-# Up to so many positions, products of pairs of them cost less than rows.
+# Up to this many positions, products of pairs of positions cost less than rows.
 _FEW = 2
-# Rows that are worked on at a time, in numbers.
+# Working memory for rows, in numbers.
 _BUDGET = 1 << 22
 
 
@@ -140,7 +142,7 @@ _BUDGET = 1 << 22
 class ProductRows(Products):
     """`r_vn = Σ_t g_vnt a_ntᵀ` from the inputs and the output gradients of a layer.
 
-    `chunks()` goes over the examples: inputs (m, T, in), gradients (V, m, T, out) at T positions.
+    `chunks()` iterates over the examples: inputs (m, T, in), gradients (V, m, T, out), T positions.
     """
 
     chunks: Chunks
@@ -160,8 +162,8 @@ class ProductRows(Products):
     def moments(self) -> tuple[Tensor, Tensor, int]:
         """`Σ_nt a aᵀ`, `Σ_vnt g gᵀ` and the number of inputs n·T.
 
-        Martens & Grosse (2015), eq. 1; over positions Grosse & Martens (2016), theorem 1, which
-        takes gradients at different positions as uncorrelated.
+        Martens & Grosse (2015), eq. 1; over positions Grosse & Martens (2016), theorem 1, where
+        gradients at different positions count as uncorrelated.
         """
         inputs = outputs = None
         count = 0
@@ -174,9 +176,10 @@ class ProductRows(Products):
         return inputs, outputs, count
 
     def means(self) -> Means:
-        each = [(a.mean(1), g.sum(2) / g.shape[2] ** 0.5) for a, g in self.chunks()]
-        inputs, slopes = torch.cat([a for a, _ in each]), torch.cat([g for _, g in each], dim=1)
-        return inputs, slopes, len(inputs)
+        chunks = [(a.mean(1), g.sum(2) / g.shape[2] ** 0.5) for a, g in self.chunks()]
+        inputs, slopes = zip(*chunks, strict=True)
+        means = torch.cat(inputs)
+        return means, torch.cat(slopes, dim=1), len(means)
 
     def squares(self, left: Tensor, right: Tensor) -> Tensor:
         parts = [_product_squares(a @ right, g @ left) for a, g in self.chunks()]
@@ -187,7 +190,7 @@ class ProductRows(Products):
 
 
 def _with_square(total: Tensor | None, x: Tensor) -> Tensor:
-    """`total + xᵀ x`, in the total's place: a wide layer has many parts and large squares."""
+    """`total + xᵀ x`, added in place: a wide layer has many chunks and large squares."""
     return x.mT @ x if total is None else total.addmm_(x.mT, x)
 
 
@@ -200,27 +203,27 @@ def _product_squares(a: Tensor, g: Tensor) -> Tensor:
 
 def _product_gram(a: Tensor, g: Tensor, left: Tensor, right: Tensor, gains: Tensor) -> Tensor:
     if a.shape[1] > _FEW:
-        flat = (_seen_rows(a, g, left, right) * gains.sqrt()).flatten(start_dim=2)
+        flat = (_rotated_rows(a, g, left, right) * gains.sqrt()).flatten(start_dim=2)
         return flat @ flat.mT
     # Σ_oi k_oi g_vto a_ti g_v'uo a_ui = Σ_tu g_t diag(k (a_t a_u)) g_uᵀ: no row is ever formed.
     inputs, slopes = a @ right, (g @ left).transpose(0, 1)
     pairs = (inputs.unsqueeze(2) * inputs.unsqueeze(1)) @ gains.mT
-    seen = (slopes.unsqueeze(3) * pairs.unsqueeze(1)).sum(2)
-    return seen.flatten(start_dim=2) @ slopes.flatten(start_dim=2).mT
+    weighted = (slopes.unsqueeze(3) * pairs.unsqueeze(1)).sum(2)
+    return weighted.flatten(start_dim=2) @ slopes.flatten(start_dim=2).mT
 
 
-def _seen_rows(a: Tensor, g: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """`leftᵀ (Σ_t g_t a_tᵀ) right`, (n, V, out, in); each side is turned where it is smaller."""
+def _rotated_rows(a: Tensor, g: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`leftᵀ (Σ_t g_t a_tᵀ) right`, (n, V, out, in); each side is rotated where it is smaller."""
     vectors, n, positions, outs = g.shape
     inputs_first, slopes_first = positions <= vectors * outs, positions <= a.shape[2]
     inputs, slopes = a @ right if inputs_first else a, g @ left if slopes_first else g
-    # One product for each example, all vectors at once: the inputs are not copied for each.
+    # One product for each example with all its vectors, so that the inputs are not copied.
     rows = slopes.permute(1, 0, 3, 2).reshape(n, vectors * outs, positions) @ inputs
     rows = (rows if inputs_first else rows @ right).reshape(n, vectors, outs, -1)
     return rows if slopes_first else left.mT @ rows
 
 
 def rows_of(rows: Rows, place: Place) -> LayerRows:
-    """The rows of one layer: products where its call is known, a table of matrices elsewhere."""
-    known = rows.layer(place.weight, place.bias)
-    return known or MatrixRows(place.join(rows.only(place.names).per_example()))
+    """The rows of one layer: products if it is called once, else a table of matrices."""
+    products = rows.layer(place.weight, place.bias)
+    return products or MatrixRows(place.join(rows.only(place.names).per_example()))

@@ -19,8 +19,8 @@ from bayesrule.types import Number, Params, Rows
 def truncate(columns: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """`U` (P, rank) and `d` (P,) so that `U Uᵀ + diag(d)` is close to `C Cᵀ` and has its diagonal.
 
-    Mishkin et al. (2018), SLANG, sec. 3.2: the leading eigenvectors are kept, the diagonal of the
-    rest goes to the diagonal part.
+    Mishkin et al. (2018), SLANG, sec. 3.2: the leading eigenvectors are kept, and the diagonal of
+    the rest is added to the diagonal part.
     """
     if columns.shape[1] <= rank:
         pad = columns.new_zeros(columns.shape[0], rank - columns.shape[1])
@@ -87,12 +87,12 @@ class LowRankMatrix(Matrix):
 
     def trace_solve(self, other: Matrix) -> Tensor:
         if isinstance(other, LowRankMatrix):
-            spread = (self._solve(other.u.mT) * other.u.mT).sum()
-            return self._inverse_diagonal() @ other.d + spread
+            low_rank = (self._solve(other.u.mT) * other.u.mT).sum()
+            return self._inverse_diagonal() @ other.d + low_rank
         if isinstance(other, DenseMatrix):
             return self._solve(other.values).diagonal().sum()
-        known = only_diagonal(other, "LowRankMatrix")
-        return self._inverse_diagonal() @ flatten(known, self.shapes)
+        diagonal = only_diagonal(other, "LowRankMatrix")
+        return self._inverse_diagonal() @ flatten(diagonal, self.shapes)
 
     def output_covariance(self, rows: Rows) -> Tensor:
         jacobian = flatten(rows.per_example(), self.shapes, leading=2).transpose(0, 1)
@@ -121,17 +121,17 @@ class LowRankMatrix(Matrix):
         return self._with(moved.d + bend, moved.u)
 
     def before_sum(self, rank: int, world_size: int) -> Self:
-        """This rank's columns (P, R) in their place among those of all ranks, (P, R · world_size).
+        """The columns (P, R) of this rank in their place among those of all, (P, R · world_size).
 
         `Σ U Uᵀ` is not `(Σ U)(Σ U)ᵀ`: columns go side by side, and `after_sum` truncates them.
         """
         size, columns = self.u.shape
-        wide = self.u.new_zeros(size, world_size, columns)
-        wide[:, rank] = self.u
-        return self._with(self.d, wide.flatten(start_dim=1))
+        padded = self.u.new_zeros(size, world_size, columns)
+        padded[:, rank] = self.u
+        return self._with(self.d, padded.flatten(start_dim=1))
 
     def after_sum(self, rank: int, world_size: int) -> Self:
-        """The sum over the ranks, back at its own rank."""
+        """The sum over all ranks, truncated to the matrix's own rank again."""
         u, rest = truncate(self.u, self.u.shape[1] // world_size)
         return self._with(self.d + rest, u)
 
@@ -151,9 +151,9 @@ class LowRank(Structure):
 
     def identity(self, params: Params, scale: float) -> LowRankMatrix:
         shapes = shapes_of(params)
-        some = flatten(params, shapes)
-        rank = min(self.rank, len(some))
-        return LowRankMatrix(torch.full_like(some, scale), some.new_zeros(len(some), rank), shapes)
+        flat = flatten(params, shapes)
+        rank = min(self.rank, len(flat))
+        return LowRankMatrix(torch.full_like(flat, scale), flat.new_zeros(len(flat), rank), shapes)
 
     def contract(self, rows: Rows) -> LowRankMatrix:
         table = rows.per_example()

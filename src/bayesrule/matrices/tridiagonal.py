@@ -1,4 +1,4 @@
-"""Matrices over a chain of layers in which neighbours are correlated."""
+"""Matrices over a chain of layers in which neighbouring layers are correlated."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from bayesrule.types import Number, Params, Rows
 
 @dataclass(frozen=True)
 class BlockTridiagonalMatrix(Matrix):
-    """`F̂` with `F̂⁻¹ = Ξᵀ Λ Ξ`, Ξ the identity and `−Ψ_i` beside it, Λ the blocks `Σ_{i|i+1}⁻¹`.
+    """`F̂` with `F̂⁻¹ = Ξᵀ Λ Ξ`, Ξ the identity with `−Ψ_i` beside it, Λ the blocks `Σ_{i|i+1}⁻¹`.
 
-    `Ψ_i = F_{i,i+1} F_{i+1,i+1}⁻¹` and `Σ_{i|i+1} = F_ii − Ψ_i F_{i+1,i+1} Ψ_iᵀ` from the blocks
-    `F_ij = A_ij ⊗ S_ij` of each layer (`layers`, damped) and of neighbours (`links`, by the weight
-    of the earlier one). Martens & Grosse (2015), sec. 4.3 and appendix B.
+    `Ψ_i = F_{i,i+1} F_{i+1,i+1}⁻¹` and `Σ_{i|i+1} = F_ii − Ψ_i F_{i+1,i+1} Ψ_iᵀ` come from the
+    blocks `F_ij = A_ij ⊗ S_ij` of each layer (`layers`, damped) and of each pair of neighbours
+    (`links`, by the weight of the earlier one). Martens & Grosse (2015), sec. 4.3 and appendix B.
     """
 
     places: tuple[Place, ...]
@@ -49,12 +49,12 @@ class BlockTridiagonalMatrix(Matrix):
 
     @cached_property
     def _blocks(self) -> list[FactoredLayer]:
-        """The layers, each for itself."""
+        """The matrix of each layer alone."""
         return [FactoredLayer(place, self.layers[place.weight]) for place in self.places]
 
     @cached_property
     def _damped(self) -> list[tuple[Tensor, Tensor]]:
-        """S and A of each layer, damped."""
+        """The damped S and A of each layer."""
         return [block.damped_factors for block in self._blocks]
 
     @cached_property
@@ -69,7 +69,7 @@ class BlockTridiagonalMatrix(Matrix):
 
     @cached_property
     def _psi(self) -> list[tuple[Tensor, Tensor]]:
-        """`Ψ_i = A_{i,i+1} A⁻¹ ⊗ S_{i,i+1} S⁻¹`, that of S first."""
+        """`Ψ_i = A_{i,i+1} A⁻¹ ⊗ S_{i,i+1} S⁻¹`, as the part of S and the part of A."""
         pairs = zip(self._linked, self._roots[1:], strict=True)
         return [(s @ left @ left.mT, a @ right @ right.mT) for (s, a), (left, right) in pairs]
 
@@ -83,10 +83,10 @@ class BlockTridiagonalMatrix(Matrix):
         return [place.join(vector) for place in self.places]
 
     def _named(self, parts: list[Tensor], like: Params | None = None) -> Params:
-        found: Params = {}
+        vector: Params = {}
         for place, part in zip(self.places, parts, strict=True):
-            found |= place.split(part)
-        return {name: found[name] for name in (self.names if like is None else like)}
+            vector |= place.split(part)
+        return {name: vector[name] for name in (self.names if like is None else like)}
 
     def _mixed(self, parts: list[Tensor]) -> list[Tensor]:
         """`Ξ x`."""
@@ -130,14 +130,14 @@ class BlockTridiagonalMatrix(Matrix):
         return sum(parts[1:], parts[0])
 
     def diagonal(self) -> Params:
-        each = (map(torch.linalg.diagonal, factors) for factors in self._damped)
-        return self._named([outer(*pair) for pair in each])
+        diagonals = (map(torch.linalg.diagonal, factors) for factors in self._damped)
+        return self._named([outer(*pair) for pair in diagonals])
 
     def _inverse_diagonals(self) -> list[Tensor]:
-        found = [root.diagonal() for root in self._conditionals]
+        diagonals = [root.diagonal() for root in self._conditionals]
         for i, (s, a) in enumerate(self._psi):
-            found[i + 1] = found[i + 1] + self._conditionals[i].through(s, a).diagonal()
-        return found
+            diagonals[i + 1] = diagonals[i + 1] + self._conditionals[i].through(s, a).diagonal()
+        return diagonals
 
     def inverse_diagonal(self) -> Params:
         return self._named(self._inverse_diagonals())
@@ -145,12 +145,12 @@ class BlockTridiagonalMatrix(Matrix):
     def trace_solve(self, other: Matrix) -> Tensor:
         if isinstance(other, BlockTridiagonalMatrix):
             return self._trace_of_chain(other)
-        known = self._joined(only_diagonal(other, "BlockTridiagonalMatrix"))
-        pairs = zip(self._inverse_diagonals(), known, strict=True)
+        diagonals = self._joined(only_diagonal(other, "BlockTridiagonalMatrix"))
+        pairs = zip(self._inverse_diagonals(), diagonals, strict=True)
         return torch.stack([(mine * theirs).sum((-2, -1)) for mine, theirs in pairs]).sum(0)
 
     def _trace_of_chain(self, other: BlockTridiagonalMatrix) -> Tensor:
-        """`Σ_i tr(Σ_{i|i+1}⁻¹ (Ξ P Ξᵀ)_ii)`: no other blocks of P than the known ones enter."""
+        """`Σ_i tr(Σ_{i|i+1}⁻¹ (Ξ P Ξᵀ)_ii)`, for which the kept blocks of P are enough."""
         traces = [
             root.trace(s, a) for root, (s, a) in zip(self._conditionals, other._damped, strict=True)
         ]
@@ -167,39 +167,40 @@ class BlockTridiagonalMatrix(Matrix):
         return torch.stack(parts).sum(0)
 
     def _mixed_rows(self, rows: Rows) -> list[LayerRows]:
-        """`Ξ r` of each row; of products, what the next layer tells is at further positions."""
-        known = [rows.layer(place.weight, place.bias) for place in self.places]
-        products = [one.whole() for one in known if isinstance(one, ProductRows)]
-        if len(products) < len(known):
+        """`Ξ r` of each row; products get the next layer's share as further positions."""
+        layers = [rows.layer(place.weight, place.bias) for place in self.places]
+        products = [layer.whole() for layer in layers if isinstance(layer, ProductRows)]
+        if len(products) < len(layers):
             tables = [place.join(rows.only(place.names).per_example()) for place in self.places]
             return [MatrixRows(x) for x in self._mixed(tables)]
-        told = [
+        mixed = [
             (torch.cat([a, b @ right.mT], dim=1), torch.cat([g, -h @ left.mT], dim=2))
             for (a, g), (left, right), (b, h) in zip(
                 products, self._psi, products[1:], strict=False
             )
         ]
-        return [ProductRows.of(a, g) for a, g in [*told, products[-1]]]
+        return [ProductRows.of(a, g) for a, g in [*mixed, products[-1]]]
 
     def _map(self, function: Callable[..., Factors], *others: Self) -> Self:
-        """The matrix with factors that are made from those of this one and of others."""
-        layers, links = (
-            {k: function(v, *(getattr(other, kind)[k] for other in others)) for k, v in own.items()}
-            for kind, own in (("layers", self.layers), ("links", self.links))
-        )
-        return replace(self, layers=layers, links=links)
+        """The matrix whose factors are a function of those of this and of other matrices."""
+
+        def mapped(kind: str) -> dict[str, Factors]:
+            mine, *theirs = (getattr(matrix, kind) for matrix in (self, *others))
+            return {k: function(v, *(factors[k] for factors in theirs)) for k, v in mine.items()}
+
+        return replace(self, layers=mapped("layers"), links=mapped("links"))
 
     def plus(self, other: Self) -> Self:
         return self._map(Factors.plus, other)
 
     def times(self, factor: Number) -> Self:
-        return self._map(lambda one: one.times(factor))
+        return self._map(lambda factors: factors.times(factor))
 
     def damped(self, damping: float) -> Self:
         return replace(self, layers={k: v.damped(damping) for k, v in self.layers.items()})
 
     def lerp_(self, target: Self, rate: Number) -> Self:
-        return self._map(lambda one, other: one.lerp(other, rate), target)
+        return self._map(lambda old, new: old.lerp(new, rate), target)
 
     def retract_(self, target: Self, rate: Number, precision: Self) -> Self:
         layers = {
@@ -210,23 +211,23 @@ class BlockTridiagonalMatrix(Matrix):
 
 
 def _conditional(
-    mine: tuple[Tensor, Tensor], link: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
+    roots: tuple[Tensor, Tensor], link: tuple[Tensor, Tensor], next_roots: tuple[Tensor, Tensor]
 ) -> Root:
-    """`(A ⊗ S − C ⊗ D)⁻¹`, with what the next layer tells of this one in C and D.
+    """`(A ⊗ S − C ⊗ D)⁻¹`, where C and D hold what the next layer explains of this one.
 
     In the bases that make A and S the identity and C and D diagonal it is `1 / (1 − s s')`.
     """
     (left, outputs), (right, inputs) = (
-        _told(root, cross, other) for root, cross, other in zip(mine, link, after, strict=True)
+        _explained(*factor) for factor in zip(roots, link, next_roots, strict=True)
     )
     gains = 1.0 / (1.0 - outer(outputs, inputs)).clamp_min(torch.finfo(outputs.dtype).eps)
-    return Root(mine[0] @ left, mine[1] @ right, gains, turns=(left, right))
+    return Root(roots[0] @ left, roots[1] @ right, gains, turns=(left, right))
 
 
-def _told(root: Tensor, cross: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """A basis in which the part of a factor that is told by its neighbour is diagonal.
+def _explained(root: Tensor, cross: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """A basis in which what the neighbour explains of a factor is diagonal, with the diagonal.
 
-    It is seen behind the root, where the factor itself is the identity.
+    It is taken after the root, with which the factor itself is the identity.
     """
     white = root.mT @ cross @ other
     values, directions = torch.linalg.eigh(white @ white.mT)
@@ -237,15 +238,16 @@ def _told(root: Tensor, cross: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 class BlockTridiagonal(Structure):
     """`A ⊗ S` for each layer of a chain and for each pair of neighbours; block-tridiagonal inverse.
 
-    Martens & Grosse (2015), sec. 4.3: of all matrices with these blocks on and beside the diagonal
-    it is the one whose inverse is zero elsewhere. For chains of linear and convolution layers;
-    the positions of a convolution enter the products of neighbours by their mean. The diagonal
-    factors are damped as those of `Kronecker()`, and sums and averages are taken in the same way.
+    Martens & Grosse (2015), sec. 4.3: of all matrices with these blocks on and beside the diagonal,
+    it is the one whose inverse is zero elsewhere. It is for chains of linear and convolution
+    layers; the positions of a convolution enter the products of neighbours by their mean. The
+    diagonal factors are damped as in `Kronecker()`, and sums and averages are taken in the same
+    way.
 
     - `widest`: a wider factor is refused.
-    - `layers`: pairs of weight and bias in their order; without them, those with two axes or more.
-      `for_model` finds them and refuses a module with any other.
-    - `flow`: the way of the data through them, where the module's code tells it beforehand.
+    - `layers`: pairs of weight and bias in their order, which `for_model` finds; it refuses a
+      module with other layers. Without them, every parameter with two axes or more is a weight.
+    - `flow`: how data pass through the layers, if the module's code shows it beforehand.
     """
 
     counts_each = True
@@ -263,34 +265,34 @@ class BlockTridiagonal(Structure):
         return replace(self, layers=chain_by_module(model), flow=flow_of(model))
 
     def _places(self, shapes: Shapes) -> tuple[Place, ...]:
-        found = places(by_shape(shapes) if self.layers is None else self.layers, shapes)
-        taken = {name for place in found for name in place.names}
+        chain = places(by_shape(shapes) if self.layers is None else self.layers, shapes)
+        taken = {name for place in chain for name in place.names}
         lost = [name for name in shapes if name not in taken]
         if lost:
             raise no_chain(f"{lost[0]!r} belongs to none with a weight that is learned")
-        for place in found:
+        for place in chain:
             if max(place.size) > self.widest:
                 raise ValueError(
                     f"The layer of {place.weight!r} has a factor {max(place.size):,} wide; the "
                     f"limit is {self.widest:,}. Use Kronecker(), where such a layer has a diagonal "
                     f"block, or BlockTridiagonal(widest={max(place.size)})."
                 )
-        return tuple(found)
+        return tuple(chain)
 
     def identity(self, params: Params, scale: float) -> BlockTridiagonalMatrix:
         return self._unlinked(params, lambda alone: alone.identity(params, scale))
 
     def project(self, matrix: Tensor, params: Params) -> BlockTridiagonalMatrix:
-        """The positive part of each layer's block by its partial traces; neighbours apart."""
+        """The positive part of each layer's block by its partial traces, without links."""
         return self._unlinked(params, lambda alone: alone.project(matrix, params))
 
     def _unlinked(
         self, params: Params, made: Callable[[Kronecker], KroneckerMatrix]
     ) -> BlockTridiagonalMatrix:
-        """The matrix of layers that are each made alone."""
+        """The matrix without links, from layers that are `made` one by one."""
         chain = self._places(shapes_of(params))
         weights = tuple(place.weight for place in chain)
-        # What can be known of a module before its first step, where `contract` looks again.
+        # Refuse before the first step what can be known by then; `contract` checks again.
         if self.flow is not None and (reason := broken_flow(self.flow, weights)):
             raise no_chain(reason)
         alone = made(Kronecker(widest=self.widest, layers=self.layers)).layers
@@ -303,11 +305,11 @@ class BlockTridiagonal(Structure):
         reason = rows.broken_chain(tuple(place.weight for place in chain))
         if reason is not None:
             raise no_chain(reason)
-        each = [rows.layer(place.weight, place.bias) for place in chain]
-        if None in each:
-            raise no_chain(f"{chain[each.index(None)].bias!r} is used outside of its layer")
-        links = [_link(*pair) for pair in pairwise([one.means() for one in each])]
-        layers = [Factors.of(one.moments()) for one in each]
+        products = [rows.layer(place.weight, place.bias) for place in chain]
+        if None in products:
+            raise no_chain(f"{chain[products.index(None)].bias!r} is used outside of its layer")
+        links = [_link(*pair) for pair in pairwise([layer.means() for layer in products])]
+        layers = [Factors.of(layer.moments()) for layer in products]
         return _matrix(chain, layers, links, tuple(rows.shapes))
 
 

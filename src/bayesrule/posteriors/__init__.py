@@ -1,4 +1,4 @@
-"""Families of beliefs over the weights, and what is believed before the data."""
+"""Families of posteriors over the weights, and their priors."""
 
 from bayesrule.posteriors._base import ElboTerms, Family, Free, Posterior, Turn
 from bayesrule.posteriors.bernoulli import Bernoulli, BernoulliFamily, BernoulliPrior

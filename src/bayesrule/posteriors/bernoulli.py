@@ -1,4 +1,4 @@
-"""Binary weights: each is +1 or −1, with a probability of its own."""
+"""Binary weights: each is +1 or −1 with its own probability."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST = 1e-10
 class BernoulliPrior(Prior):
     """Independent binary weights with natural parameters `logits`; 0 is ±1 with equal chances.
 
-    `strength` is how much it pulls, together with the belief's entropy: 0 is not at all.
+    `strength` multiplies the pull of the prior and of the posterior's entropy; 0 turns both off.
     """
 
     logits: Params | float = 0.0
@@ -67,7 +67,7 @@ class BernoulliPrior(Prior):
 class RelaxedDraw(Point):
     """`θ = tanh((λ + ½ logit u) / T)`, u uniform: a smooth draw near ±1 (the concrete relaxation).
 
-    Khan & Rue (2023), eqs 50 and 51. Its gradient becomes one in the mean `μ = tanh λ` by
+    Khan & Rue (2023), eqs 50 and 51. Its gradient turns into one in the mean `μ = tanh λ` by
     `dθ/dμ = (1 − θ²) / (T (1 − μ²))`.
     """
 
@@ -79,15 +79,15 @@ class RelaxedDraw(Point):
     def pulled(self, local: Local, pull: Pull) -> Local:
         gradient = {}
         for name, slope in local.gradient.items():
-            near, sure = (
+            of_draw, of_mean = (
                 1.0 - v.square() for v in (self.coordinates[name], self.logits[name].tanh())
             )
-            gradient[name] = slope * (near + _LEAST) / (self.temperature * (sure + _LEAST))
+            gradient[name] = slope * (of_draw + _LEAST) / (self.temperature * (of_mean + _LEAST))
         return replace(local, gradient=gradient)
 
     @property
     def position(self) -> Params:
-        """The natural parameters, in which the prior pulls."""
+        """The natural parameters, at which the prior's pull is taken."""
         return self.logits
 
     def price(self, gradient: Params) -> Matrix:
@@ -96,7 +96,7 @@ class RelaxedDraw(Point):
 
 @dataclass(frozen=True)
 class SignPoint(Point):
-    """The signs of natural parameters; a gradient there is taken for one in the mean.
+    """The signs of natural parameters, where a gradient counts as one in the mean.
 
     That is the limit of `RelaxedDraw` without noise and with `dθ/dμ = 1`, the straight-through
     estimator; Khan & Rue (2023), eq. 48.
@@ -106,7 +106,7 @@ class SignPoint(Point):
 
     @property
     def position(self) -> Params:
-        """The natural parameters, in which the prior pulls."""
+        """The natural parameters, at which the prior's pull is taken."""
         return self.logits
 
 
@@ -114,7 +114,7 @@ class SignPoint(Point):
 class Bernoulli(Posterior):
     """`q(θ) = Π exp(λθ) / (2 cosh λ)` over θ = ±1, λ the `logits`: half the log-odds.
 
-    Where it is `bounded`, no λ moves beyond ±1.
+    If it is `bounded`, no λ moves beyond ±1.
 
     >>> q = Bernoulli({"w": torch.tensor([0.0, 20.0])})
     >>> q.mean["w"], q.variance()["w"]
@@ -153,12 +153,12 @@ class Bernoulli(Posterior):
 
     def log_prob(self, params: Params) -> Tensor:
         """`log q(θ)`, a 0-d tensor."""
-        # log 2 cosh λ in a form that is safe for large λ.
+        # log 2 cosh λ in a form that does not overflow for large λ.
         parts = {k: v.abs() + functional.softplus(-2.0 * v.abs()) for k, v in self.logits.items()}
         return vectors.dot(self.logits, params) - vectors.total(parts)
 
     def entropy(self, generator: Generator | None = None) -> Tensor:
-        # log 2 cosh λ − λ tanh λ in a form that is safe for large λ.
+        # log 2 cosh λ − λ tanh λ in a form that does not overflow for large λ.
         sizes = [2.0 * value.abs() for value in self.logits.values()]
         parts = [functional.softplus(-size) + size * (-size).sigmoid() for size in sizes]
         return torch.stack([part.sum() for part in parts]).sum()
@@ -166,8 +166,8 @@ class Bernoulli(Posterior):
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
         if not isinstance(prior, BernoulliPrior):
             raise TypeError(_no_precision(prior))
-        before = Bernoulli(prior.logits_of(self.logits))
-        return -self.entropy() - before.log_prob(self.mean)
+        p = Bernoulli(prior.logits_of(self.logits))
+        return -self.entropy() - p.log_prob(self.mean)
 
     def coordinates(self) -> Gaussian:
         return Gaussian(self.logits, UnitMatrix())
@@ -180,7 +180,7 @@ class Bernoulli(Posterior):
 
 
 def _signs(values: Params) -> Params:
-    """+1 or −1 for each, never zero; what is not a number stays so."""
+    """+1 or −1 for each weight, never zero; NaN stays NaN."""
     fixed = {name: value.detach() for name, value in values.items()}
     return {name: (v / v.abs()).masked_fill(v == 0, 1.0) for name, v in fixed.items()}
 
@@ -196,8 +196,8 @@ def _no_precision(given: object) -> str:
 class BernoulliFamily(Family):
     """Binary weights, +1 or −1, learned as natural parameters: BayesBiNN, straight-through.
 
-    Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5, eq. 52. The first belief has
-    the signs of the module's own weights.
+    Meng, Bachmann & Khan (2020); Khan & Rue (2023), sec. 4.5, eq. 52. The first posterior has the
+    signs of the module's own weights.
 
     - `sure`: the size of the first natural parameters; 0 is a fair coin, 10 is nearly certain.
     - `temperature`: T of the relaxed draws that gradients are taken at.

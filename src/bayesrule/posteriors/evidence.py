@@ -13,16 +13,16 @@ _LEAST, _MOST = 1e-6, 1e8
 
 
 def prior_of_largest_evidence(start: Prior, curvature: Matrix, mean: Params) -> Prior:
-    """`N(0, I/δ)` with the δ of largest evidence, found from a prior that is of this form, too."""
+    """`N(0, I/δ)` with the δ of largest evidence, searched from a prior of the same form."""
     precision = start.diagonal({})
     assert isinstance(precision, float)
     return GaussianPrior(prior_precision(curvature, mean, start=precision))
 
 
 def log_evidence(curvature: Matrix, mean: Params, prior_precision: float) -> float:
-    """`½ [d log δ − δ‖m‖² − log|F + δI|]`: what of the log evidence depends on the prior.
+    """`½ [d log δ − δ‖m‖² − log|F + δI|]`: the part of the log evidence that depends on the prior.
 
-    Only the weights that the curvature is about count.
+    Only the weights that the curvature covers count.
     """
     uncertain = {name: mean[name] for name in curvature.diagonal()}
     quadratic = float(vectors.dot(uncertain, uncertain))
@@ -40,11 +40,11 @@ def prior_precision(
     """
     uncertain = {name: mean[name] for name in curvature.diagonal()}
     quadratic = max(float(vectors.dot(uncertain, uncertain)), 1e-12)
-    size, found = vectors.numel(uncertain), max(start, _LEAST)
+    size, precision = vectors.numel(uncertain), max(start, _LEAST)
     for _ in range(steps):
-        spread = float(vectors.total(curvature.damped(found).inverse_diagonal()))
-        new = min(max((size - found * spread) / quadratic, _LEAST), _MOST)
-        if abs(math.log(new / found)) < tolerance:
+        spread = float(vectors.total(curvature.damped(precision).inverse_diagonal()))
+        new = min(max((size - precision * spread) / quadratic, _LEAST), _MOST)
+        if abs(math.log(new / precision)) < tolerance:
             return new
-        found = new
-    return found
+        precision = new
+    return precision

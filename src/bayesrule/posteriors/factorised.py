@@ -23,14 +23,14 @@ from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Number, Params
 
 SHARE = 0.05
-"""First standard deviations as a share of the prior's: about e⁻³."""
+"""Initial standard deviations as a share of the prior's: about e⁻³."""
 
 _SMALLEST, _LARGEST = 1e-12, 1e6
 
 
 @dataclass(frozen=True)
 class StdSlope(DiagonalMatrix):
-    """`∂E[ℓ]/∂σ = σ E[∇²ℓ]`, what the ELBO's gradient needs, in the place of the curvature."""
+    """`∂E[ℓ]/∂σ = σ E[∇²ℓ]`, which the ELBO's gradient needs, in place of the curvature."""
 
     def plus(self, other: DiagonalMatrix) -> StdSlope:
         return StdSlope(vectors.add(self.values, other.values))
@@ -47,7 +47,7 @@ class StdSlope(DiagonalMatrix):
 
 
 class ScaleMatrix(DiagonalMatrix):
-    """The precision `diag(1/σ²)` of known standard deviations, worked out where it is asked for."""
+    """The precision `diag(1/σ²)` of given standard deviations, computed when it is first read."""
 
     several_draws = True
 
@@ -68,9 +68,10 @@ class ScaleMatrix(DiagonalMatrix):
 
 
 class ScaleKL(NamedTuple):
-    """What a weighted KL from the prior has of σ: `Σ ½ precision σ² − weight log σ`.
+    """The part of a weighted KL that depends on σ: `Σ ½ precision σ² − weight log σ`.
 
-    Numbers, or 0-d tensors where steps are replayed; the precision may be one for each weight.
+    Both are numbers, or 0-d tensors where steps are replayed; the precision may be one for each
+    weight.
     """
 
     weight: Number
@@ -78,14 +79,14 @@ class ScaleKL(NamedTuple):
 
     @classmethod
     def of(cls, prior: Prior, weight: Number, like: Params) -> ScaleKL:
-        """That of `weight KL(q ‖ prior)`."""
+        """The part of `weight KL(q ‖ prior)`."""
         precision = prior.diagonal(like)
         if isinstance(precision, dict):
             return cls(weight, vectors.scale({name: precision[name] for name in like}, weight))
         return cls(weight, weight * precision)
 
     def added_(self, slope: Params, std: Params) -> Params:
-        """The slope in `log σ` with that of the KL: `slope + precision σ² − weight`, in place."""
+        """The slope in `log σ` plus that of the KL: `slope + precision σ² − weight`, in place."""
         if isinstance(self.precision, dict):
             squares = vectors.mul({name: std[name] for name in slope}, std)
             vectors.add_(slope, vectors.mul_(squares, self.precision))
@@ -94,33 +95,33 @@ class ScaleKL(NamedTuple):
         return vectors.shift_(slope, -self.weight)
 
     def tensors(self, like: Tensor) -> Callable[[str], tuple[Tensor, Tensor]]:
-        """Both as tensors by a weight's name, for calls that do more at once than with numbers."""
-        each = self.precision if isinstance(self.precision, dict) else {}
+        """Weight and precision as tensors, by a parameter's name, for fused operations."""
+        by_name = self.precision if isinstance(self.precision, dict) else {}
         shared = 0.0 if isinstance(self.precision, dict) else self.precision
         weight, precision = (
-            one if isinstance(one, Tensor) else like.new_full((), one)
-            for one in (self.weight, shared)
+            value if isinstance(value, Tensor) else like.new_full((), value)
+            for value in (self.weight, shared)
         )
-        return lambda name: (weight, each.get(name, precision))
+        return lambda name: (weight, by_name.get(name, precision))
 
 
 @dataclass(frozen=True)
 class IndependentDraw(Point):
     """A draw of independent weights: `noise = (θ − mean) / σ`."""
 
-    belief: Factorised
+    posterior: Factorised
     noise: Params
 
     @classmethod
-    def of(cls, belief: Factorised, noise: Params) -> IndependentDraw:
-        """The draw that the noise stands for."""
-        return cls(belief.moved(noise), belief, noise)
+    def of(cls, posterior: Factorised, noise: Params) -> IndependentDraw:
+        """The draw `mean + σ noise`."""
+        return cls(posterior.moved(noise), posterior, noise)
 
     def price(self, gradient: Params) -> StdSlope:
         return StdSlope(vectors.mul_(self.noise, gradient))
 
     def mirrored(self) -> IndependentDraw:
-        return self.of(self.belief, vectors.scale(self.noise, -1.0))
+        return self.of(self.posterior, vectors.scale(self.noise, -1.0))
 
 
 class Factorised(Normal):
@@ -131,12 +132,12 @@ class Factorised(Normal):
 
     @abstractmethod
     def _std(self) -> Params:
-        """The standard deviations, worked out."""
+        """Computes the standard deviations."""
 
     def std(self) -> Params:
-        """The standard deviations of the weights; they are not to be changed.
+        """The standard deviations of the weights, which callers must not change.
 
-        They are kept until the scales change in their place: a step needs them several times.
+        They are kept until the scales change in place, since a step needs them several times.
         """
         versions = tuple(value._version for value in self.scales.values())
         if self.__dict__.get("_kept", (None, {}))[0] != versions:
@@ -147,7 +148,7 @@ class Factorised(Normal):
     def scale_gradients(self, slope: Params, share: Number, kl: ScaleKL) -> Params:
         """The gradient of `share (F + kl)` in the free parameters of the scales.
 
-        `slope` is `∂F/∂σ`, which may be used up. Of many nets, each may have a share of its own.
+        `slope` is `∂F/∂σ`, which may be overwritten. In a stack, each net may have its own share.
         """
 
     def free(self) -> Free:
@@ -169,7 +170,7 @@ class Factorised(Normal):
         return vectors.randn_like(self.std(), generator)
 
     def moved(self, noise: Params) -> Params:
-        """The weights that such a draw stands for."""
+        """The weights `mean + σ noise`."""
         return vectors.addcmul(self.mean, noise, self.std())
 
     def sample(self, generator: Generator) -> Params:
@@ -188,9 +189,9 @@ class Factorised(Normal):
         return IndependentDraw(weights, self, noise)
 
     def fault(self) -> str | None:
-        """What is wrong with the scales, by the weight's name: collapsed, exploded, or not numbers.
+        """What is wrong with the scales of a weight: collapsed, exploded, or not numbers.
 
-        A standard deviation below 1e-12 or above 1e6 is no belief that anything was learned for.
+        No useful posterior has a standard deviation below 1e-12 or above 1e6.
         """
         for name, s in self.std().items():
             if not bool(s.isfinite().all()):
@@ -204,15 +205,15 @@ class Factorised(Normal):
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
         """`Σ ½[P(σ² + (μ − μ₀)²) − 1 − log Pσ²]`, P the prior's precisions."""
-        given = as_prior(prior)
-        if not given.proper:
+        prior = as_prior(prior)
+        if not prior.proper:
             return self.any_tensor.new_tensor(math.inf)
-        if given.earlier is not None and not given.earlier.independent:
-            return super().kl(given)
-        before, parts = gaussian_of(given, self.mean), []
+        if prior.earlier is not None and not prior.earlier.independent:
+            return super().kl(prior)
+        gaussian, parts = gaussian_of(prior, self.mean), []
         for name, s in self.std().items():
-            m = self.mean[name] - before.mean[name]
-            precision = before.precision.only((name,)).diagonal()[name]
+            m = self.mean[name] - gaussian.mean[name]
+            precision = gaussian.precision.only((name,)).diagonal()[name]
             terms = precision * (s * s + m * m) - 1.0 - torch.log(s * s * precision)
             parts.append(0.5 * terms.sum(dtype=torch.float64))
         return torch.stack(parts).sum().to(self.any_tensor.dtype)
@@ -243,7 +244,7 @@ class MeanField(Factorised):
 
 
 def first_std(params: Params, spread: float | FanIn, prior: Prior | float) -> Params:
-    """First standard deviations: a share of the prior's, or by fan-in."""
+    """Initial standard deviations: a share of the prior's, or by fan-in."""
     if isinstance(spread, FanIn):
         return {k: v.rsqrt() for k, v in spread.precision(params).items()}
     if not spread > 0:
@@ -274,9 +275,9 @@ class FreeScales(Family):
 
 @dataclass(frozen=True)
 class MeanFieldFamily(FreeScales):
-    """Independent Gaussians, each with a standard deviation of its own that is learned.
+    """Independent Gaussians, each with its own standard deviation, which is learned.
 
-    - `spread`: first standard deviations, as a share of the prior's or `FanIn()`.
+    - `spread`: initial standard deviations, as a share of the prior's or `FanIn()`.
     """
 
     spread: float | FanIn = SHARE

@@ -1,4 +1,4 @@
-"""The Gaussian belief over any structure of precision."""
+"""Gaussian posteriors with a precision of any structure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Normal(Posterior):
         return self.precision.independent
 
     def variance(self) -> Params:
-        known = self.precision.inverse_diagonal()
-        return {k: known[k] if k in known else torch.zeros_like(v) for k, v in self.mean.items()}
+        var = self.precision.inverse_diagonal()
+        return {k: var[k] if k in var else torch.zeros_like(v) for k, v in self.mean.items()}
 
     def words(self) -> str:
         return f"{type(self).__name__} over {type(self.precision).__name__}"
@@ -56,7 +56,7 @@ class Normal(Posterior):
 
     @derived
     def several_draws(self) -> bool:
-        """Whether the precision takes several draws at once, of weights of one type."""
+        """Whether the precision makes several draws at once; all weights must have one dtype."""
         return self.precision.several_draws and len({v.dtype for v in self.mean.values()}) == 1
 
     def draw_several(self, generators: Generators, draws: int) -> Point:
@@ -65,7 +65,7 @@ class Normal(Posterior):
 
     def several(self, generator: Generator, num: int) -> Params:
         std = self.std() if self.independent else {}
-        if std.keys() != self.mean.keys() or not _in_one_order(self.mean):
+        if std.keys() != self.mean.keys() or not _share_layout(self.mean):
             return super().several(generator, num)
         noise = vectors.several_randn(self.mean, num, generator)
         return {k: torch.addcmul(mean, noise[k], std[k]) for k, mean in self.mean.items()}
@@ -77,7 +77,7 @@ class Normal(Posterior):
         return self.precision.inverse_diagonal()
 
     def _uncertain(self) -> Params:
-        """The mean of those weights that have a variance."""
+        """The mean of the weights that have a variance."""
         return {name: self.mean[name] for name in self.precision.diagonal()}
 
     def log_prob(self, params: Params) -> Tensor:
@@ -93,11 +93,11 @@ class Normal(Posterior):
         return 0.5 * (size * (1.0 + math.log(2.0 * math.pi)) - self.precision.logdet())
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
-        given = as_prior(prior)
-        if not given.proper:
+        prior = as_prior(prior)
+        if not prior.proper:
             # An improper prior is infinitely far away.
             return self.precision.logdet().new_tensor(math.inf)
-        return self.kl_from(gaussian_of(given, self._uncertain()))
+        return self.kl_from(gaussian_of(prior, self._uncertain()))
 
     def kl_from(self, prior: Normal) -> Tensor:
         """`KL(self ‖ prior) = ½[tr(S⁻¹P) + Δᵀ P Δ − d + log|S| − log|P|]` for two Gaussians."""
@@ -108,7 +108,7 @@ class Normal(Posterior):
         return 0.5 * (spread + shift - vectors.numel(delta) + logdets)
 
     def kept(self) -> Gaussian:
-        """The same Gaussian with tensors of its own, for later use as a prior."""
+        """A copy with tensors of its own, to be used as a prior later."""
         return tree.map_tensors(Gaussian(self.mean, self.precision), torch.clone)
 
 
@@ -121,10 +121,10 @@ def gaussian_of(prior: Prior, like: Params) -> Normal:
     return Gaussian(vectors.zeros_like(like), Isotropic().identity(like, precision))
 
 
-def _in_one_order(a: Params) -> bool:
-    """Whether all are of one type and lie in memory as they are indexed."""
-    kinds = {(value.dtype, value.device) for value in a.values()}
-    return len(kinds) == 1 and all(value.is_contiguous() for value in a.values())
+def _share_layout(params: Params) -> bool:
+    """Whether all tensors have one dtype and device and are contiguous."""
+    kinds = {(value.dtype, value.device) for value in params.values()}
+    return len(kinds) == 1 and all(value.is_contiguous() for value in params.values())
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,11 +155,11 @@ class Gaussian(Normal):
         return {"mean": self.mean}
 
     def free_gradients(self, terms: ElboTerms) -> Free:
-        # The covariance stays as it is: of the KL only the pull on the mean is left.
+        # The covariance is fixed, so only the prior's pull on the mean is left of the KL.
         return {"mean": terms.mean_gradient(self.mean)}
 
     def natural(self) -> tuple[Params, Matrix]:
-        """`λ = (S m, −½ S)`, the second given as S itself; zero for weights taken as known."""
+        """`λ = (S m, −½ S)`, with S itself for the second; zero for weights without a variance."""
         return self.precision.matmul(self.mean), self.precision
 
     @classmethod
@@ -168,7 +168,7 @@ class Gaussian(Normal):
         return cls(precision.solve(first), precision)
 
     def expectation(self) -> tuple[Params, Params | Tensor]:
-        """`μ = (E[θ], E[θθᵀ])`, the second as far as the structure knows it.
+        """`μ = (E[θ], E[θθᵀ])`, the second as far as the structure keeps it.
 
         Isotropic: `E‖θ‖²` (0-d); diagonal: `E[θ²]` by name; dense: the matrix (P, P).
         """
@@ -176,7 +176,7 @@ class Gaussian(Normal):
 
     @classmethod
     def from_expectation(cls, first: Params, second: Params | Tensor) -> Gaussian:
-        """The Gaussian with the given moments; the kind of `second` tells the structure."""
+        """The Gaussian with the given moments; the type of `second` determines the structure."""
         if isinstance(second, dict):
             variance = vectors.addcmul(second, first, first, value=-1.0)
             return cls(first, DiagonalMatrix({k: 1.0 / v for k, v in variance.items()}))
@@ -192,7 +192,7 @@ class Gaussian(Normal):
 
 @dataclass(frozen=True)
 class FanIn:
-    """First standard deviations `gain / √fan_in`, which keep a network's signal in scale.
+    """Initial standard deviations `gain / √fan_in`, which keep a network's signal in scale.
 
     `weight`, `bias` and `norm` are the gains of matrices and kernels, of biases, and of the scales
     and shifts of normalising layers, whose fan-in is their number of channels.
@@ -213,7 +213,7 @@ class FanIn:
     def _precision(self, name: str, params: Params) -> float:
         if params[name].ndim > 1:
             return math.prod(params[name].shape[1:]) / self.weight**2
-        # A bias has the fan-in of the matrix of its layer, if there is one.
+        # A bias has the fan-in of its layer's matrix, if there is one.
         partner = params.get(name.replace("bias", "weight"), params[name])
         if partner.ndim > 1:
             return math.prod(partner.shape[1:]) / self.bias**2
@@ -224,9 +224,9 @@ class FanIn:
 class GaussianFamily(Family):
     """Gaussians of one structure; the first has precision `weight · curvature + prior_precision`.
 
-    `curvature` is what is believed of the loss of one datum before any is seen; with None the first
-    batch says it (and until then it counts as 1). With `spread` the first belief is diagonal and
-    has those standard deviations instead.
+    `curvature` is the assumed curvature of the loss per datum before any data are seen; if None,
+    the first batch tells (and until then it is 1). With `spread` the first posterior is diagonal
+    and has those standard deviations instead.
     """
 
     structure: Structure = field(default_factory=Diagonal)
@@ -252,7 +252,7 @@ class GaussianFamily(Family):
 
     @derived
     def independent(self) -> bool:
-        """Whether each weight has a variance of its own, and no part in those of others."""
+        """Whether all weights are independent."""
         return self.structure.independent
 
     @property
@@ -267,7 +267,7 @@ class GaussianFamily(Family):
         return EarlierPosterior(Gaussian(prior.earlier.mean, precision))
 
     def counted(self, params: Params) -> int:
-        # A belief that is conditioned on data starts as its prior, and counts them as they come.
+        # A posterior that is conditioned on data starts as its prior and counts data as they come.
         return super().counted(params) if self.spread is None else 0
 
     @derived
@@ -277,7 +277,7 @@ class GaussianFamily(Family):
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Gaussian:
         mean = {name: value.detach().clone() for name, value in params.items()}
         if self.spread is not None:
-            # A belief that is conditioned on data starts as its prior.
+            # A posterior that is conditioned on data starts as its prior.
             earlier = as_prior(prior).earlier
             if earlier is not None:
                 return earlier.kept()
@@ -286,7 +286,7 @@ class GaussianFamily(Family):
 
 
 def gaussian_prior(given: object) -> Prior:
-    """The prior of Gaussian weights: a precision, a prior, or a Gaussian posterior from earlier."""
+    """The prior of Gaussian weights, from a precision, a prior or an earlier Gaussian posterior."""
     if isinstance(given, Normal):
         return EarlierPosterior(given.kept())
     if isinstance(given, Prior):

@@ -1,4 +1,4 @@
-"""A finite mixture of diagonal Gaussians: beliefs with several modes."""
+"""Finite mixtures of diagonal Gaussians: posteriors with several modes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from bayesrule.tensors.abilities import derived
 from bayesrule.types import Local, Number, Params
 
 LOGITS, BASELINE = "mixture.logits", "mixture.baseline"
-"""The names of the components' log weights and of the average objective among the coordinates."""
-# An objective counts as at most so many nats from the average, which is not known at first.
+"""The coordinates that hold the components' log weights and the average objective."""
+# An objective counts as at most this many nats from the average, which is unknown at first.
 _FARTHEST = 5.0
-# Log weights learn more slowly than means, or the first mode that is found would take them all.
+# Log weights learn more slowly than means, or the first mode found would take all weight.
 _SLOWER = 0.1
-# Entropies and divergences are means over so many draws.
+# The number of draws for entropies and divergences.
 _DRAWS = 64
 
 
 def _in_blocks(components: Matrix) -> BlockMatrix:
-    """The matrix of all coordinates: diagonals of the components, the identity for the rest."""
+    """The matrix over all coordinates: diagonals for the components, the identity for the rest."""
     groups = {"components": tuple(components.diagonal()), "weights": (LOGITS, BASELINE)}
     return BlockMatrix({"components": components, "weights": UnitMatrix()}, groups)
 
 
 class Weighted:
-    """What has components with log weights `logits`, (K,), up to a constant."""
+    """A mixture whose components have log weights `logits`, (K,), up to a constant."""
 
     logits: Tensor
 
@@ -58,8 +58,8 @@ class Weighted:
 class Mixture(Weighted, Posterior):
     """`q(θ) = Σ_k π_k N(m_k, diag(s_k)⁻¹)`: `means` and `precision` (K, *shape), `logits` (K,).
 
-    `baseline` is the average objective over draws, from which those of single draws are counted
-    where the weights π are learned: that leaves their gradient as it is and takes its noise away.
+    `baseline` is the average objective over draws, which is subtracted from that of each draw to
+    learn the weights π: that leaves their expected gradient unchanged and reduces its noise.
     """
 
     means: Params
@@ -87,11 +87,11 @@ class Mixture(Weighted, Posterior):
 
     def sample(self, generator: Generator) -> Params:
         race = torch.empty_like(self.logits).exponential_(generator=generator)
-        one = (self.weights / race).argmax()  # component k is the first with probability π_k
-        chosen = {name: value[one] for name, value in self.means.items()}
-        noise = vectors.randn_like(chosen, generator)
-        spread = {k: v[one].rsqrt() for k, v in self.precision.values.items()}
-        return vectors.addcmul(chosen, noise, spread)
+        k = (self.weights / race).argmax()  # component k wins with probability π_k
+        mean = {name: value[k] for name, value in self.means.items()}
+        noise = vectors.randn_like(mean, generator)
+        std = {name: value[k].rsqrt() for name, value in self.precision.values.items()}
+        return vectors.addcmul(mean, noise, std)
 
     def draw(self, generator: Generator) -> Point:
         return MixtureDraw(self.sample(generator), self)
@@ -116,11 +116,11 @@ class Mixture(Weighted, Posterior):
 
     def slopes(self, params: Params) -> tuple[Params, Params]:
         """`∇ log q(θ)` and the diagonal of `∇² log q(θ)`."""
-        away = self.scaled_offsets(params)
-        part = (self.log_weights + self.component_log_probs(params)).softmax(0)
-        first = {k: -torch.tensordot(part, v, 1) for k, v in away.items()}
-        bent = {k: v.square() - self.precision.values[k] for k, v in away.items()}
-        second = {k: torch.tensordot(part, v, 1) - first[k].square() for k, v in bent.items()}
+        offsets = self.scaled_offsets(params)
+        shares = (self.log_weights + self.component_log_probs(params)).softmax(0)
+        first = {k: -torch.tensordot(shares, v, 1) for k, v in offsets.items()}
+        bent = {k: v.square() - self.precision.values[k] for k, v in offsets.items()}
+        second = {k: torch.tensordot(shares, v, 1) - first[k].square() for k, v in bent.items()}
         return first, second
 
     def _expected(self, value: Callable[[Params], Tensor], generator: Generator | None) -> Tensor:
@@ -131,11 +131,11 @@ class Mixture(Weighted, Posterior):
         return self._expected(lambda theta: -self.log_prob(theta), generator)
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
-        given = component_prior(prior)
-        if not given.proper:
+        prior = component_prior(prior)
+        if not prior.proper:
             return self.logits.new_tensor(math.inf)
-        before = given.mixture or gaussian_of(given.gaussian, self.mean)
-        return self._expected(lambda one: self.log_prob(one) - before.log_prob(one), generator)
+        p = prior.mixture or gaussian_of(prior.gaussian, self.mean)
+        return self._expected(lambda theta: self.log_prob(theta) - p.log_prob(theta), generator)
 
     def coordinates(self) -> Gaussian:
         more = {LOGITS: self.logits, BASELINE: self.baseline}
@@ -152,10 +152,10 @@ class Mixture(Weighted, Posterior):
 
 @dataclass(frozen=True)
 class ComponentPrior(Prior):
-    """A prior of the weights, by a Gaussian that pulls on the mean of every component.
+    """A prior over the weights, with a Gaussian that pulls on the mean of every component.
 
-    Where it is an earlier `mixture`, the Gaussian has its mean and its variances. What is left of
-    `−log p` then is looked at where the loss is, at draws (`left_at`).
+    If the prior is an earlier `mixture`, the Gaussian has its mean and its variances; the rest of
+    `−log p` is then evaluated at draws, as the loss is (`left_at`).
     """
 
     gaussian: Prior
@@ -171,17 +171,17 @@ class ComponentPrior(Prior):
         return gradient
 
     def slopes(self, at: Params) -> tuple[Params, Params]:
-        """`P (at − centre)` and the diagonal of P, the slopes of the Gaussian's `−log p`."""
+        """`P (at − centre)` and the diagonal of P: the slopes of the Gaussian's `−log p`."""
         zeros = vectors.zeros_like(at)
         bends = self.gaussian.added_to(DiagonalMatrix(zeros)).diagonal()
         return self.gaussian.pulled(zeros, at), bends
 
     def left_at(self, params: Params) -> tuple[Params, Params] | None:
-        """The slopes of `−log p` without those of the Gaussian; None where nothing is left."""
+        """The slopes of `−log p` minus those of the Gaussian; None if these are all."""
         if self.mixture is None:
             return None
         both = zip(self.mixture.slopes(params), self.slopes(params), strict=True)
-        first, second = (vectors.scale(vectors.add(log_p, one), -1.0) for log_p, one in both)
+        first, second = (vectors.scale(vectors.add(log_p, part), -1.0) for log_p, part in both)
         return first, second
 
     def added_to(self, curvature: Matrix) -> Matrix:
@@ -199,7 +199,7 @@ class ComponentPrior(Prior):
 
 
 def component_prior(given: object) -> ComponentPrior:
-    """A prior, whatever it was given as, for every component."""
+    """The prior of all components, from a precision, a prior or an earlier posterior."""
     if isinstance(given, Mixture):
         kept = tree.map_tensors(given, torch.clone)
         precision = DiagonalMatrix(vectors.reciprocal(kept.variance()))
@@ -209,28 +209,28 @@ def component_prior(given: object) -> ComponentPrior:
 
 @dataclass(frozen=True)
 class MixtureDraw(Point):
-    """A draw θ of the whole mixture; its gradient is divided among the components.
+    """A draw θ of the whole mixture, whose gradient is divided among the components.
 
-    Component k has the share `δ_k = q_k(θ) / q(θ)` of everything, whose mean over draws is 1. With
-    `f = loss − log p + log q` its mean follows `E_q[δ_k ∇f] = E_{q_k}[∇f]`, its precision
-    `E_q[δ_k ∇²f]`; Khan & Rue (2023), eqs 29 and 30. The rule adds the prior's Gaussian part in
-    closed form. The log weights follow `E_q[(δ_k − 1) f]`, a tenth as fast.
+    Component k gets the share `δ_k = q_k(θ) / q(θ)`, whose mean over draws is 1. With
+    `f = loss − log p + log q`, its mean follows `E_q[δ_k ∇f] = E_{q_k}[∇f]` and its precision
+    `E_q[δ_k ∇²f]`; Khan & Rue (2023), eqs 29 and 30. The rule adds the Gaussian part of the prior
+    in closed form. The log weights follow `E_q[(δ_k − 1) f]`, at a tenth of the rate.
 
-    A share may be as large as 1/π_k, so components of small weight move by `c_k = min(1, K π_k)`
-    of their step, which leaves the optimum where it is.
+    A share may be as large as 1/π_k, so components of small weight take only `c_k = min(1, K π_k)`
+    of their step, which leaves the optimum unchanged.
     """
 
-    belief: Mixture
+    posterior: Mixture
 
     pulls = True
 
     @cached_property
     def _log_probs(self) -> Tensor:
-        return self.belief.component_log_probs(self.coordinates)
+        return self.posterior.component_log_probs(self.coordinates)
 
     @property
     def _log_prob(self) -> Tensor:
-        return (self.belief.log_weights + self._log_probs).logsumexp(0)
+        return (self.posterior.log_weights + self._log_probs).logsumexp(0)
 
     @property
     def shares(self) -> Tensor:
@@ -240,46 +240,47 @@ class MixtureDraw(Point):
     @property
     def position(self) -> Params:
         """`δ_k θ` of each component, (K, *shape): over draws its mean is `m_k`."""
-        wide = {k: self.coordinates[k].expand_as(m) for k, m in self.belief.means.items()}
-        return vectors.scale(wide, self.shares)
+        theta = {k: self.coordinates[k].expand_as(m) for k, m in self.posterior.means.items()}
+        return vectors.scale(theta, self.shares)
 
     def price(self, gradient: Params) -> Matrix:
-        """Of each component `S_k (θ − m_k) ∘ ∇ℓ`, (K, *shape)."""
-        away = self.belief.scaled_offsets(self.coordinates)
-        return DiagonalMatrix({name: value * gradient[name] for name, value in away.items()})
+        """`S_k (θ − m_k) ∘ ∇ℓ` of each component, (K, *shape)."""
+        offsets = self.posterior.scaled_offsets(self.coordinates)
+        return DiagonalMatrix({name: value * gradient[name] for name, value in offsets.items()})
 
     def pulled(self, local: Local, pull: Pull) -> Local:
         assert isinstance(pull.prior, ComponentPrior)
-        belief, shares = self.belief, self.shares
-        part = belief.parts_of_step
-        first, second = belief.slopes(self.coordinates)
+        posterior, shares = self.posterior, self.shares
+        part = posterior.parts_of_step
+        first, second = posterior.slopes(self.coordinates)
         if left := pull.prior.left_at(self.coordinates):
             first, second = vectors.add(first, left[0]), vectors.add(second, left[1])
-        pulls, bends = pull.prior.slopes(belief.means)
+        pulls, bends = pull.prior.slopes(posterior.means)
 
         def divided(value: Params, slope: Params, prior: Params) -> Params:
-            """`c_k δ_k (value + share slope)`, and what of the prior's part is too much then."""
+            """`c_k δ_k (value + share slope)`, less the prior that the rule adds beyond `c_k`."""
             total = vectors.add(value, slope, alpha=pull.share)
-            wide = {k: one.expand_as(belief.means[k]) for k, one in total.items()}
-            closed = vectors.scale(prior, pull.share * (part - 1.0))
-            return vectors.add(vectors.scale(wide, part * shares), closed)
+            total = {k: v.expand_as(posterior.means[k]) for k, v in total.items()}
+            excess = vectors.scale(prior, pull.share * (part - 1.0))
+            return vectors.add(vectors.scale(total, part * shares), excess)
 
-        gradient = divided(local.gradient, first, pulls) | self._of_weights(local, pull, shares)
+        gradient = divided(local.gradient, first, pulls)
+        gradient |= self._log_weight_gradients(local, pull, shares)
         if local.curvature is None:
             return replace(local, gradient=gradient)
         values = divided(local.curvature.diagonal(), second, bends)
-        target = vectors.add(values, belief.precision.values, alpha=pull.share)
+        target = vectors.add(values, posterior.precision.values, alpha=pull.share)
         return replace(local, gradient=gradient, curvature=_in_blocks(DiagonalMatrix(target)))
 
-    def _of_weights(self, local: Local, pull: Pull, shares: Tensor) -> Params:
+    def _log_weight_gradients(self, local: Local, pull: Pull, shares: Tensor) -> Params:
         """The gradients of the log weights and of the average objective."""
-        # The loss of the whole data at this draw, with what the prior and the entropy add.
+        # The loss of all data at this draw, plus the terms of the prior and the entropy.
         loss = pull.scale * local.loss / pull.share
         objective = loss + self._log_prob - pull.prior.log_prob(self.coordinates)
-        ahead = objective - self.belief.baseline
-        change = _SLOWER * self.belief.parts_of_step * (shares - 1.0)
-        logits = pull.share * change * ahead.clamp(-_FARTHEST, _FARTHEST)
-        return {LOGITS: logits, BASELINE: -pull.share * ahead}
+        excess = objective - self.posterior.baseline
+        change = _SLOWER * self.posterior.parts_of_step * (shares - 1.0)
+        logits = pull.share * change * excess.clamp(-_FARTHEST, _FARTHEST)
+        return {LOGITS: logits, BASELINE: -pull.share * excess}
 
 
 class _Components(Diagonal):
@@ -294,15 +295,14 @@ class MixtureFamily(Family):
     """Mixtures of K diagonal Gaussians, for posteriors with several modes.
 
     Khan & Rue (2023), sec. 3.2; Lin, Khan & Schmidt (2019), theorem 3. The rule is
-    `Natural(retract=True)` at draws; its `rate` is that of the precisions, its `learning_rate` that
-    of the means and of the log weights.
+    `Natural(retract=True)` at draws: its `rate` is that of the precisions, its `learning_rate` that
+    of the means and the log weights.
 
     - `components`: K.
-    - `spread`: standard deviation of the first means about the module's own weights, on sides that
-      follow from the weights' names.
-    - `curvature`: what is believed of the loss of one datum before any is seen; None is what the
-      first batch says. Where it is too small, the first steps from very wide components are so
-      large that modes are missed.
+    - `spread`: standard deviation of the initial means about the module's own weights; the offsets
+      are pseudo-random, seeded by the weights' names.
+    - `curvature`: assumed curvature of the loss per datum before any data; None: the first batch
+      tells. If it is too small, modes are missed: very wide components begin with large steps.
     """
 
     components: int = 2
@@ -325,18 +325,18 @@ class MixtureFamily(Family):
             )
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
-        wide = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
-        return _in_blocks(super().first_curvature(wide, weight))
+        means = {k: v.expand(self.components, *v.shape) for k, v in coordinates.items()}
+        return _in_blocks(super().first_curvature(means, weight))
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Mixture:
         means = {name: self._scattered(name, value.detach()) for name, value in params.items()}
         precision = component_prior(prior).added_to(self.first_curvature(params, weight))
-        some = next(iter(params.values()))
-        logits, baseline = some.new_zeros(self.components), some.new_zeros(())
+        like = next(iter(params.values()))
+        logits, baseline = like.new_zeros(self.components), like.new_zeros(())
         return Mixture(means, DiagonalMatrix(precision.diagonal()), logits, baseline)
 
     def _scattered(self, name: str, value: Tensor) -> Tensor:
-        """The first means (K, *shape): their average is the weight."""
+        """The initial means (K, *shape), whose average is the weight."""
         source = seeds.generator("cpu", zlib.crc32(name.encode()), 1)
         noise = torch.randn(self.components, *value.shape, dtype=torch.float64, generator=source)
         noise = noise - noise.mean(0)

@@ -1,4 +1,4 @@
-"""Products of families: groups of weights by name or pattern, each with a belief of its own."""
+"""Products of families: each group of weights, by name or pattern, has its own posterior."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from bayesrule.types import Params
 
 @dataclass(frozen=True)
 class PerGroup(Family):
-    """A family for each group of weights, by name, pattern or layer; the first that fits counts.
+    """A family for each group of weights, by name, pattern or layer; the first match counts.
 
-    A pattern may name several, `"head.weight|head.bias"`, which then share one belief. A class of
-    layers, such as `nn.BatchNorm1d`, stands for all weights within layers of that class.
+    A pattern may have alternatives, `"head.weight|head.bias"`, which then share one posterior. A
+    class of layers, such as `nn.BatchNorm1d`, stands for all weights within layers of that class.
 
     `PerGroup({"*.bias": MeanFieldFamily(), "*": BernoulliFamily()})` has binary weights with real
-    biases; `PerGroup({"2.*": GaussianFamily(Dense()), "*": PointEstimate()})` is a belief over the
-    last layer alone.
+    biases; `PerGroup({"2.*": GaussianFamily(Dense()), "*": PointEstimate()})` is a posterior over
+    the last layer alone.
     """
 
     families: Mapping[Any, Family]
-    """By pattern, or class of layers; `for_model` has patterns alone."""
+    """By pattern or class of layers; `for_model` turns classes into patterns."""
 
     independent = every("families", "independent")
     symmetric = every("families", "symmetric")
@@ -66,18 +66,18 @@ class PerGroup(Family):
 
     def words(self) -> str:
         spread = [family.words() for family in self.families.values() if family.spreads]
-        some = " (some weights)" if len(spread) < len(self.families) else ""
-        return " and ".join(spread) + some
+        suffix = " (some weights)" if len(spread) < len(self.families) else ""
+        return " and ".join(spread) + suffix
 
     @derived
     def has_mean(self) -> bool:
-        """Whether gradient descent moves the means of all groups, and no spread or each of them.
+        """Whether gradient descent moves all means, and the spreads of all groups or of none.
 
-        Groups whose spread it learns need slopes that groups with a fixed one have no use for.
+        A group whose spread it learns needs slopes that a group with a fixed spread cannot use.
         """
-        learned = any(family.has_scales for family in self.families.values())
-        each = all(family.has_mean for family in self.families.values())
-        return each and (self.has_scales or not learned)
+        scales = any(family.has_scales for family in self.families.values())
+        means = all(family.has_mean for family in self.families.values())
+        return means and (self.has_scales or not scales)
 
     @derived
     def has_scales(self) -> bool:
@@ -92,7 +92,7 @@ class PerGroup(Family):
         return Blocks(parts) if len(parts) == len(structures) else None
 
     def for_model(self, model: nn.Module) -> PerGroup:
-        parts = {_names(k, model): family.for_model(model) for k, family in self.families.items()}
+        parts = {_pattern(k, model): family.for_model(model) for k, family in self.families.items()}
         return replace(self, families=parts)
 
     def counted(self, params: Params) -> int:
@@ -104,11 +104,11 @@ class PerGroup(Family):
         return replace(self, families=parts)
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> Product:
-        groups, given = grouped(self.families, params), as_prior(prior)
+        groups, prior = grouped(self.families, params), as_prior(prior)
         self._check_spread(groups)
         parts = {
             group: self.families[group].init(
-                pick(params, names), weight=weight, prior=prior_of(given, group)
+                pick(params, names), weight=weight, prior=prior_of(prior, group)
             )
             for group, names in groups.items()
         }
@@ -118,7 +118,7 @@ class PerGroup(Family):
         if self.spreads and not any(self.families[group].spreads for group in groups):
             raise ValueError(
                 f"All weights fit {' or '.join(map(repr, groups))} and have no variance, so there "
-                "is no belief to learn; leave some to a family such as MeanFieldFamily()."
+                "is no posterior to learn; leave some to a family such as MeanFieldFamily()."
             )
 
     def first_curvature(self, coordinates: Params, weight: float) -> Matrix:
@@ -146,12 +146,13 @@ class PerGroup(Family):
             group: self._prior(group, earlier.get(group, given), pick(params, names))
             for group, names in groups.items()
         }
-        one, *others = parts.values()
-        # One prior for all is faster than the same for each.
-        return one if all(part == one for part in others) else ProductPrior(parts, groups)
+        first_part, *others = parts.values()
+        # One prior for all weights is faster than equal priors for each group.
+        shared = all(part == first_part for part in others)
+        return first_part if shared else ProductPrior(parts, groups)
 
     def _prior(self, group: str, given: object, params: Params) -> Prior:
-        """A precision is for those groups that have use for one."""
+        """The prior of one group; a precision is ignored if the group's family takes none."""
         family, number = self.families[group], isinstance(given, int | float)
         return family.prior(None if number and not family.takes_precision else given, params)
 
@@ -160,15 +161,15 @@ def _is_layer(key: object) -> bool:
     return isinstance(key, type) and issubclass(key, nn.Module)
 
 
-def _names(key: Any, model: nn.Module) -> str:
-    """A pattern of the names of all weights within layers of a class; a pattern stays as it is."""
+def _pattern(key: Any, model: nn.Module) -> str:
+    """The pattern of all weights within layers of a class; a pattern stays as it is."""
     if isinstance(key, str):
         return key
     layers = [name for name, layer in model.named_modules() if isinstance(layer, key)]
     names = [
         name
         for name, _ in model.named_parameters()
-        if any(one == "" or name.startswith(f"{one}.") for one in layers)
+        if any(layer == "" or name.startswith(f"{layer}.") for layer in layers)
     ]
     if not names:
         kinds = sorted({type(layer).__name__ for layer in model.modules()})

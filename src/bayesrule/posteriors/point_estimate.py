@@ -1,4 +1,4 @@
-"""Weights that are learned as numbers, without a variance."""
+"""Point estimates: weights that are learned without a variance."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from bayesrule.types import Params
 
 
 @dataclass(frozen=True)
-class _Here(Point):
-    """The weights themselves; a gradient there says nothing of a spread."""
+class _Estimate(Point):
+    """The weights themselves, whose gradient tells nothing about a spread."""
 
     def price(self, gradient: Params) -> Matrix:
         return KnownMatrix()
 
-    def mirrored(self) -> _Here:
+    def mirrored(self) -> _Estimate:
         return self
 
 
 @dataclass(frozen=True, repr=False)
 class PointBelief(Gaussian):
-    """All belief on one value: a mean without variance, of a precision without end."""
+    """All probability on one value: a mean without variance, of infinite precision."""
 
     precision: Matrix = field(default_factory=KnownMatrix)
 
@@ -38,10 +38,10 @@ class PointBelief(Gaussian):
         return {name: value.clone() for name, value in self.mean.items()}
 
     def draw(self, generator: Generator) -> Point:
-        return _Here(self.mean)
+        return _Estimate(self.mean)
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
-        # A single value has no density; what is counted is the belief of the other weights.
+        # A single value has no density; only the posterior of the other weights counts.
         return torch.zeros((), device=self.device)
 
     def entropy(self, generator: Generator | None = None) -> Tensor:
@@ -59,9 +59,9 @@ class PointBelief(Gaussian):
 
 @dataclass(frozen=True)
 class PointEstimate(Family):
-    """Weights that are learned as numbers: gradient descent moves them, natural gradients do not.
+    """Weights without a variance: gradient descent moves them, natural gradients do not.
 
-    - `with_prior`: the prior pulls on them, as on the most probable weights (MAP).
+    - `with_prior`: the prior pulls on them, as for the most probable weights (MAP).
     """
 
     with_prior: bool = True
@@ -75,7 +75,7 @@ class PointEstimate(Family):
     stack_obstacle = replay_obstacle = None
 
     def prior(self, given: object, params: Params) -> Prior:
-        # An earlier value says nothing of how far from it a later one may be.
+        # An earlier value does not tell how far from it a later one may be.
         prior = GaussianPrior(0.0) if isinstance(given, PointBelief) else gaussian_prior(given)
         return prior if self.with_prior else GaussianPrior(0.0)
 

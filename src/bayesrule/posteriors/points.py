@@ -1,4 +1,4 @@
-"""Points: where the loss is looked at, and what its gradient there says of the belief."""
+"""Points where the loss is evaluated, and what its gradient there tells of the posterior."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bayesrule.types import Local, Params
 
 
 class Pull(NamedTuple):
-    """What a point has to know to turn sums over a batch into sums of its belief.
+    """What a point needs to turn sums over a batch into sums in its posterior's parameters.
 
-    - `share`: its part in an average over all points and ranks; what does not depend on the data,
-      such as the entropy of the belief, is added with that factor.
-    - `scale`: what one example stands for; the loss of `Local` is without it.
-    - `prior`: the belief before the data, in the belief's own coordinates.
+    - `share`: the point's share in an average over all points and ranks; terms that do not depend
+      on the data, such as the entropy of the posterior, are added with that factor.
+    - `scale`: the number of data that one example stands for; the loss of `Local` is without it.
+    - `prior`: the prior in the posterior's own coordinates.
     """
 
     share: float
@@ -27,31 +27,32 @@ class Pull(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """One place at which the loss is evaluated, made by the belief that it came from.
+    """A point at which the loss is evaluated, made by a posterior.
 
-    `coordinates` are the tensors that the loss is differentiated in: for most beliefs the weights
-    themselves. A belief whose draws are made from something else (weights seen in other bases,
-    relaxed binary weights) makes points of its own that say how weights come from coordinates, and
-    how sums over a batch at this point become sums in the belief's own parameters.
+    `coordinates` are the tensors in which the loss is differentiated: for most posteriors the
+    weights themselves. A posterior whose draws are made from other tensors (weights in other bases,
+    relaxed binary weights) has its own class of points, which makes the weights from the
+    coordinates and turns sums over a batch at this point into sums in the posterior's own
+    parameters.
     """
 
     coordinates: Params
 
     pulls: ClassVar[bool] = False
-    """Whether sums at this point are not yet sums in the belief's own parameters."""
+    """Whether `pulled` must turn sums at this point into sums in the posterior's parameters."""
 
     def weights(self, coordinates: Params) -> Params:
-        """The weights that the network is given; differentiable in the coordinates."""
+        """The weights that the network runs with, differentiable in the coordinates."""
         return coordinates
 
     @property
     def params(self) -> Params:
-        """The weights that the network is given."""
+        """The weights that the network runs with."""
         return self.weights(self.coordinates)
 
     @property
     def plain(self) -> Params:
-        """The weights as plain tensors, without a way back to the coordinates."""
+        """The weights as plain tensors, with no graph back to the coordinates."""
         return self.coordinates
 
     def seen(self, gradient: Params) -> Params:
@@ -60,7 +61,7 @@ class Point:
 
     @property
     def num_draws(self) -> int:
-        """How many draws this point stands for: several where a stack takes them at once."""
+        """How many draws this point stands for: several if a stack makes them at once."""
         return 1
 
     @property
@@ -69,15 +70,15 @@ class Point:
         return self.coordinates
 
     def price(self, gradient: Params) -> Matrix:
-        """Price's estimate of the curvature from the gradient at this draw; may use the draw up."""
+        """Price's estimate of the curvature from the gradient at this draw; may overwrite it."""
         raise TypeError("Price's estimate needs a weight draw, and this point is none.")
 
     def pulled(self, local: Local, pull: Pull) -> Local:
-        """Sums in the coordinates as sums in the belief's own parameters."""
+        """Turns sums in the coordinates into sums in the posterior's own parameters."""
         return local
 
     def mirrored(self) -> Point:
-        """The draw on the other side of the mean."""
+        """The mirror image of the draw about the mean."""
         raise TypeError("This point has no mirror image; use draws that are not antithetic.")
 
 

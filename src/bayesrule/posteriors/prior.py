@@ -1,4 +1,4 @@
-"""What is believed of the weights before the data: a Gaussian, or a posterior kept from earlier."""
+"""Priors of the weights: a Gaussian, or the posterior of earlier data."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Given = TypeVar("Given")
 
 
 class Prior(ABC):
-    """A belief over the weights before the data, as rules see it in a belief's own coordinates.
+    """A prior over the weights, expressed in a posterior's own coordinates.
 
-    In these coordinates c it pulls with `P (c − centre)`, and adds P to a precision.
+    In these coordinates c it adds `P (c − centre)` to a gradient, and P to a precision.
     """
 
     @abstractmethod
     def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
-        """`gradient + factor P (at − centre)`, in the gradient's place."""
+        """`gradient + factor P (at − centre)`, overwriting the gradient."""
 
     def pulled(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
-        """As `pull_`, in a vector of its own."""
+        """As `pull_`, but into a new vector."""
         return self.pull_(vectors.scale(gradient, 1.0), at, factor)
 
     @abstractmethod
@@ -40,20 +40,20 @@ class Prior(ABC):
 
     @abstractmethod
     def diagonal(self, like: Params) -> float | Params:
-        """The diagonal of P: one number for all weights, or one for each."""
+        """The diagonal of P: one number for all weights, or a tensor for each."""
 
     @abstractmethod
     def log_prob(self, params: Params) -> Tensor:
-        """The log density at some weights, up to a number."""
+        """The log density at given weights, up to a constant."""
 
     @abstractmethod
     def describe(self) -> Any:
-        """What tells this prior from another one, in words or numbers that json can hold."""
+        """A description that identifies the prior, in words or numbers that json can hold."""
 
     proper: bool = True
-    """Whether it is a probability distribution at all."""
+    """Whether the prior is a normalised distribution."""
     earlier: Gaussian | None = None
-    """The Gaussian posterior of earlier data that it is, if it is one."""
+    """The Gaussian posterior of earlier data, if the prior is one."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class GaussianPrior(Prior):
 
 @dataclass(frozen=True)
 class EarlierPosterior(Prior):
-    """A Gaussian posterior of earlier data as the prior of later ones: `N(mean, precision⁻¹)`."""
+    """A Gaussian posterior of earlier data as the prior of later data: `N(mean, precision⁻¹)`."""
 
     posterior: Gaussian
 
@@ -105,15 +105,15 @@ class EarlierPosterior(Prior):
 
     def pull_(self, gradient: Params, at: Params, factor: Number = 1.0) -> Params:
         centre = {name: self.posterior.mean[name] for name in gradient}
-        away = vectors.add({name: at[name] for name in gradient}, centre, alpha=-1.0)
-        return vectors.add_(gradient, self.posterior.precision.matmul(away), alpha=factor)
+        offset = vectors.add({name: at[name] for name in gradient}, centre, alpha=-1.0)
+        return vectors.add_(gradient, self.posterior.precision.matmul(offset), alpha=factor)
 
     def added_to(self, curvature: Matrix) -> Matrix:
         if not self.posterior.precision.adds_to(curvature):
             raise TypeError(
                 "The prior, an earlier posterior, has a precision of the structure "
                 f"{type(self.posterior.precision).__name__}, which cannot be added to "
-                f"{type(curvature).__name__}; use a belief of the same structure."
+                f"{type(curvature).__name__}; use a posterior of the same structure."
             )
         return curvature.plus(self.posterior.precision)
 
@@ -138,18 +138,20 @@ def one_of(prior: Given | None, precision: float | None) -> Given | float | None
     return precision if prior is None else prior
 
 
-def check_fits(believed: Params, params: Params) -> None:
-    """Refuses a belief of earlier data that is about other weights, or is no number."""
+def check_fits(earlier: Params, params: Params) -> None:
+    """Refuses the mean of an earlier posterior of other weights, or one that is not finite."""
     for name, value in params.items():
-        own = believed.get(name)
-        if own is None or own.shape != value.shape:
-            other = "is not known" if own is None else f"has the shape {tuple(own.shape)}"
+        before = earlier.get(name)
+        if before is None or before.shape != value.shape:
+            other = "is not known" if before is None else f"has the shape {tuple(before.shape)}"
             raise ValueError(
                 f"The prior is of another module: '{name}' has the shape {tuple(value.shape)}, and "
                 f"{other} in the prior. Give what was learned of the same module."
             )
-        if not bool(own.isfinite().all()):
-            raise ValueError(f"The prior is not finite at '{name}'; it is no belief to go on from.")
+        if not bool(before.isfinite().all()):
+            raise ValueError(
+                f"The prior is not finite at '{name}'; give a posterior of finite numbers."
+            )
 
 
 def as_prior(given: Prior | float) -> Prior:

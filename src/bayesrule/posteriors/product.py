@@ -1,4 +1,4 @@
-"""Products of beliefs: groups of weights, each with a belief of its own."""
+"""Products of posteriors: groups of weights, each with its own posterior."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _union(parts: Iterable[Params]) -> Params:
 
 @dataclass(frozen=True)
 class ProductPrior(Prior):
-    """The prior of each group of weights."""
+    """A prior for each group of weights."""
 
     parts: dict[str, Prior]
     groups: dict[str, Names]
@@ -47,20 +47,21 @@ class ProductPrior(Prior):
         return BlockMatrix(blocks, self.groups)
 
     def diagonal(self, like: Params) -> Params:
-        found: Params = {}
+        diagonal: Params = {}
         for group, part in self.parts.items():
-            names = pick(like, [name for name in self.groups[group] if name in like])
-            one = part.diagonal(names)
-            found |= (
-                one
-                if isinstance(one, dict)
-                else {k: torch.full_like(v, one) for k, v in names.items()}
+            params = pick(like, [name for name in self.groups[group] if name in like])
+            value = part.diagonal(params)
+            diagonal |= (
+                value
+                if isinstance(value, dict)
+                else {k: torch.full_like(v, value) for k, v in params.items()}
             )
-        return found
+        return diagonal
 
     def log_prob(self, params: Params) -> Tensor:
-        each = self.parts.items()
-        return _sum(part.log_prob(pick(params, self.groups[group])) for group, part in each)
+        return _sum(
+            part.log_prob(pick(params, self.groups[group])) for group, part in self.parts.items()
+        )
 
     def describe(self) -> Any:
         return {group: part.describe() for group, part in self.parts.items()}
@@ -73,14 +74,14 @@ def prior_of(prior: Prior, group: str) -> Prior:
 
 @dataclass(frozen=True)
 class ProductPoint(Point):
-    """A point of each group."""
+    """A point for each group of weights."""
 
     parts: dict[str, Point]
     groups: dict[str, Names]
 
     @classmethod
     def of(cls, parts: dict[str, Point], groups: dict[str, Names]) -> ProductPoint:
-        """The points of all groups together."""
+        """The points of all groups, joined."""
         return cls(_union(part.coordinates for part in parts.values()), parts, groups)
 
     def weights(self, coordinates: Params) -> Params:
@@ -105,18 +106,18 @@ class ProductPoint(Point):
     def pulled(self, local: Local, pull: Pull) -> Local:
         if not any(part.pulls for part in self.parts.values()):
             return local
-        found = {
+        pulled = {
             group: part.pulled(
                 _local_of(local, tuple(part.coordinates)),
                 pull._replace(prior=prior_of(pull.prior, group)),
             )
             for group, part in self.parts.items()
         }
-        gradient = _union(part.gradient for part in found.values())
+        gradient = _union(part.gradient for part in pulled.values())
         if local.curvature is None:
             return replace(local, gradient=gradient)
         blocks = {
-            group: part.curvature for group, part in found.items() if part.curvature is not None
+            group: part.curvature for group, part in pulled.items() if part.curvature is not None
         }
         return replace(local, gradient=gradient, curvature=BlockMatrix(blocks, self.groups))
 
@@ -132,12 +133,12 @@ def _local_of(local: Local, names: Names) -> Local:
 
 @dataclass(frozen=True, repr=False)
 class Product(Posterior):
-    """`q(θ) = Π q_g(θ_g)`: a belief for each group of weights."""
+    """`q(θ) = Π q_g(θ_g)`: one posterior for each group of weights."""
 
     parts: dict[str, Posterior]
     groups: dict[str, Names]
     names: Names = ()
-    """All weights in the order of the module; without it they come group by group."""
+    """All weights in the order of the module; if empty, they come group by group."""
 
     independent = every("parts", "independent")
     linearisable = every("parts", "linearisable")
@@ -146,29 +147,25 @@ class Product(Posterior):
     def words(self) -> str:
         return f"Product of {' and '.join(part.words() for part in self.parts.values())}"
 
-    def _each(self, function: Callable[[Posterior], Params]) -> Params:
-        found = _union(function(part) for part in self.parts.values())
-        return {name: found[name] for name in self.names or found if name in found}
+    def _joined(self, function: Callable[[Posterior], Params]) -> Params:
+        params = _union(function(part) for part in self.parts.values())
+        return {name: params[name] for name in self.names or params if name in params}
 
     @derived
     def mean(self) -> Params:
-        return self._each(lambda part: part.mean)
+        return self._joined(lambda part: part.mean)
 
     def variance(self) -> Params:
-        return self._each(lambda part: part.variance())
+        return self._joined(lambda part: part.variance())
 
     def std(self) -> Params:
-        return self._each(lambda part: part.std())
+        return self._joined(lambda part: part.std())
 
     def uncertain_variance(self) -> Params:
-        return self._each(lambda part: part.uncertain_variance())
-
-    def untracked(self, generator: Generator) -> Point:
-        parts = {group: part.untracked(generator) for group, part in self.parts.items()}
-        return ProductPoint.of(parts, self.groups)
+        return self._joined(lambda part: part.uncertain_variance())
 
     def sample(self, generator: Generator) -> Params:
-        return self._each(lambda part: part.sample(generator))
+        return self._joined(lambda part: part.sample(generator))
 
     def entropy(self, generator: Generator | None = None) -> Tensor:
         return _sum(part.entropy(generator) for part in self.parts.values())
@@ -181,23 +178,28 @@ class Product(Posterior):
 
     @property
     def precision(self) -> BlockMatrix:
-        """The precision of all groups, where all are Gaussian."""
+        """The precision of all groups, if all are Gaussian."""
         blocks = {group: part.precision for group, part in self.parts.items()}  # type: ignore[attr-defined]
         return BlockMatrix(blocks, self.groups)
 
+    def _point(self, function: Callable[[Posterior], Point]) -> Point:
+        parts = {group: function(part) for group, part in self.parts.items()}
+        return ProductPoint.of(parts, self.groups)
+
     def at_mean(self) -> Point:
-        return ProductPoint.of({k: part.at_mean() for k, part in self.parts.items()}, self.groups)
+        return self._point(lambda part: part.at_mean())
 
     def at_mode(self) -> Point:
-        return ProductPoint.of({k: part.at_mode() for k, part in self.parts.items()}, self.groups)
+        return self._point(lambda part: part.at_mode())
 
     def draw(self, generator: Generator) -> Point:
-        parts = {group: part.draw(generator) for group, part in self.parts.items()}
-        return ProductPoint.of(parts, self.groups)
+        return self._point(lambda part: part.draw(generator))
+
+    def untracked(self, generator: Generator) -> Point:
+        return self._point(lambda part: part.untracked(generator))
 
     def masked(self, generator: Generator) -> Point:
-        parts = {group: part.masked(generator) for group, part in self.parts.items()}
-        return ProductPoint.of(parts, self.groups)
+        return self._point(lambda part: part.masked(generator))
 
     def coordinates(self) -> Gaussian:
         parts = {group: part.coordinates() for group, part in self.parts.items()}
@@ -212,41 +214,41 @@ class Product(Posterior):
         return replace(self, parts=parts)
 
     def with_precision(self, precision: Matrix) -> tuple[Product, Turn | None]:
-        found = {
+        moved = {
             group: part.with_precision(precision.only(self.groups[group]))
             for group, part in self.parts.items()
         }
-        assert all(turn is None for _, turn in found.values())
-        return replace(self, parts={group: part for group, (part, _) in found.items()}), None
+        assert all(turn is None for _, turn in moved.values())
+        return replace(self, parts={group: part for group, (part, _) in moved.items()}), None
 
     def free(self) -> Free:
         return _by_kind(part.free() for part in self.parts.values())
 
     def free_gradients(self, terms: ElboTerms) -> Free:
-        def of(group: str) -> Free:
+        def of_group(group: str) -> Free:
             names, curvature = self.groups[group], terms.curvature
-            own = terms._replace(
+            part = terms._replace(
                 gradient=pick(terms.gradient, names),
                 curvature=None if curvature is None else curvature.only(names),
                 prior=prior_of(terms.prior, group),
             )
-            return self.parts[group].free_gradients(own)
+            return self.parts[group].free_gradients(part)
 
-        return _by_kind(map(of, self.parts))
+        return _by_kind(map(of_group, self.parts))
 
     def anew(self) -> Product:
         return replace(self, parts={group: part.anew() for group, part in self.parts.items()})
 
     def fault(self) -> str | None:
-        return next((one for part in self.parts.values() if (one := part.fault())), None)
+        return next((fault for part in self.parts.values() if (fault := part.fault())), None)
 
 
 def _by_kind(parts: Iterable[Free]) -> Free:
-    found: Free = {}
+    free: Free = {}
     for part in parts:
         for kind, tensors in part.items():
-            found[kind] = found.get(kind, {}) | tensors
-    return found
+            free[kind] = free.get(kind, {}) | tensors
+    return free
 
 
 def _sum(values: Iterable[Tensor]) -> Tensor:

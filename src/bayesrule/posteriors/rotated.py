@@ -1,4 +1,4 @@
-"""Kronecker-factored Gaussians in the bases in which they are diagonal."""
+"""Kronecker-factored Gaussians, kept in the bases in which they are diagonal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bayesrule.types import Number, Params
 
 
 class _RotatedLayer:
-    """The weight and the bias of one layer, `V X Uᵀ`, from the matrix X (out, in) in its bases."""
+    """The weight and bias of one layer, `V X Uᵀ`, from a matrix X (out, in) in its bases."""
 
     def __init__(self, layer: CorrectedLayer, matrix: Tensor) -> None:
         self.place, self.left, self.right = layer.place, layer.left, layer.right
@@ -33,13 +33,13 @@ class _RotatedLayer:
 
     @cached_property
     def whole(self) -> Params:
-        """Weight and bias by name, worked out once."""
-        # A module may look at its weight without gradients first and use it with them later.
+        """Weight and bias by name, computed once."""
+        # A module may read its weight without gradients first and use it with them later.
         with torch.enable_grad():
             return self.place.split(self.left @ self.matrix @ self.right.mT)
 
     def linear(self, x: Tensor) -> Tensor:
-        """`((x, 1) U) Xᵀ Vᵀ`: with few inputs cheaper than the weight itself."""
+        """`((x, 1) U) Xᵀ Vᵀ`, which for few inputs is cheaper than forming the weight."""
         flat = x.reshape(-1, x.shape[-1])
         if self.place.bias is None:
             inputs = flat @ self.right
@@ -50,14 +50,14 @@ class _RotatedLayer:
 
     def is_cheap(self, x: Tensor) -> bool:
         """Whether rotating the inputs takes fewer operations than rotating the weight."""
-        (out, wide), rows = self.place.size, x.numel() // max(1, x.shape[-1])
-        return rows * (out**2 + wide**2) < out * wide * (out + wide)
+        (num_out, num_in), rows = self.place.size, x.numel() // max(1, x.shape[-1])
+        return rows * (num_out**2 + num_in**2) < num_out * num_in * (num_out + num_in)
 
 
 class RotatedWeight(WeightStandIn):
     """A weight or a bias of a layer whose matrix is given in other bases.
 
-    A linear layer with few inputs is applied in these bases; every other torch function gets the
+    A linear layer with few inputs is applied in these bases; any other torch function gets the
     weight itself.
     """
 
@@ -80,11 +80,11 @@ class RotatedWeight(WeightStandIn):
         return f"RotatedWeight({self.label!r}, shape={tuple(self.shape)})"
 
 
-def turned(precision: KroneckerMatrix, seen: Params) -> Params:
-    """The weights to run a network with, from their matrices `seen` in the bases of a precision."""
-    weights = {name: seen[name] for name in precision.rest}
+def turned(precision: KroneckerMatrix, rotated: Params) -> Params:
+    """The weights to run a network with, from their matrices in the bases of a precision."""
+    weights = {name: rotated[name] for name in precision.rest}
     for name, matrix in precision.bases.items():
-        layer, (out, *_) = _RotatedLayer(matrix, seen[name]), matrix.place.shape
+        layer, (out, *_) = _RotatedLayer(matrix, rotated[name]), matrix.place.shape
         weights[name] = RotatedWeight(name, matrix.place.shape, layer)
         if matrix.place.bias is not None:
             weights[matrix.place.bias] = RotatedWeight(matrix.place.bias, (out,), layer)
@@ -100,10 +100,12 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
 
 
 def _are_of_one_layer(weight: RotatedWeight, bias: Any) -> bool:
-    """Whether a weight and a bias, which may be None, are those of one layer."""
+    """Whether a weight and a bias, which may be None, belong to the same layer."""
     if bias is not None and getattr(bias, "layer", None) is not weight.layer:
         return False
-    return weight.layer.place.names == tuple(one.label for one in (weight, bias) if one is not None)
+    return weight.layer.place.names == tuple(
+        part.label for part in (weight, bias) if part is not None
+    )
 
 
 RotatedWeight.handlers = {F.linear: _linear}
@@ -111,9 +113,9 @@ RotatedWeight.handlers = {F.linear: _linear}
 
 @dataclass(frozen=True)
 class RotatedPoint(Point):
-    """Weights given as seen in the bases of a precision, where their gradient is wanted, too.
+    """Weights expressed in the bases of a precision, in which their gradient is taken, too.
 
-    A draw knows the mean there.
+    A draw keeps the mean in these bases, so that it can be mirrored.
     """
 
     precision: KroneckerMatrix
@@ -135,8 +137,8 @@ class RotatedPoint(Point):
 
 
 @dataclass(frozen=True)
-class _EarlierSeen(EarlierPosterior):
-    """A posterior of earlier data as the prior of weights that are given in other bases."""
+class _EarlierRotated(EarlierPosterior):
+    """A posterior of earlier data as the prior of weights that are expressed in other bases."""
 
     precision: KroneckerMatrix
 
@@ -148,11 +150,11 @@ class _EarlierSeen(EarlierPosterior):
 
 @dataclass(frozen=True, repr=False)
 class Rotated(Normal):
-    """`q(θ) = N(mean, precision⁻¹)` with `rotated`, the mean seen in the precision's own bases.
+    """`q(θ) = N(mean, precision⁻¹)`, where `rotated` is the mean in the precision's own bases.
 
-    There the weights are independent, so that draws, steps and the KL (the prior looks the same in
-    all bases) cost no more than those of a diagonal Gaussian: `inner`. The mean itself is
-    computed when it is first used.
+    There the weights are independent, so that draws, steps and the KL (N(0, I/δ) is the same in all
+    bases) cost no more than those of a diagonal Gaussian, `inner`. The mean itself is computed when
+    it is first read.
     """
 
     rotated: Params
@@ -160,12 +162,12 @@ class Rotated(Normal):
 
     @classmethod
     def of(cls, mean: Params, precision: KroneckerMatrix) -> Rotated:
-        """The belief with this mean; the precision is one that `spectral` made."""
+        """The posterior with this mean and a precision that `spectral` made."""
         return cls(precision.into_bases(mean), precision)
 
     @cached_property
     def inner(self) -> Gaussian:
-        """The belief over the weights as seen in these bases."""
+        """The posterior over the weights in these bases."""
         return Gaussian(self.rotated, DiagonalMatrix(self.precision.eigenvalues()))
 
     @cached_property
@@ -174,7 +176,7 @@ class Rotated(Normal):
 
     @property
     def num_parameters(self) -> int:
-        """As many as in any other bases: the mean, the factors, and the diagonal of all else."""
+        """As in any other bases: the mean, the factors, and the diagonal of all other weights."""
         factors = {k: layer.factors for k, layer in self.precision.layers.items()}
         free = tree.tensors(factors | self.precision.rest)
         return vectors.numel(self.rotated) + vectors.numel(free)
@@ -191,7 +193,7 @@ class Rotated(Normal):
     untracked = draw
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
-        # N(0, I / precision) looks the same in all bases.
+        # N(0, I / precision) is the same in all bases.
         return self.inner.kl(prior) if as_prior(prior).earlier is None else super().kl(prior)
 
     several_draws = False
@@ -200,7 +202,7 @@ class Rotated(Normal):
         return Rotated(self.rotated, self.precision.anew())
 
     def seen(self, prior: Prior) -> Prior:
-        return prior if prior.earlier is None else _EarlierSeen(prior.earlier, self.precision)
+        return prior if prior.earlier is None else _EarlierRotated(prior.earlier, self.precision)
 
     def coordinates(self) -> Gaussian:
         return self.inner
@@ -216,22 +218,21 @@ class Rotated(Normal):
         return new, lambda vector: new.precision.into_bases(self.precision.from_bases(vector))
 
     def divisor(self, precision: Matrix) -> Matrix:
-        """A damped precision in the bases of this belief, which damping leaves as they are."""
+        """A damped precision in the bases of this posterior, which damping does not change."""
         return DiagonalMatrix(_in_eigenbases(precision).eigenvalues())
 
 
 @dataclass(frozen=True)
 class FactoredFamily(GaussianFamily):
-    """Gaussians of a `Kronecker()` structure by its factors; takes beliefs kept in eigenbases."""
+    """Gaussians of a `Kronecker()` structure, kept by its factors; adopts `RotatedFamily`'s."""
 
     def other_form(self) -> GaussianFamily:
         return RotatedFamily(self.structure, self.curvature)
 
     def adopted(self, posterior: Posterior) -> tuple[Posterior, Callable[[Params], Params]]:
         assert isinstance(posterior, Rotated)
-        return Gaussian(
-            posterior.mean, posterior.precision.factored()
-        ), posterior.precision.from_bases
+        precision = posterior.precision
+        return Gaussian(posterior.mean, precision.factored()), precision.from_bases
 
 
 @dataclass(frozen=True)
@@ -270,5 +271,5 @@ class RotatedFamily(GaussianFamily):
 
 
 def _in_eigenbases(precision: Matrix) -> KroneckerMatrix:
-    """Eigenvectors are not the same on all machines, so those of the first are taken."""
+    """Machines compute different eigenvectors, so all take those of the first rank."""
     return from_first_rank(cast(KroneckerMatrix, precision).spectral())

@@ -1,4 +1,4 @@
-"""Spikes and slabs: units that are dropped with a fixed probability, dropout as a belief."""
+"""Spike-and-slab posteriors: units are dropped with a fixed probability, as in dropout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bayesrule.types import Local, Params
 class MaskedDraw(Point):
     """`θ = z (m + ε)`, z one or zero for each unit; without ε the masked mean (delta method).
 
-    Gradient and curvature in m are those in θ where z = 1, and nothing elsewhere. Divided by the
-    probability of that, their means over z are `E_q[∇ℓ | z = 1]` and `E_q[∇²ℓ | z = 1]`;
-    Khan & Rue (2023), eqs 42 and 43.
+    Gradient and curvature in m are those in θ where z = 1, and zero elsewhere. Divided by the
+    probability of z = 1, their means over z are `E_q[∇ℓ | z = 1]` and `E_q[∇²ℓ | z = 1]`; Khan &
+    Rue (2023), eqs 42 and 43.
     """
 
-    belief: SpikeSlab
+    posterior: SpikeSlab
     masks: Params
     offset: Params | None
 
@@ -36,7 +36,7 @@ class MaskedDraw(Point):
 
     def _divided(self, values: Params) -> Params:
         """`z values / π`."""
-        return {k: v * (self.masks[k] / self.belief.kept(k)) for k, v in values.items()}
+        return {k: v * (self.masks[k] / self.posterior.kept(k)) for k, v in values.items()}
 
     @property
     def position(self) -> Params:
@@ -46,7 +46,7 @@ class MaskedDraw(Point):
     def price(self, gradient: Params) -> Matrix:
         if self.offset is None:
             raise TypeError("Price's estimate needs draws of the slabs: use Draws() for Masks().")
-        precision = self.belief.precision.values
+        precision = self.posterior.precision.values
         return DiagonalMatrix({k: precision[k] * v * gradient[k] for k, v in self.offset.items()})
 
     def pulled(self, local: Local, pull: Pull) -> Local:
@@ -61,10 +61,10 @@ class MaskedDraw(Point):
 class SpikeSlab(Posterior):
     """`q(θ_u) = π N(m_u, diag(s_u)⁻¹) + (1 − π) δ(θ_u)` for each unit u; Khan & Rue (2023), eq. 41.
 
-    A unit is what one input of a layer is multiplied with: a column of a weight matrix, or what of
-    a kernel belongs to one channel. Biases, and the weights named in `whole`, have no spike. The
-    spike is at zero exactly, the limit of a narrow Gaussian, so that a weight tells by itself
-    whether it was dropped: densities are with respect to that point and Lebesgue's measure.
+    A unit holds the weights of one input of a layer: a column of a weight matrix, or the part of a
+    kernel for one input channel. Biases, and the weights named in `whole`, have no spike. The spike
+    is exactly at zero, the limit of a narrow Gaussian, so a zero weight is one that was dropped;
+    densities are relative to a point mass at zero plus Lebesgue measure.
 
     - `slab`, `precision`: m and s, named and shaped as the weights; `keep`: π.
     """
@@ -77,7 +77,7 @@ class SpikeSlab(Posterior):
     must_track = True
 
     def kept(self, name: str) -> float:
-        """The probability that a unit of a weight is kept: 1 where there is no spike."""
+        """The probability that a unit of a weight is kept: 1 if it has no spike."""
         return self.keep if name not in self.whole else 1.0
 
     @derived
@@ -85,20 +85,20 @@ class SpikeSlab(Posterior):
         return {name: self.kept(name) * value for name, value in self.slab.items()}
 
     def variance(self) -> Params:
-        spread, found = self.precision.inverse_diagonal(), {}
+        slab_variance, variance = self.precision.inverse_diagonal(), {}
         for name, value in self.slab.items():
             keep = self.kept(name)
-            found[name] = keep * (spread[name] + (1.0 - keep) * value.square())
-        return found
+            variance[name] = keep * (slab_variance[name] + (1.0 - keep) * value.square())
+        return variance
 
     def masks(self, generator: Generator) -> Params:
-        """One or zero for each unit, in shapes that multiply the weights."""
-        found = {}
+        """One or zero for each unit, shaped to multiply the weights."""
+        masks = {}
         for name, value in self.slab.items():
             size = _unit_shape(value) if name not in self.whole else (1,) * value.ndim
             chance = torch.full(size, self.kept(name), dtype=value.dtype, device=value.device)
-            found[name] = torch.bernoulli(chance, generator=generator)
-        return found
+            masks[name] = torch.bernoulli(chance, generator=generator)
+        return masks
 
     def _drawn(self, masks: Params, offset: Params | None) -> MaskedDraw:
         slab = self.slab if offset is None else vectors.add(self.slab, offset)
@@ -106,8 +106,8 @@ class SpikeSlab(Posterior):
 
     def draw(self, generator: Generator) -> Point:
         masks, noise = self.masks(generator), vectors.randn_like(self.slab, generator)
-        spread = self.precision.inverse_diagonal()
-        return self._drawn(masks, {k: v * spread[k].sqrt() for k, v in noise.items()})
+        variance = self.precision.inverse_diagonal()
+        return self._drawn(masks, {k: v * variance[k].sqrt() for k, v in noise.items()})
 
     def masked(self, generator: Generator) -> Point:
         return self._drawn(self.masks(generator), None)
@@ -125,8 +125,8 @@ class SpikeSlab(Posterior):
                 parts.append(logs.sum())
                 continue
             dims = _within_units(mean)
-            gone = params[name].abs().amax(dims) == 0
-            units = torch.where(gone, math.log1p(-keep), math.log(keep) + logs.sum(dims))
+            dropped = params[name].abs().amax(dims) == 0
+            units = torch.where(dropped, math.log1p(-keep), math.log(keep) + logs.sum(dims))
             parts.append(units.sum())
         return torch.stack(parts).sum()
 
@@ -140,15 +140,16 @@ class SpikeSlab(Posterior):
         return torch.stack(parts).sum()
 
     def kl(self, prior: Prior | float, generator: Generator | None = None) -> Tensor:
-        """That of the slabs, each as often as it is kept: prior and belief have the same spikes."""
-        given = as_prior(prior)
-        if not given.proper:
+        """The KL of the slabs, each as often as it is kept: prior and q have the same spikes."""
+        prior = as_prior(prior)
+        if not prior.proper:
             return self.any_tensor.new_tensor(math.inf)
-        widths = given.diagonal(self.slab)
-        pulls = given.pulled(vectors.zeros_like(self.slab), self.slab)
+        precisions = prior.diagonal(self.slab)
+        pulls = prior.pulled(vectors.zeros_like(self.slab), self.slab)
         parts = []
         for name, s in self.precision.values.items():
-            p = torch.as_tensor(widths[name] if isinstance(widths, dict) else widths).to(s)
+            p = precisions[name] if isinstance(precisions, dict) else precisions
+            p = torch.as_tensor(p).to(s)
             terms = p / s + pulls[name].square() / p - 1.0 + s.log() - p.log()
             parts.append(0.5 * self.kept(name) * terms.sum())
         return torch.stack(parts).sum()
@@ -164,12 +165,12 @@ class SpikeSlab(Posterior):
 
 
 def _unit_shape(value: Tensor) -> tuple[int, ...]:
-    """One number for each unit, as it multiplies the weights: (1, inputs, 1, ...)."""
+    """The shape of one number for each unit that multiplies the weights: (1, inputs, 1, ...)."""
     return (1, value.shape[1]) + (1,) * (value.ndim - 2)
 
 
 def _within_units(value: Tensor) -> tuple[int, ...]:
-    """The axes of a weight that belong to one unit: all but the inputs."""
+    """The axes of a weight within one unit: all but that of the inputs."""
     return (0, *range(2, value.ndim))
 
 
@@ -179,15 +180,15 @@ def _coin_entropy(chance: float) -> float:
 
 @dataclass(frozen=True)
 class SpikeSlabFamily(Family):
-    """Units that are dropped with probability `1 − keep`, and Gaussian weights of those kept.
+    """Units that are dropped with probability `1 − keep`, and Gaussian weights in all others.
 
-    Khan & Rue (2023), sec. 4.3. `Masks(num)` looks at masked means, as dropout does; `Draws(num)`
-    at draws of the whole belief. The paper calls s₀, the precision of the spike, small; its
-    variance is what has to be small, and is zero here.
+    Khan & Rue (2023), sec. 4.3. `Masks(num)` evaluates the loss at masked means, as dropout does,
+    `Draws(num)` at draws of the whole posterior. The paper calls s₀, the precision of the spike,
+    small; it is the variance of the spike that has to be small, and here it is zero.
 
     - `keep`: π, the probability that a unit is kept.
-    - `whole`: patterns of weights that are never dropped; biases are none in any case.
-    - `curvature`: what is believed of the loss of one datum before any is seen.
+    - `whole`: patterns of weights that are never dropped; biases never are.
+    - `curvature`: the assumed curvature of the loss per datum before any data are seen.
     """
 
     keep: float = 0.9
@@ -208,11 +209,11 @@ class SpikeSlabFamily(Family):
             raise ValueError(f"The initial curvature must not be negative: {self.curvature}.")
 
     def init(self, params: Params, *, weight: float, prior: Prior | float) -> SpikeSlab:
-        fits = [k for k in params if any(fnmatch.fnmatchcase(k, one) for one in self.whole)]
-        whole = tuple(name for name, v in params.items() if v.ndim < 2 or name in fits)
+        named = [k for k in params if any(fnmatch.fnmatchcase(k, p) for p in self.whole)]
+        whole = tuple(name for name, v in params.items() if v.ndim < 2 or name in named)
         first = as_prior(prior).added_to(self.first_curvature(params, weight))
         blank = SpikeSlab(params, DiagonalMatrix(first.diagonal()), self.keep, whole)
-        # The first mean is that of the module's weights, as if these had been scaled by 1/keep.
+        # The posterior mean is the module's weights, so slabs are these divided by `keep`.
         slab = {name: value.detach() / blank.kept(name) for name, value in params.items()}
         return replace(blank, slab=slab)
 

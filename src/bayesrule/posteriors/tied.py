@@ -18,19 +18,19 @@ from bayesrule.tensors import seeds, vectors
 from bayesrule.tensors.cuda_streams import side_by_side
 from bayesrule.types import Number, Params
 
-# From how many weights on, and up to how many columns, a CPU works on these one by one.
+# From this many entries on, and up to this rank, a CPU forms `U Vᵀ` column by column.
 _WIDE, _FEW = 1 << 15, 3
 Rank = int | Mapping[str, int | None]
-"""The rank of all matrices, or of those whose names fit a pattern; None has no rank to keep."""
+"""The rank of all matrices, or of those that match a pattern; None: not tied."""
 
 
 @dataclass(frozen=True, repr=False)
 class KTied(Factorised):
     """`q(W) = N(mean, (U Vᵀ)²)`, squared elementwise; Swiatkowski et al. (2020), eq. 8.
 
-    `scales` holds `log Uᵀ` (k, m) as "NAME.u" and `log Vᵀ` (k, n) as "NAME.v" for a weight that is
-    tied, and `log σ` as "NAME" for one that is not. A weight of more than two axes is the matrix
-    of its first axis by all the others.
+    `scales` holds `log Uᵀ` (k, m) as "NAME.u" and `log Vᵀ` (k, n) as "NAME.v" for a tied weight,
+    and `log σ` as "NAME" for any other. A weight of more than two axes counts as a matrix of its
+    first axis by all the others.
 
     >>> scales = {"w.u": torch.zeros(2, 3), "w.v": torch.zeros(2, 4), "b": torch.zeros(3)}
     >>> q = KTied({"w": torch.zeros(3, 4), "b": torch.zeros(3)}, scales)
@@ -43,7 +43,7 @@ class KTied(Factorised):
 
     def _std(self) -> Params:
         free = dict(zip(self.scales, torch._foreach_exp(list(self.scales.values())), strict=True))
-        # Kept beside the standard deviations, for as long as these are.
+        # Kept as long as the standard deviations are.
         self.__dict__["_factors"], self.__dict__["_matrices"] = free, {}
         tied = side_by_side(self._product, [name for name in self.mean if f"{name}.u" in free])
         return {k: tied[k] if k in tied else free[k] for k in self.mean if k in tied or k in free}
@@ -51,28 +51,29 @@ class KTied(Factorised):
     def scale_gradients(self, slope: Params, share: Number, kl: ScaleKL) -> Params:
         """`∂F/∂log u = (S V) ∘ u` and `∂F/∂log v = (Sᵀ U) ∘ v` with `S = ∂F/∂σ`."""
         std, free = self.std(), self.__dict__["_factors"]
-        own = {name: one for name, one in slope.items() if name in free}
-        found = kl.added_(vectors.mul_(own, std), std) if own else {}
-        numbers = kl.tensors(next(iter(slope.values())))
+        untied = {name: value for name, value in slope.items() if name in free}
+        gradients = kl.added_(vectors.mul_(untied, std), std) if untied else {}
+        kl_terms = kl.tensors(next(iter(slope.values())))
 
-        def both(name: str) -> tuple[Tensor, Tensor]:
-            # That of the KL is precision σ − weight / σ.
-            one, spread = slope[name], std[name]
-            weight, precision = numbers(name)
-            one.addcdiv_(weight, spread, value=-1.0).addcmul_(precision, spread)
-            return self._sums(name, one)
+        def of_factors(name: str) -> tuple[Tensor, Tensor]:
+            # The KL adds precision σ − weight / σ to the slope.
+            total, sigma = slope[name], std[name]
+            weight, precision = kl_terms(name)
+            total.addcdiv_(weight, sigma, value=-1.0).addcmul_(precision, sigma)
+            return self._sums(name, total)
 
+        tied = [name for name in slope if name not in free]
         sums: Params = {}
-        for name, (right, left) in side_by_side(both, [k for k in slope if k not in free]).items():
-            sums[f"{name}.u"], sums[f"{name}.v"] = right, left
+        for name, (for_u, for_v) in side_by_side(of_factors, tied).items():
+            sums[f"{name}.u"], sums[f"{name}.v"] = for_u, for_v
         if sums:
-            # Factors come first: an optimiser asks for gradients that lie in memory as they do.
-            found |= vectors.mul({name: free[name] for name in sums}, sums)
-        vectors.scale_(found, share)
-        return {name: found[name] for name in self.scales}
+            # Factors come first, so that gradients lie in memory as they do, as optimisers ask.
+            gradients |= vectors.mul({name: free[name] for name in sums}, sums)
+        vectors.scale_(gradients, share)
+        return {name: gradients[name] for name in self.scales}
 
     def _sums(self, name: str, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """`Vᵀ Mᵀ` and `Uᵀ M` of a slope M as a matrix: few long rows are faster than columns."""
+        """`Vᵀ Mᵀ` and `Uᵀ M` for a slope M as a matrix; a few long rows are faster than columns."""
         u, v, shape, order = self.__dict__["_matrices"][name]
         if order is None:
             matrix = slope.reshape(shape)
@@ -92,39 +93,39 @@ class KTied(Factorised):
         )
 
     def _order(self, name: str) -> list[int] | None:
-        """How a weight lies in memory, if not row by row: what is read with it lies so too."""
-        # Of many nets at once each has a row for itself.
+        """The order of a weight's axes in memory, in which σ is stored too; None if row-major."""
+        # In a stack of nets, each net has a row.
         order = vectors.in_memory(self.mean[name]) if self.scales[f"{name}.u"].ndim == 2 else None
         return order if order and order[0] == 0 else None
 
 
 def _columns_to(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
-    """`Vᵀ`, which has a number for each column of the matrix, in another order of axes."""
+    """`Vᵀ`, which has a number for each column of the matrix, for another order of axes."""
     return v.view(-1, *shape[1:]).permute(0, *order[1:]).reshape(v.shape)
 
 
 def _columns_from(v: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
-    """The way back."""
-    there = [shape[axis] for axis in order[1:]]
-    return v.reshape(-1, *there).permute(vectors.inverse(order)).reshape(v.shape)
+    """The inverse of `_columns_to`."""
+    in_memory = [shape[axis] for axis in order[1:]]
+    return v.reshape(-1, *in_memory).permute(vectors.inverse(order)).reshape(v.shape)
 
 
 def _outer(u: Tensor, v: Tensor) -> Tensor:
     """`U Vᵀ` from `Uᵀ` and `Vᵀ`."""
     if u.is_cuda or u.ndim > 2 or len(u) > _FEW or u.shape[1] * v.shape[1] < _WIDE:
         return u.mT @ v
-    # Products of matrices are not made for so few columns.
+    # Matrix products are slow for so few columns.
     (first, *others), (row, *rows) = u.unsqueeze(-1).unbind(), v.unbind()
-    found = first * row
+    product = first * row
     for column, row in zip(others, rows, strict=True):
-        found.addcmul_(column, row)
-    return found
+        product.addcmul_(column, row)
+    return product
 
 
 def matrix_shape(weight: Tensor) -> tuple[int, int] | None:
-    """A weight's rows and columns, the first axis by all the others; None for what is a vector.
+    """The rows and columns of a weight, the first axis by all the others; None for a vector.
 
-    Matrices of one row or one column are vectors: tying them would save nothing.
+    Matrices of one row or one column count as vectors: tying them would save nothing.
     """
     if weight.ndim < 2:
         return None
@@ -133,7 +134,7 @@ def matrix_shape(weight: Tensor) -> tuple[int, int] | None:
 
 
 def tied_ranks(params: Params, rank: Rank) -> dict[str, int]:
-    """The rank of each matrix that is tied; of several patterns the first that fits counts.
+    """The rank of each tied matrix; of several patterns the first match counts.
 
     >>> tied_ranks({"a.weight": torch.zeros(5, 4), "a.bias": torch.zeros(5)}, 2)
     {'a.weight': 2}
@@ -183,13 +184,14 @@ class KTiedFamily(FreeScales):
 
     Linear layers are tied as stored, (out, in), convolutions as out × (in · height · width), LSTM
     and GRU kernels over their concatenated gates. Vectors (biases, norms, matrices of one row or
-    one column) have standard deviations of their own.
+    one column) have a standard deviation for each number.
 
-    - `rank`: k, or k by name, such as `{"conv*": None, "*": 2}`; what has no rank or fits no
-      pattern has standard deviations of its own.
+    - `rank`: k, or k by name, such as `{"conv*": None, "*": 2}`; weights that have no rank or match
+      no pattern are not tied.
     - `spread`: as for `MeanFieldFamily`.
-    - `jitter`: b in the first `log u, log v ~ N(½(log(σ̄/k) − b²), b²)`, which make the mean of σ
-      that of `spread`; columns that start equal would stay so. The draws follow from the names.
+    - `jitter`: b in the initial `log u, log v ~ N(½(log(σ̄/k) − b²), b²)`, which give σ the mean
+      that `spread` asks for; columns that start equal would stay equal. Draws are seeded by the
+      names.
     """
 
     rank: Rank = 2
@@ -213,7 +215,7 @@ class KTiedFamily(FreeScales):
         return KTied(mean, scales)
 
     def _factors(self, name: str, std: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-        """The first `log U` and `log V`, with `E[U Vᵀ] = mean of std`."""
+        """The initial `log U` and `log V`, with `E[U Vᵀ]` the mean of std."""
         shape = matrix_shape(std)
         assert shape is not None
         level = 0.5 * (math.log(float(std.mean()) / rank) - self.jitter**2)

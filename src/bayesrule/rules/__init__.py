@@ -1,4 +1,4 @@
-"""How a belief moves."""
+"""Rules: how a posterior moves."""
 
 from bayesrule.rules._base import Memory, Now, Rule
 from bayesrule.rules.conditioning import Conditioning

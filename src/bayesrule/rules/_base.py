@@ -1,4 +1,4 @@
-"""The contract of every rule by which a belief moves."""
+"""The contract of every rule by which a posterior moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Memory = dict[str, Any]
 
 
 class Now(NamedTuple):
-    """What a step starts from: the belief, what is known of the loss, the prior, and the rates."""
+    """The inputs of a step: posterior, derivatives of the loss, prior, memory and rates."""
 
     posterior: Any
     derivatives: Derivatives
@@ -35,44 +35,45 @@ class Now(NamedTuple):
 
 
 class Rule(Part, ABC):
-    """How the belief moves, given derivatives of the loss.
+    """How the posterior moves, given derivatives of the loss.
 
-    The steps of a rule differ by a few numbers, its `rates`, a named tuple. `move` takes them as
-    numbers, or as 0-d tensors: then one step, captured as a CUDA graph, can be replayed for all.
+    The steps of a rule differ in a few numbers, its `rates`, a named tuple. `move` takes them as
+    numbers, or as 0-d tensors, with which a single captured CUDA graph can be replayed for every
+    step.
     """
 
     @abstractmethod
     def check(self, family: Family, expectation: Expectation, curvature: Curvature) -> None:
-        """Refuses parts that do not fit, by name and with the way out."""
+        """Refuses parts that do not fit, naming them and an alternative."""
 
     @abstractmethod
     def structure(self, family: Family) -> Structure:
-        """The structure in which this rule wants its curvature."""
+        """The structure in which the rule needs its curvature."""
 
     def structure_at(self, family: Family, posterior: Posterior, step: int) -> Structure:
-        """As `structure`, for a step from a belief."""
+        """As `structure`, for the step from a given posterior."""
         return self.structure(family)
 
     def curvature_at(self, curvature: Curvature, step: int) -> Curvature:
-        """What is to be estimated at a step, of what the learner has."""
+        """The curvature to estimate at a step: the learner's, or none."""
         return curvature
 
     def average(self, point: Point) -> Params | None:
-        """A function of a point whose mean over all points and ranks the rule asks for."""
+        """A function of a point; the rule gets its mean over all points and ranks."""
         return None
 
     def copied(self, posterior: Posterior, memory: Memory) -> tuple[Posterior, Memory]:
-        """A belief and a memory of which `move` may use up the tensors."""
+        """Copies of a posterior and a memory, which `move` may overwrite."""
         return tree.map_tensors(posterior, torch.clone), tree.map_tensors(memory, torch.clone)
 
     def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
-        """The memory before the first step, from the first belief."""
+        """The memory before the first step."""
         return {}
 
     def adopted(
         self, memory: Memory, turn: Callable[[Params], Params], posterior: Posterior, weight: float
     ) -> Memory:
-        """The memory beside a belief that was taken over from another form of its family."""
+        """The memory for a posterior that was adopted from another form of its family."""
         return memory
 
     def rates(self, step: int) -> Any:
@@ -80,12 +81,12 @@ class Rule(Part, ABC):
         return ()
 
     constant_rates: tuple[str, ...] = ()
-    """The rates that are the same at all steps and may be numbers in each of them."""
+    """The rates that are the same at every step, and so can stay numbers."""
 
     def falling(self, start: int, steps: int) -> Rule:
         """The rule whose learning rate falls to zero over `steps` steps from the step `start` on.
 
-        Only a `schedules.falling` without steps of its own does; with another learning rate the
+        Only a `schedules.falling` without steps of its own falls; with any other learning rate, the
         rule stays as it is.
         """
         rate = getattr(self, "learning_rate", None)
@@ -94,26 +95,27 @@ class Rule(Part, ABC):
         return self._with_rate(schedules.falling(rate.value, start, steps))
 
     def slower(self, factor: float) -> Rule | None:
-        """The rule with `factor` times its learning rate; None where it has none."""
+        """The rule with `factor` times its learning rate; None if it has none."""
         rate = getattr(self, "learning_rate", None)
         return None if rate is None else self._with_rate(schedules.scaled(rate, factor))
 
     def _with_rate(self, rate: float | schedules.Schedule) -> Rule:
         changed: Rule = copy.copy(self)
-        # Rules are frozen; this one is not in anybody's hands yet.
+        # Rules are frozen, but nobody else has this copy yet.
         object.__setattr__(changed, "learning_rate", rate)
         return changed
 
     def kind(self, step: int) -> int:
-        """Steps of one kind do the same work, and differ in their rates and draws alone."""
+        """Steps of the same kind do the same work, and differ only in rates and draws."""
         return 0
 
     @abstractmethod
     def move(self, now: Now) -> tuple[Posterior, Memory]:
-        """The next belief and memory.
+        """The next posterior and memory.
 
-        All that is given belongs to the rule, which may use its memory again. The step's number
-        says what is looked at and what is kept from before; all else is in the rates.
+        `now` belongs to the rule, which may overwrite all of its tensors. The step's index only
+        decides what is estimated and what is kept from earlier steps; everything else is in the
+        rates.
         """
 
     def step(
@@ -123,14 +125,14 @@ class Rule(Part, ABC):
         return self.move(Now(posterior, derivatives, prior, memory, self.rates(step), step))
 
     def rate_tensors(self, step: int, device: torch.device) -> Any:
-        """The rates of a step with 0-d tensors in the places of those that change."""
+        """The rates of a step, with 0-d tensors for those that change."""
         fixed, rates = self.constant_rates, self.rates(step)
         values = {name: float(value) for name, value in rates._asdict().items()}
         changing = {k: torch.tensor(v, device=device) for k, v in values.items() if k not in fixed}
         return type(rates)(**values | changing)
 
     def refill(self, tensors: Any, step: int) -> None:
-        """Puts the rates of another step into their tensors."""
+        """Fills the tensors with the rates of another step."""
         for tensor, value in zip(tensors, self.rates(step), strict=True):
             if isinstance(tensor, Tensor):
                 tensor.fill_(float(value))
@@ -142,7 +144,7 @@ class Rule(Part, ABC):
         return f"the rule {type(self).__name__}"
 
     def works_in_rows(self, family: Family) -> bool:
-        """Whether all its arithmetic is elementwise, so that a GPU had better see one row."""
+        """Whether all arithmetic is elementwise, so that a GPU works best on one long row."""
         return False
 
     def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
@@ -151,7 +153,7 @@ class Rule(Part, ABC):
 
 
 def refuse_look(expectation: Expectation, curvature: Curvature) -> None:
-    """A ValueError where an estimate is not shown what it looks at."""
+    """Raises a ValueError if the expectation does not show what the curvature needs to see."""
     kind, shown = type(curvature).__name__, type(expectation).__name__
     if curvature.needs_draws and not expectation.random:
         raise ValueError(f"{kind}() needs weight draws, got {shown}(); use Draws(1).")
@@ -171,7 +173,7 @@ def refuse_look(expectation: Expectation, curvature: Curvature) -> None:
 
 
 def refuse_negative(rule: Rule, *names: str) -> None:
-    """A ValueError for a rate that is neither a schedule nor a number of zero or more."""
+    """Raises a ValueError for a rate that is neither a schedule nor a number of zero or more."""
     for name in names:
         value = getattr(rule, name)
         if not callable(value) and not (value >= 0 and math.isfinite(value)):

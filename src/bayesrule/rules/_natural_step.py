@@ -1,4 +1,4 @@
-"""One step of the natural-gradient rule: the precision follows the curvature, the mean descends."""
+"""One step of natural gradients: the precision follows the curvature, the mean descends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NaturalStep:
-    """A step that is being taken: `posterior`, `gradient` and `memory` are those reached so far."""
+    """A step in progress: `posterior`, `gradient` and `memory` are updated as it goes."""
 
     def __init__(self, rule: Natural, now: Now) -> None:
         self.rule, self.prior, self.rates = rule, now.prior, now.rates
@@ -28,8 +28,8 @@ class NaturalStep:
         self.posterior: Posterior = now.posterior
         self.gradient, self.memory = now.derivatives.gradient, dict(now.memory)
 
-    def taken(self) -> tuple[Posterior, Memory]:
-        """The belief and the memory after the step."""
+    def run(self) -> tuple[Posterior, Memory]:
+        """Takes the step; returns the new posterior and memory."""
         self._average_curvature()
         if self.rule.prior_at_draws:
             assert self.derivatives.average is not None
@@ -59,14 +59,14 @@ class NaturalStep:
             self.memory["curvature"] = self._towards(old, target)
 
     def _towards(self, old: Matrix, target: Matrix) -> Matrix:
-        """A step from the average of the curvature towards a new estimate; uses up both."""
+        """The average of the curvature, moved towards a new estimate; overwrites both."""
         rate = self._rate()
         if not self.rule.retract:
             return old.lerp_(target, rate)
         return old.retract_(target, rate, self.posterior.whole_precision())
 
     def _rate(self) -> Number:
-        """The weight of a new estimate of the curvature, as large as its noise allows."""
+        """The weight of a new curvature estimate, as large as its noise allows."""
         rate, noise = self.rates.rate, self.rule.curvature_noise
         if not math.isfinite(noise):
             return rate
@@ -77,7 +77,7 @@ class NaturalStep:
         return most.clamp(max=rate) if isinstance(most, Tensor) else min(rate, most)
 
     def _follow_curvature(self) -> None:
-        """The precision follows the average curvature; gradient and momentum turn with it."""
+        """The precision follows the averaged curvature; gradient and momentum turn with it."""
         rule, curvature = self.rule, self.memory["curvature"]
         if rule.fixed_precision:
             return
@@ -93,23 +93,24 @@ class NaturalStep:
                 self.memory["momentum"] = turn(self.memory["momentum"])
 
     def _average_gradient(self) -> None:
-        """The gradient with the prior's, averaged where there is an average.
+        """Adds the prior to the gradient, and averages the gradient if the rule does.
 
-        An average is smaller than the gradient by `rates.seen`, and so is the prior's pull then.
+        The average is smaller than the gradient by the factor `rates.seen`, so the prior is scaled
+        by it.
         """
         momentum, prior = self.rule.momentum, self.posterior.seen(self.prior)
         pull = prior.pull_
         if isinstance(momentum, Average):
             average = self.memory["momentum"]
             self.gradient = vectors.lerp_(average, self.gradient, 1.0 - momentum.decay)
-            # The average itself is kept for the next step.
+            # The average must survive for the next step.
             pull = prior.pulled
         if not self.rule.prior_at_draws:
             mean = self.posterior.coordinates().mean
             self.gradient = pull(self.gradient, mean, self.rates.seen)
 
     def _divisor(self) -> tuple[Matrix, Number]:
-        """A matrix and a factor: what the mean's gradient is divided by is their product."""
+        """A matrix and a factor whose product divides the gradient of the mean."""
         rule, weight = self.rule, self.derivatives.weight
         if not rule.square_root:
             precision = self.posterior.coordinates().precision
@@ -120,27 +121,27 @@ class NaturalStep:
         more = weight * (rule.damping + (0.0 if rule.damped_root else rule.epsilon))
         # N √(F/N + γ) = √N √(F + Nγ), and N (√(F/N) + γ) = √N (√F + √N γ), F without bias.
         if rule.damped_root:
-            # The average itself is kept for the next step.
+            # The average must survive for the next step.
             shifted = _shifted(values, delta, more, 1.0, in_place=False)
             return DiagonalMatrix(vectors.sqrt(shifted)), factor
         root = _shifted(vectors.sqrt(values), delta, more, factor, in_place=True)
         return DiagonalMatrix(root), factor
 
     def _descended(self) -> Params:
-        """The mean after the step; that before it is used up."""
+        """The mean after the step, which overwrites the mean before it."""
         (divisor, factor), rate = self._divisor(), self.rates.learning_rate
         mean, shortened = self.posterior.coordinates().mean, math.isfinite(self.rule.kl_clip)
         if not self.rule.looks_at_direction and not shortened:
             return divisor.descend_(mean, self.gradient, rate / factor)
-        # The nets of a stack, each with a loss of its own, come first in all tensors.
+        # The stacked nets, each with its own loss, come first in all tensors.
         nets = self.derivatives.loss.ndim
         if not self.rule.looks_at_direction:
 
             def rate_of(moved: Tensor) -> Number:
                 share = self._share(moved / factor)
-                # A number is faster than a tensor; on a CPU nothing has to wait for it.
-                known = not isinstance(rate, Tensor) and nets == 0 and share.device.type == "cpu"
-                return (share.item() if known else share) * (rate / factor)
+                # A number is faster than a tensor, and on a CPU reading it costs nothing.
+                read = not isinstance(rate, Tensor) and nets == 0 and share.device.type == "cpu"
+                return (share.item() if read else share) * (rate / factor)
 
             return divisor.descend_shortened_(mean, self.gradient, rate_of, nets)
         divisor = divisor.times_(factor) if self.rule.square_root else divisor
@@ -159,16 +160,16 @@ class NaturalStep:
         return vectors.add_(mean, direction, alpha=-rate)
 
     def _share(self, moved: Tensor) -> Tensor:
-        """ν of `kl_clip`, by which a step is multiplied, from `gᵀ S⁻¹ g`."""
+        """ν of `kl_clip`, which multiplies a step, from `gᵀ S⁻¹ g`."""
         derivatives = self.derivatives
         moved = moved * (self.rates.learning_rate**2 / derivatives.weight)
-        # Where the loss of a datum is large there is far to go; an optimiser does not know it.
+        # A large loss per datum allows longer steps.
         loss = derivatives.loss.nan_to_num(0.0) / derivatives.num_data
         most = self.rule.kl_clip * loss.clamp(derivatives.least_loss, 1e3)
         return (most / moved).sqrt().clamp_max(1.0)
 
     def _rolled(self, mean: Params, momentum: HeavyBall) -> Params:
-        """Adds `γ S⁻¹ S₋ (m − m₋)`, S the new precision and S₋, m₋ those of the step before."""
+        """Adds `γ S⁻¹ S₋ (m − m₋)`, where S₋ and m₋ are the precision and mean of the last step."""
         last = self.before.coordinates().mean
         velocity = vectors.add(last, self.memory["previous_mean"], alpha=-1.0)
         self.memory["previous_mean"] = last

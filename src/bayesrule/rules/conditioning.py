@@ -19,18 +19,18 @@ from bayesrule.types import Derivatives, Params
 
 @dataclass(frozen=True)
 class Conditioning(Rule):
-    """`m ← m + v δ` and `v ← v + v² η`, sums over the batch; Goulet et al. (2021), eq. 17.
+    """`m ← m + v δ` and `v ← v + v² η`, summed over the batch; Goulet et al. (2021), eq. 17.
 
-    The examples of a batch are taken as independent given the weights from before it, so a large
-    batch may ask for more than is sensible. No mean moves by more than `reach` standard deviations,
-    and no step takes more than `largest_share` of a variance, which so stays positive. One example
-    alone is conditioned on exactly, as far as float numbers go; `reach` is then ten.
+    The examples of a batch are taken as independent given the weights before it, so a large batch
+    may ask for too large a step. No mean moves by more than `reach` standard deviations, and no
+    step takes more than the share `largest_share` of a variance, which therefore stays positive. A
+    single example is conditioned on exactly, up to rounding; `reach` is then ten.
 
-    Data that are seen again are no new data. Once as many examples were seen as there are, an
-    example teaches the means as before, but takes variance away only as long as what is believed of
-    its output is more uncertain than `second_look` allows: `1 − second_look / share` of what it
-    would take, where the `share` of an example is `s / (s + noise)`, s the variance of its output,
-    summed over outputs. So a belief does not grow surer with every epoch; 0 lets it.
+    Data that are seen again are not new data. Once as many examples were seen as there are, an
+    example still moves the means as before, but reduces the variances only as long as the variance
+    s of its output is large: by `1 − second_look / share` of the usual amount, with
+    `share = s / (s + noise)` summed over outputs. Hence the posterior does not grow more certain
+    with every epoch; 0 allows it to.
     """
 
     reach: float = 0.5
@@ -48,11 +48,12 @@ class Conditioning(Rule):
 
     @classmethod
     def over(cls, num_data: int, steps: int, reach: float = 0.5) -> Conditioning:
-        """Bounds for a whole training of so many steps over data that are seen again and again.
+        """Bounds for a whole training of this many steps, over data that are seen repeatedly.
 
-        Conditioning on the same data in every epoch makes a belief sure of itself before it has
-        learned. With these bounds no variance falls by more than the factor `10 num_data` over the
-        training, evenly: what so many data of noise variance 0.1 could do to a variance of one.
+        Conditioning on the same data in every epoch makes a posterior certain before it has
+        learned. With these bounds, no variance falls by more than the factor `10 num_data` over the
+        training, evenly spread: what this many data with noise variance 0.1 could do to a variance
+        of one.
 
         >>> Conditioning.over(num_data=1000, steps=2000).largest_share
         0.0046...
@@ -76,7 +77,7 @@ class Conditioning(Rule):
         return Diagonal()
 
     def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
-        # With an axis: compilers take what has none for a constant.
+        # With an axis, because compilers take 0-d tensors for constants.
         return {"seen": posterior.any_tensor.new_zeros(1)}
 
     def move(self, now: Now) -> tuple[Gaussian, Memory]:
@@ -85,12 +86,12 @@ class Conditioning(Rule):
         alone = isinstance(derivatives.count, int) and derivatives.count == 1
         reach, share = (10.0, 1.0 - 1e-6) if alone else (self.reach, self.largest_share)
         precision = posterior.precision.diagonal()
-        # In standard deviations: the step is √v g, bounded; the variance falls by the share v c.
+        # The step is √v g standard deviations, bounded; the variance falls by the share v c.
         std = vectors.rsqrt(precision)
         steps = vectors.clamp_(vectors.mul_(derivatives.gradient, std), reach)
         mean = vectors.add_(posterior.mean, vectors.mul_(steps, std), alpha=-1.0)
         shares = vectors.div_(derivatives.curvature.diagonal(), precision)
-        # States of former versions did not count what they had seen.
+        # States of earlier versions lack the count.
         seen = now.memory.get("seen", posterior.any_tensor.new_zeros(1))
         taken = self._taken(shares, derivatives, seen)
         shares = vectors.scale_(vectors.clamp_(shares, share), -taken)
@@ -99,10 +100,10 @@ class Conditioning(Rule):
         return Gaussian(mean, DiagonalMatrix(vectors.div_(precision, variance_kept))), memory
 
     def _taken(self, shares: Params, derivatives: Derivatives, seen: Tensor) -> Tensor:
-        """How much of what a batch would take of the variances it takes; one for each net."""
-        # A batch is weighted by 1/T, which the share of an example is not.
-        each = derivatives.temperature / derivatives.count
-        of_example = vectors.total(shares, seen.ndim - 1) * each
-        known = of_example.nan_to_num(1.0).clamp_min(1e-12)
-        again = (1.0 - self.second_look / known).clamp_min(0.0)
+        """The share of a batch's reduction of the variances that is applied; one for each net."""
+        # The sums of a batch carry the weight 1/T, but the share of an example does not.
+        per_example = derivatives.temperature / derivatives.count
+        share = vectors.total(shares, seen.ndim - 1) * per_example
+        share = share.nan_to_num(1.0).clamp_min(1e-12)
+        again = (1.0 - self.second_look / share).clamp_min(0.0)
         return torch.where(seen.squeeze(-1) >= derivatives.num_data, again, torch.ones_like(again))

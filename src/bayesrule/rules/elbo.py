@@ -1,4 +1,4 @@
-"""The gradient of the evidence lower bound, followed by any of torch's optimisers."""
+"""Gradients of the evidence lower bound, followed by any of torch's optimisers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bayesrule.tensors import tree, vectors
 from bayesrule.tensors.abilities import derived
 from bayesrule.types import Number, Params
 
-# Optimisers that treat every number alone.
+# Optimisers that update every number independently.
 _ELEMENTWISE = {
     optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam,
     optim.RAdam, optim.RMSprop, optim.Rprop, optim.SGD,
@@ -40,13 +40,13 @@ class ElboRates(NamedTuple):
 class Elbo(Rule):
     """Descends `E_q[loss] / N + (T/N) w KL(q ‖ prior)` in the mean and the scales of q.
 
-    With Bonnet's and Price's theorems nothing else is needed of the data than the gradient and the
-    diagonal of the curvature, `∂/∂m E[ℓ] = E[∇ℓ]` and `∂/∂σ E[ℓ] = σ E[∇²ℓ]`; the KL is in closed
-    form: `∂/∂m = δm`, `∂/∂σ = δσ − 1/σ`.
+    By Bonnet's and Price's theorems, the gradient and the diagonal of the curvature are all that is
+    needed of the data, `∂/∂m E[ℓ] = E[∇ℓ]` and `∂/∂σ E[ℓ] = σ E[∇²ℓ]`. The KL is in closed form:
+    `∂/∂m = δm`, `∂/∂σ = δσ − 1/σ`.
 
-    - `learning_rate`: of the means; the scales have `scale_multiplier` times it. Adam moves a
+    - `learning_rate`: that of the means; the scales have `scale_multiplier` times it. Adam moves a
       parameter by at most the learning rate in a step, and logarithms have a longer way to go.
-    - `optimiser`: one of torch.optim's classes, or a call that makes one from parameter groups.
+    - `optimiser`: one of torch.optim's classes, or a function that makes one from parameter groups.
     - `kl_weight`: w, such as `schedules.linear(0.0, 1.0, steps)` (KL annealing).
     - `clip`: the largest norm of the whole gradient.
     - `keep_gradients`: the last gradients stay in `state.rule["gradients"]`, for `SignalToNoise`.
@@ -91,12 +91,12 @@ class Elbo(Rule):
         return Diagonal()
 
     def init(self, family: Family, posterior: Posterior, weight: float) -> Memory:
-        # Gradients are noted at the tensors themselves, so they must be the rule's own.
+        # `.grad` is set on the tensors themselves, so they must be copies.
         groups = tree.map_tensors(posterior.free(), torch.clone)
         for tensors in groups.values():
             for tensor in tensors.values():
                 tensor.grad = torch.zeros_like(tensor)
-        # A step with zero gradients tells what the optimiser keeps; then it has not begun yet.
+        # A step with zero gradients creates the optimiser's state, whose counters then start anew.
         optimiser = self._optimiser(groups, 1e-3)
         optimiser.step()
         memory: Memory = {"optimiser": _collected(optimiser, groups)}
@@ -125,7 +125,7 @@ class Elbo(Rule):
         )
         for group, tensors in groups.items():
             for name, tensor in tensors.items():
-                # Optimisers in one kernel ask for gradients that lie in memory as the weights do.
+                # Fused optimisers require gradients with the memory layout of the weights.
                 tensor.grad = vectors.placed_as(gradients[group][name], tensor)
                 gradients[group][name] = tensor.grad
         if math.isfinite(self.clip):
@@ -141,15 +141,14 @@ class Elbo(Rule):
         return posterior.anew(), moved
 
     def _optimiser(self, groups: dict[str, Params], rate: Number) -> Optimizer:
-        given = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
-        own = {}
+        by_kind = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
+        options = {}
         if self._kind is Adam:
-            # One kernel for all weights; steps that are replayed on a GPU count on the device.
-            own = {"fused": True, "capturable": isinstance(rate, Tensor)}
-        parts = [{"params": tensors} for tensors in given.values()]
-        optimiser = self.optimiser(parts, lr=1.0, **own)
-        # Only now the rates: a constructor would look at their values, which a GPU has to wait for.
-        for kind, group in zip(given, optimiser.param_groups, strict=True):
+            # One kernel for all weights; replayed steps on a GPU keep their count on the device.
+            options = {"fused": True, "capturable": isinstance(rate, Tensor)}
+        optimiser = self.optimiser([{"params": v} for v in by_kind.values()], lr=1.0, **options)
+        # Rates are set afterwards: a constructor would read them, for which a GPU has to wait.
+        for kind, group in zip(by_kind, optimiser.param_groups, strict=True):
             group["lr"] = rate * self.scale_multiplier if kind == "scales" else rate
         return optimiser
 
@@ -169,7 +168,7 @@ class Elbo(Rule):
     def replay_obstacle(self, family: Family, expectation: Expectation) -> str | None:
         if self._kind is not Adam:
             return f"the optimiser {self._name}, whose steps may look at numbers"
-        # A covariance that is neither moved nor looked at does not matter.
+        # A covariance that is neither moved nor used does not matter.
         return family.replay_obstacle if expectation.random else None
 
     @property
@@ -183,11 +182,11 @@ class Elbo(Rule):
 
 
 def _collected(optimiser: Optimizer, groups: dict[str, Params]) -> dict[str, dict[str, Any]]:
-    """The optimiser's memory by name; the tensors let go of their gradients."""
-    found: dict[str, dict[str, Any]] = {}
+    """The optimiser's state by name; clears the gradients of the tensors."""
+    collected: dict[str, dict[str, Any]] = {}
     for group, tensors in groups.items():
-        kept = {name: dict(optimiser.state[tensor]) for name, tensor in tensors.items()}
-        found[group] = {name: state for name, state in kept.items() if state}
+        states = {name: dict(optimiser.state[tensor]) for name, tensor in tensors.items()}
+        collected[group] = {name: state for name, state in states.items() if state}
         for tensor in tensors.values():
             tensor.grad = None
-    return {group: states for group, states in found.items() if states}
+    return {group: states for group, states in collected.items() if states}

@@ -1,4 +1,4 @@
-"""Whether the parts of a learner fit together: every misfit is refused before the first step."""
+"""Checks that the parts of a learner fit together; misfits are refused before the first step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bayesrule.types import Params
 
 
 def instance(part: object, kind: type, name: str, example: str):  # type: ignore[no-untyped-def]
-    """A part of the right kind; its class alone, or another thing, is refused."""
+    """The part if it is an object of the right kind; anything else, or its class, is refused."""
     if isinstance(part, type) and issubclass(part, kind):
         raise TypeError(f"{name} takes an object, got the class: write {part.__name__}().")
     if not isinstance(part, kind):
@@ -27,14 +27,14 @@ def instance(part: object, kind: type, name: str, example: str):  # type: ignore
 
 
 def positive(value: float, name: str) -> float:
-    """A number above zero; others are refused."""
+    """The value if it is positive and finite; any other is refused."""
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be positive, got {value}.")
     return value
 
 
 def checked_prior(family: Family, given: object, params: Params) -> Prior:
-    """The prior that a family makes of what was given; a posterior of other weights is refused."""
+    """The family's prior from what the user gave; a posterior of other weights is refused."""
     if isinstance(given, Posterior):
         check_fits(given.mean, params)
     return family.prior(given, params)
@@ -48,7 +48,7 @@ def check_parts(
     curvature: Curvature,
     rule: Rule,
 ) -> None:
-    """Refuses parts that do not fit, by name and with the way out."""
+    """Refuses parts that do not fit, naming them and an alternative."""
     rule.check(family, expectation, curvature)
     _refuse(expectation.obstacle(family))
     _check_coordinates(family, curvature)
@@ -65,7 +65,7 @@ def check_pieces(
     curvature: Curvature,
     rule: Rule,
 ) -> None:
-    """Refuses a batch in pieces whose sums are not those of the whole."""
+    """Refuses a batch in pieces if their sums differ from those of the whole."""
     if not (isinstance(pieces, int) and pieces >= 1):
         raise ValueError(f"accumulate is a whole number of at least 1, got {pieces!r}.")
     if pieces == 1:
@@ -102,7 +102,7 @@ def check_final(
 
 
 def check_empirical(prior: Prior) -> None:
-    """Refuses a prior whose precision cannot be found by the evidence."""
+    """Refuses a prior whose precision the evidence cannot determine."""
     if not isinstance(prior.diagonal({}), float):
         raise ValueError(
             "empirical_prior=True looks for the precision of N(0, I/δ), but the prior is a "
@@ -111,7 +111,7 @@ def check_empirical(prior: Prior) -> None:
 
 
 def check_predictive(how: Any, family: Family, likelihood: Likelihood) -> None:
-    """Refuses a way to predict that the belief or the likelihood does not allow."""
+    """Refuses a way to predict that the family or the likelihood does not support."""
     if getattr(how, "random", True) or how.look is not Look.WEIGHTS:
         _refuse(how.obstacle(family))
     for ability in getattr(how, "asks", ()):

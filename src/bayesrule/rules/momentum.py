@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Momentum:
-    """What is kept of earlier steps, of which each step lets `decay` remain."""
+    """A memory of earlier steps, of which each step keeps the share `decay`."""
 
     decay: float = 0.9
 
@@ -17,17 +17,17 @@ class Momentum:
 
 
 class Average(Momentum):
-    """The exponential average of the gradient, without bias (Adam, IVON).
+    """The exponential average of the gradient, corrected for its bias (Adam, IVON).
 
-    The prior's gradient at the mean is known exactly and stays outside the average; that at drawn
-    weights is averaged with the loss's.
+    The prior's gradient at the mean is known exactly and stays outside of the average; at drawn
+    weights, it is averaged with the loss's.
     """
 
 
 class Velocity(Momentum):
-    """`v ← decay v + d` of the preconditioned gradients d (K-FAC).
+    """`v ← decay v + d` for the preconditioned gradients d (K-FAC).
 
-    A lasting direction is followed `1 / (1 − decay)` times as fast as without.
+    A constant direction is followed `1 / (1 − decay)` times as fast as without momentum.
     """
 
 

@@ -21,15 +21,16 @@ from bayesrule.tensors import tree, vectors
 from bayesrule.tensors.abilities import derived
 from bayesrule.types import Number, Params
 
-# Options that say how a precision moves.
+# Options that only affect how a precision moves.
 _OF_PRECISIONS = ("square_root", "debias", "retract", "fixed_precision", "damping")
 
 
 class NaturalRates(NamedTuple):
     """What may change from step to step: numbers, or 0-d tensors where steps are replayed.
 
-    An average of gradients that began at zero has only `seen = 1 − decayᵗ` of the gradient's size;
-    `learning_rate` is larger by that much. `unbiased` does the same for the curvature's average.
+    An average of gradients that starts at zero has only `seen = 1 − decayᵗ` of the gradient's size;
+    `learning_rate` is larger by its inverse. `unbiased` is the same inverse for the curvature's
+    average.
     """
 
     learning_rate: Number
@@ -48,25 +49,28 @@ class Natural(Rule):
 
     - `momentum`: `Average(decay)` of the gradients, `Velocity(decay)` of the steps,
       `HeavyBall(decay)` in natural parameters, or None.
-    - `prior_at_draws`: the prior's gradient is that at the drawn weights, and averaged with the
+    - `prior_at_draws`: the prior's gradient is taken at the drawn weights and averaged with the
       loss's, as in noisy natural gradients; Zhang et al. (2018), eq. 9.
     - `square_root`: the mean is preconditioned by `N (√(F/N) + δ/N + epsilon)` instead of S, as in
-      RMSprop, Adam and noisy Adam, δ the prior's precision; with `damped_root` by
-      `N √(F/N + δ/N)`. F is then diagonal. The prior keeps steps bounded where no gradient arrives.
-    - `from_zero`: the average of the curvature starts at zero (RMSprop), not at what the family
-      believes of it; with `debias` it does, too, and is corrected for it (Adam).
+      RMSprop, Adam and noisy Adam, with the prior's precision δ; with `damped_root` by
+      `N √(F/N + δ/N)`. F is then diagonal. The prior bounds the steps of weights that get no
+      gradient.
+    - `from_zero`: the average of the curvature starts at zero (RMSprop), not at the family's
+      initial curvature; with `debias` it does too, and is corrected for it (Adam).
     - `retract`: a step after which S is positive although the curvature may be negative.
-    - `damping`: added to F/N where the mean is preconditioned; the belief does not see it.
-    - `clip`: no entry of the preconditioned gradient is larger.
-    - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, by which a step is multiplied: it then
-      moves the predictions by about c nats for each datum at the most. Where the loss of a datum is
-      above one nat there is far to go, and c is as many times larger, at most a thousand times.
-      Where that of a class is below, c is as many times smaller (`Likelihood.least_loss`).
-    - `curvature_noise`: v in `ρ ≤ 2 v B T / N`. From a batch of B data, Price's estimate has N/(BT)
-      times the variance of the curvature itself; that of the average is then about v at the most.
-    - `stats_every`: the curvature is looked at in each n-th step only, from the first one on.
-    - `inverse_every`: S follows F in each n-th step only, so that its roots are kept in between,
-      and the eigenbases of corrected factors, too (George et al. 2018).
+    - `damping`: added to F/N where the mean is preconditioned, but not to the posterior's
+      precision.
+    - `clip`: the largest absolute entry of the preconditioned gradient.
+    - `kl_clip`: c in `ν = min(1, √(c / (α² gᵀS⁻¹g / N)))`, which multiplies a step, so that the
+      predictions move by at most about c nats per datum. c is multiplied by the loss per datum if
+      that is above one nat, at most by a thousand; for classes also if it is below, down to a bound
+      (`Likelihood.least_loss`).
+    - `curvature_noise`: v in `ρ ≤ 2 v B T / N`. With a batch of B data, the variance of Price's
+      estimate is N/(BT) times that of the curvature itself; that of the average is then at most
+      about v.
+    - `stats_every`: the curvature is estimated in every n-th step only, from the first one on.
+    - `inverse_every`: S follows F in every n-th step only, and its roots are kept in between, as
+      are the eigenbases of corrected factors (George et al. 2018).
     - `fixed_precision`: only the mean moves.
     """
 
@@ -94,21 +98,18 @@ class Natural(Rule):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{name} is a number of steps, at least 1, got {value!r}.")
-        self._refuse_out_of_range()
-        if self.damped_root and not self.square_root:
-            raise ValueError("damped_root says which root is taken: add square_root=True.")
-        self._refuse_unused()
-
-    def _refuse_out_of_range(self) -> None:
         for name in ("damping", "epsilon"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
         for name in ("clip", "kl_clip", "curvature_noise"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        if self.damped_root and not self.square_root:
+            raise ValueError("damped_root says which root is taken: add square_root=True.")
+        self._refuse_unused()
 
     def _refuse_unused(self) -> None:
-        """Options that would have no effect beside a precision that stays as it is are refused."""
+        """Refuses options that have no effect on a precision that does not move."""
         if not self.fixed_precision:
             return
         unused = {
@@ -117,8 +118,8 @@ class Natural(Rule):
             "damping": self.damping > 0 and not self.square_root,
             "inverse_every": self.inverse_every > 1,
         }
-        for name, given in unused.items():
-            if given:
+        for name, is_set in unused.items():
+            if is_set:
                 raise ValueError(
                     f"{name} is for a precision that moves, which fixed_precision=True keeps: "
                     "leave one of them out."
@@ -136,7 +137,7 @@ class Natural(Rule):
         self._check_structure(structure, curvature)
 
     def _check_curvature(self, family: Family, structure: Structure, curvature: Curvature) -> None:
-        """Refuses a curvature that moves nothing, or cannot move the precision."""
+        """Refuses a curvature that moves nothing, or that cannot move the precision."""
         kind, shape = type(curvature).__name__, type(structure).__name__
         useless = [name for name in _OF_PRECISIONS if getattr(self, name)]
         if not structure.moves and useless:
@@ -152,7 +153,7 @@ class Natural(Rule):
             )
         if not moving and curvature.gives_curvature:
             raise ValueError(
-                f"The precision of {family!r} stays as it is, so {kind}() would be worked out for "
+                f"The precision of {family!r} stays as it is, so {kind}() would be computed for "
                 "nothing; use NoCurvature()."
             )
         if curvature.slopes_only or (curvature.diagonal_only and not structure.elementwise):
@@ -165,7 +166,7 @@ class Natural(Rule):
                 f"The curvature of {family!r} holds that of its entropy, which may be negative; "
                 "use Natural(retract=True)."
             )
-        # A full matrix says so itself when it is not positive; Newton's method counts on it.
+        # Such a structure raises an error itself if it is not positive, or drops the negative part.
         watched = structure.says_if_negative or structure.positive_part
         if curvature.may_be_negative and moving:
             if not self.retract and (curvature.needs_draws or not watched):
@@ -177,7 +178,7 @@ class Natural(Rule):
                 )
 
     def _check_structure(self, structure: Structure, curvature: Curvature) -> None:
-        """Refuses a structure that cannot take the curvature or the options."""
+        """Refuses a structure that does not fit the curvature or the options."""
         kind, shape = type(curvature).__name__, type(structure).__name__
         if structure.positive_part and self.retract:
             raise ValueError(
@@ -207,7 +208,7 @@ class Natural(Rule):
         structure = self.structure(family)
         if step % self.inverse_every == 0 or not structure.layered:
             return structure
-        # The bases of the belief are those of the average until S follows it again.
+        # The posterior has the bases of the average until S follows the average again.
         return structure.in_bases_of(posterior.precision)  # type: ignore[attr-defined]
 
     def curvature_at(self, curvature: Curvature, step: int) -> Curvature:
@@ -217,14 +218,14 @@ class Natural(Rule):
         return point.position if self.prior_at_draws else None
 
     def moves_precision(self, family: Family) -> bool:
-        """Whether the precision of a family's beliefs follows the curvature."""
+        """Whether the precision of a family's posteriors follows the curvature."""
         assert family.structure is not None
         return not self.fixed_precision and family.structure.moves
 
     # Memory and rates.
 
     def copied(self, posterior: Posterior, memory: Memory) -> tuple[Posterior, Memory]:
-        # A step changes no precision in place, so its roots can be kept.
+        # A step overwrites no precision, so its roots can be kept.
         mean = {name: value.clone() for name, value in posterior.coordinates().mean.items()}
         shared = {k: v for k, v in memory.items() if k == "preconditioner"}
         return posterior.with_mean(mean), tree.map_tensors(memory, torch.clone) | shared
@@ -240,7 +241,7 @@ class Natural(Rule):
             memory["previous_mean"] = {k: v.clone() for k, v in first.mean.items()}
             memory["previous_curvature"] = memory.get("curvature")
         if self.damped_apart:
-            # A place to load one into; the first step makes it.
+            # A placeholder of the right structure for loading; the first step computes it.
             memory["preconditioner"] = first.precision
         return memory
 
@@ -262,7 +263,7 @@ class Natural(Rule):
 
     @property
     def damped_apart(self) -> bool:
-        """Whether the mean is preconditioned by another matrix than the belief's precision."""
+        """Whether the mean is preconditioned by another matrix than the posterior's precision."""
         return self.damping > 0 and not self.square_root
 
     @derived
@@ -286,17 +287,17 @@ class Natural(Rule):
         return stats + 2 * inverse + 4 * stale
 
     def is_stale(self, step: int) -> bool:
-        """Whether S is to follow an average that was last moved in bases kept from before."""
+        """Whether S will follow an average whose last estimate was taken in kept bases."""
         last = step - step % self.stats_every
         return step % self.inverse_every == 0 and 0 < step - last < self.inverse_every
 
     @property
     def looks_at_direction(self) -> bool:
-        """Whether more than the length of the preconditioned gradient is changed in a step."""
+        """Whether a step changes more than the length of the preconditioned gradient."""
         return math.isfinite(self.clip) or isinstance(self.momentum, Velocity | HeavyBall)
 
     def move(self, now: Now) -> tuple[Posterior, Memory]:
-        return NaturalStep(self, now).taken()
+        return NaturalStep(self, now).run()
 
     # How its steps can run.
 
@@ -307,7 +308,7 @@ class Natural(Rule):
         assert structure is not None
         if structure.elementwise:
             return None
-        # What is neither moved nor looked at may have any structure.
+        # A covariance that is neither moved nor used may have any structure.
         unmoved = self.fixed_precision and not curvature.needs_rows and curvature.of_weights
         fits = curvature.needs_rows if structure.layered else not curvature.needs_draws
         if unmoved or (structure.stacks and fits):

@@ -21,6 +21,6 @@ LAYERS: dict[Callable[..., Any], Callable[..., Layer | None]] = {
     functional.group_norm: group_norm,
     functional.embedding: embedding,
 }
-"""Functions whose calls are understood; parameters used anywhere else go through vmap."""
+"""Functions whose calls are recorded; parameters that are used elsewhere go through vmap."""
 
 __all__ = ["LAYERS", "ChannelNormLayer", "Layer", "LinearLayer"]

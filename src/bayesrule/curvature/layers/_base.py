@@ -1,7 +1,7 @@
-"""The contract of a layer whose gradients of single examples are known.
+"""The contract of a layer whose per-example gradients are known.
 
-Each layer is a function of its recorded input and of `g`, the gradient of its output, (n, ...) with
-examples first; what it returns holds one gradient for each example.
+Each method is a function of the recorded input and of `g`, the gradient of the output, (n, ...)
+with examples first; rows hold one gradient for each example.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Layer(ABC):
     bias: Tensor | None
 
     forms_rows: ClassVar[bool] = False
-    """Whether squares are had from rows, so that the rows' sum is a cheap gradient too."""
+    """Whether squares are computed from rows, so that the sum of rows is a cheap gradient, too."""
     is_product: ClassVar[bool] = False
-    """Whether rows are sums of products of inputs and output gradients, as `products` tells."""
+    """Whether rows are sums of products of inputs and output gradients, given by `products`."""
 
     @abstractmethod
     def weight_rows(self, g: Tensor) -> Tensor:
@@ -46,21 +46,21 @@ class Layer(ABC):
         return rows.square().sum(0), rows.sum(0)
 
     def products(self, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs (m, T, in) and output gradients (V, m, T, out) of some examples at a time.
+        """Inputs (m, T, in) and output gradients (V, m, T, out), some examples at a time.
 
-        For g (V, n, ...); `Σ_t g_t a_tᵀ` are the rows of the weight, (out, in).
+        For g (V, n, ...); the rows of the weight, (out, in), are `Σ_t g_t a_tᵀ`.
         """
         raise TypeError(f"{type(self).__name__} is no sum of products.")
 
     def weight_gram(self, g: Tensor, weights: Tensor) -> Tensor:
         """`Σ_p w_p r_vnp r_v'np` of each example for g (V, n, ...), (n, V, V)."""
-        rows = torch.stack([self.weight_rows(one).flatten(start_dim=1) for one in g], dim=1)
+        rows = torch.stack([self.weight_rows(v).flatten(start_dim=1) for v in g], dim=1)
         return (rows * weights.reshape(-1)) @ rows.mT
 
 
 def working_memory(like: Tensor, on_cpu: int) -> int:
-    """How many numbers are worked on at a time: what a CPU's cache takes, or 512 MB elsewhere.
+    """How many numbers to work on at a time: as many as fit a CPU's cache, or 512 MB elsewhere.
 
-    A GPU is not busy with the few examples whose patches or rows stay in a cache.
+    The few examples whose patches or rows stay in a cache do not keep a GPU busy.
     """
     return on_cpu if like.device.type == "cpu" else 1 << 27

@@ -17,14 +17,14 @@ from bayesrule.curvature.layers._base import Layer, working_memory
 from bayesrule.moments.product import each, padded
 from bayesrule.tensors.abilities import derived
 
-# Working memory on a CPU, in numbers: patches and rows of a few examples stay in the cache.
+# Working memory on a CPU, in numbers: the patches and rows of a few examples stay in the cache.
 _BUDGET = 1 << 20
 
 
 def square_kernel_suits(a: Tensor) -> bool:
-    """Whether Triton works for these inputs, and their products may be rounded as in TF32.
+    """Whether Triton works for these inputs, and products may be rounded to TF32.
 
-    That torch rounds convolutions so is its default; `torch.backends.cudnn.allow_tf32`.
+    torch rounds convolutions so by default, see `torch.backends.cudnn.allow_tf32`.
     """
     rounds = a.is_cuda and a.dtype != torch.float64 and torch.backends.cudnn.allow_tf32
     return rounds and _triton_works(a.device)
@@ -32,7 +32,7 @@ def square_kernel_suits(a: Tensor) -> bool:
 
 @cache
 def _triton_works(device: torch.device) -> bool:
-    """Whether there is Triton, and all that it needs to make a kernel of its own."""
+    """Whether Triton is installed and able to compile the kernel."""
     if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     from bayesrule.curvature.layers import square_kernel
@@ -41,7 +41,7 @@ def _triton_works(device: torch.device) -> bool:
     options: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
     try:
         square_kernel.weight_squares(a, g, (1, 1), **options)
-    except Exception:  # It may want a compiler for C, or other versions than these.
+    except Exception:  # It may need a C compiler, or other versions.
         return False
     return True
 
@@ -67,14 +67,14 @@ class ConvLayer(Layer):
         padded = functional.pad(a, pad).contiguous() if any(pad) else a.contiguous()
         within = [s * d for s, d in zip(padded.stride()[2:], self.dilation, strict=True)]
         between = [s * t for s, t in zip(padded.stride()[2:], self.stride, strict=True)]
-        # A view with overlapping windows; the copy into rows is many times faster than unfold.
+        # A view with overlapping windows; copying it into rows is many times faster than unfold.
         view = padded.as_strided(
             (*a.shape[:2], *self.kernel, *positions), (*padded.stride()[:2], *within, *between)
         )
         return view.reshape(len(a), self.groups, -1, positions.numel())
 
     def _rows(self, a: Tensor, g: Tensor) -> Tensor:
-        """Weight gradients of some examples, (n, groups, O/groups, C/groups·k)."""
+        """The weight gradients of some examples, (n, groups, O/groups, C/groups·k)."""
         outputs = g.reshape(len(g), self.groups, g.shape[1] // self.groups, -1)
         return outputs @ self._patches(a, g.shape[2:]).mT
 
@@ -91,7 +91,7 @@ class ConvLayer(Layer):
 
     @property
     def _in_one_kernel(self) -> bool:
-        """Whether squares are summed by a kernel that forms no rows."""
+        """Whether a kernel sums the squares without forming rows."""
         return self.groups == 1 and square_kernel_suits(self.input)
 
     def weight_squares(self, g: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class ConvLayer(Layer):
         )
 
     def weight_sums(self, g: Tensor, *, gradient: bool = True) -> tuple[Tensor, Tensor]:
-        """Squares and, where asked for, the rows themselves, summed over the examples."""
+        """The sums over examples of the squared rows and, if `gradient`, of the rows."""
         if self._few_channels_many_positions(g):
             rows = self._backward_rows(g)
             total = rows.sum(0) if gradient else rows[0]
@@ -135,21 +135,21 @@ class ConvLayer(Layer):
             yield self._patches(a, g.shape[3:])[:, 0].mT, part
 
     def _few_channels_many_positions(self, g: Tensor) -> bool:
-        """Where torch's own backward pass, example by example, beats patches (measured)."""
+        """Whether torch's own backward pass, example by example, beats patches (as measured)."""
         small = g[0, 0].numel() >= 4 * g.shape[1] and self.weight[0, 0].numel() > 1
         return g.device.type == "cpu" and small and self.weight.shape[1] >= 8 and self.groups == 1
 
     def _backward_rows(self, g: Tensor) -> Tensor:
-        """Weight gradients of all examples by vmap over torch's own backward pass."""
-        still = (0,) * len(self.kernel)
-        options = self.stride, self.padding, self.dilation, False, still, self.groups
+        """The weight gradients of all examples, by vmap over torch's own backward pass."""
+        output_padding = (0,) * len(self.kernel)
+        options = self.stride, self.padding, self.dilation, False, output_padding, self.groups
         only_weight = False, True, False
 
-        def one(a: Tensor, slope: Tensor) -> Tensor:
-            given = slope.unsqueeze(0), a.unsqueeze(0), self.weight, None
-            return torch.ops.aten.convolution_backward(*given, *options, only_weight)[1]
+        def row(a: Tensor, slope: Tensor) -> Tensor:
+            tensors = slope.unsqueeze(0), a.unsqueeze(0), self.weight, None
+            return torch.ops.aten.convolution_backward(*tensors, *options, only_weight)[1]
 
-        return vmap(one)(self.input, g)
+        return vmap(row)(self.input, g)
 
 
 def convolution(

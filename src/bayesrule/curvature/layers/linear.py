@@ -1,4 +1,4 @@
-"""Linear layers, at one position or many, and embeddings."""
+"""Linear layers, at one or many positions, and embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesrule.curvature.layers._base import Layer, working_memory
 
-# Working memory, in numbers, for products that would otherwise hold a copy for each example.
+# Working memory, in numbers, for products that would otherwise keep a copy for each example.
 _BUDGET = 1 << 18
 
 
@@ -44,7 +44,7 @@ class LinearLayer(Layer):
         vectors, n = g.shape[:2]
         a = self.input.reshape(n, -1, self.input.shape[-1])
         slopes = g.reshape(vectors, n, -1, g.shape[-1])
-        # At several positions the rows of a part may have to be formed.
+        # With several positions, the rows of a chunk may have to be formed.
         largest = vectors * a.shape[-1] * g.shape[-1] if a.shape[1] > 1 else 1
         chunk = max(1, working_memory(g, 4 * _BUDGET) // largest)
         return zip(a.split(chunk), slopes.split(chunk, dim=1), strict=True)
@@ -58,7 +58,7 @@ class LinearLayer(Layer):
         return (rows * scale.unsqueeze(1)) @ rows.mT
 
     def _gram_of_positions(self, g: Tensor, weights: Tensor) -> Tensor:
-        """As `weight_gram`, a few examples at a time: their rows have to be formed."""
+        """As `weight_gram`, a few examples at a time, because their rows have to be formed."""
         chunk = max(1, working_memory(g, _BUDGET) // (len(g) * weights.numel()))
         parts = zip(self.input.split(chunk), g.split(chunk, dim=1), strict=True)
         layers = ((LinearLayer(a, None, None), part) for a, part in parts)
@@ -77,7 +77,7 @@ class EmbeddingLayer(Layer):
     padding: int | None
 
     def _merged(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients summed over equal tokens of one example: example, token and gradient."""
+        """Gradients summed over equal tokens of an example: example, token and gradient."""
         size, n = len(self.weight), len(g)
         if self.padding is not None:
             g = g.masked_fill((self.input == self.padding).unsqueeze(-1), 0.0)

@@ -14,7 +14,7 @@ from bayesrule.curvature.layers._base import Layer
 
 @dataclass(frozen=True)
 class LayerNormLayer(Layer):
-    """The affine part of layer norm, over the last axes, of this `shape`."""
+    """The affine part of layer norm over the last axes, which have this `shape`."""
 
     shape: list[int]
     eps: float
@@ -28,9 +28,9 @@ class LayerNormLayer(Layer):
 
 @dataclass(frozen=True)
 class ChannelNormLayer(Layer):
-    """The affine part of batch and group norm, one weight for each channel.
+    """The affine part of batch and group norm, with one weight for each channel.
 
-    `statistics` gives mean and inverse standard deviation, (C,) or (n, C); with them the weight's
+    `statistics` gives mean and inverse standard deviation, (C,) or (n, C). With these, the weight's
     gradient `Σ g x̂` is `(Σ g x − mean Σ g) / std`, without forming x̂.
     """
 
@@ -58,7 +58,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Layer:
-    # What torch keeps for its own backward pass, where it does; the rest is computed on demand.
+    # What torch saves for its own backward pass, if it does; otherwise computed when needed.
     mean, inverse = (getattr(out.grad_fn, f"_saved_result{i}", None) for i in (1, 2))
 
     def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,8 +92,8 @@ def group_norm(
 ) -> Layer:
     def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
         mean, inverse = _moments(x.reshape(len(x), num_groups, -1), [2], eps)
-        each = x.shape[1] // num_groups
-        return mean.repeat_interleave(each, 1), inverse.repeat_interleave(each, 1)
+        size = x.shape[1] // num_groups
+        return mean.repeat_interleave(size, 1), inverse.repeat_interleave(size, 1)
 
     return ChannelNormLayer(input.detach(), weight, bias, statistics)
 

@@ -1,12 +1,12 @@
-"""Sums of squared gradients of single examples of a convolution on a GPU, in one kernel.
+"""Sums of squared per-example gradients of a convolution on a GPU, in one kernel.
 
-`Σ_n (Σ_t g_nt a_ntᵀ)²`: a program works on one tile of the weight. It adds up the product of one
-example over its positions t in registers, squares it there and goes on with the next example, so
-no gradient of a single example is ever written. Patches are read where they lie in the input, of
-which only one copy is made, with a border of zeros and its channels last.
+`Σ_n (Σ_t g_nt a_ntᵀ)²`: each program works on one tile of the weight. For one example after another
+it adds up the products over positions t in registers and squares the sum there, so no gradient of a
+single example is ever written to memory. Patches are read directly from a copy of the input with a
+border of zeros and channels last.
 
-Inputs and output gradients are read as numbers of 16 bits with 11 bits of precision, as TF32 has,
-each channel divided by its largest value; products are added up in single precision.
+Inputs and output gradients are read in float16, which has the 11 bits of precision of TF32, after
+division of each channel by its largest value; products are added up in float32.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ try:
     import triton.language as tl
 
     _program = triton.jit
-except ModuleNotFoundError:  # Whoever wants the kernel asks first whether there is Triton.
+except ModuleNotFoundError:  # Callers check for Triton before they use the kernel.
 
     def _program(function: T) -> T:
         return function
 
 
-# Numbers of 16 bits keep all their precision from 6e-5 on; sums of 256² stay far below the largest
-# of 32 bits.
+# float16 keeps its full precision from 6e-5 on, and sums of 256² stay far below the largest
+# float32.
 _LARGEST, _SMALLEST = 256.0, 1e-30
-# So many programs keep a large GPU busy.
+# This many programs keep a large GPU busy.
 _PROGRAMS = 1024
-# Tiles that are read ahead, so that one is on its way while another is worked on.
+# The number of tiles in flight: one is read while another is worked on.
 _STAGES = 2
 
 
 class Tiles(NamedTuple):
-    """How the work is cut up: a tile of the weight, (out, patch), and positions at a time."""
+    """The tile sizes: (out, patch) of the weight, and the positions that are read at a time."""
 
     out: int
     patch: int
@@ -49,16 +49,16 @@ class Tiles(NamedTuple):
 
     @classmethod
     def of(cls, out: int, patch: int, positions: int) -> Tiles:
-        """What suits a weight (out, patch) that is used at so many positions."""
+        """Suitable tiles for a weight (out, patch) that is used at this many positions."""
         return cls(_between(16, out, 64), _between(16, patch, 128), _between(16, positions, 64))
 
     def bytes(self, passes: int) -> int:
-        """What so many passes hold at a time, in numbers of 16 bits."""
+        """The shared memory of this many passes, in bytes."""
         return 2 * passes * _STAGES * self.positions * (self.out + self.patch)
 
 
 def _between(least: int, size: int, most: int) -> int:
-    """The power of two that holds a size, within bounds."""
+    """The smallest power of two that is at least `size`, within bounds."""
     return min(most, max(least, triton.next_power_of_2(size)))
 
 
@@ -74,7 +74,7 @@ def weight_squares(
 ) -> Tensor:
     """`Σ_n` of the squared weight gradients, (O, C, *kernel), for a (n, C, *) and g (n, O, *)."""
     if len(kernel) == 1:
-        # A line is an image of one row.
+        # A sequence is an image of one row.
         flat = weight_squares(
             *(a.unsqueeze(2), g.unsqueeze(2), (1, *kernel)),
             stride=(1, *stride),
@@ -83,22 +83,22 @@ def weight_squares(
             tiles=tiles,
         )
         return flat.squeeze(2)
-    inputs, of_input = _halves(a, padding)
-    slopes, of_slope = _halves(g, (0, 0))
-    found = _summed(inputs, slopes, kernel, stride, dilation, tiles)
-    unit = torch.outer(of_slope, of_input).square_().reshape(g.shape[1], 1, 1, a.shape[1])
-    return found.mul_(unit).permute(0, 3, 1, 2)
+    inputs, input_unit = _halves(a, padding)
+    slopes, slope_unit = _halves(g, (0, 0))
+    squares = _summed(inputs, slopes, kernel, stride, dilation, tiles)
+    unit = torch.outer(slope_unit, input_unit).square_().reshape(g.shape[1], 1, 1, a.shape[1])
+    return squares.mul_(unit).permute(0, 3, 1, 2)
 
 
 def _halves(x: Tensor, padding: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """A copy (n, H, W, C) in 16 bits with a border of zeros, and what its units are, (C,)."""
+    """A copy (n, H, W, C) in float16 with a border of zeros, and the unit of each channel, (C,)."""
     unit = x.abs().amax((0, 2, 3)).float().clamp_min(_SMALLEST) / _LARGEST
     (n, channels, height, width), (above, left) = x.shape, padding
     size = n, height + 2 * above, width + 2 * left, channels
-    found = torch.zeros(size, dtype=torch.float16, device=x.device)
-    within = found[:, above : above + height, left : left + width]
+    halves = torch.zeros(size, dtype=torch.float16, device=x.device)
+    within = halves[:, above : above + height, left : left + width]
     torch.div(x.permute(0, 2, 3, 1), unit, out=within)
-    return found, unit
+    return halves, unit
 
 
 def _summed(
@@ -115,12 +115,12 @@ def _summed(
     patch, positions = math.prod(kernel) * channels, rows * columns
     tile = tiles or Tiles.of(out, patch, positions)
     grid = triton.cdiv(out, tile.out), triton.cdiv(patch, tile.patch)
-    # Examples are divided among programs, whose sums are added up in an order that never changes.
+    # Examples are divided among programs, whose sums are added in a fixed order.
     parts = min(n, max(1, _PROGRAMS // (grid[0] * grid[1])))
-    found = torch.empty(parts, out, *kernel, channels, device=inputs.device)
+    sums = torch.empty(parts, out, *kernel, channels, device=inputs.device)
     passes = triton.cdiv(positions, tile.positions)
     _kernel[*grid, parts](
-        *(inputs, slopes, found, n, parts, out, patch, positions, columns),
+        *(inputs, slopes, sums, n, parts, out, patch, positions, columns),
         *(inputs.stride(0), inputs.stride(1), channels, kernel[1]),
         *(*stride, *dilation),
         OUT=tile.out,
@@ -131,15 +131,15 @@ def _summed(
         num_warps=8 if tile.out * tile.patch > 8192 else 4,
         num_stages=_STAGES,
     )
-    return found[0] if parts == 1 else found.sum(0)
+    return sums[0] if parts == 1 else sums.sum(0)
 
 
 def _room(device: torch.device) -> int:
-    """The shared memory that a program may have, in bytes; Triton's interpreter has no bound."""
+    """The shared memory of a program, in bytes; Triton's interpreter has no limit."""
     if device.type != "cuda":
         return 2**30
-    known = torch.cuda.get_device_properties(device)
-    return int(getattr(known, "shared_memory_per_block_optin", known.shared_memory_per_block))
+    gpu = torch.cuda.get_device_properties(device)
+    return int(getattr(gpu, "shared_memory_per_block_optin", gpu.shared_memory_per_block))
 
 
 @_program
@@ -178,8 +178,8 @@ def _kernel(  # type: ignore[no-untyped-def]
         a = inputs + tl.cast(example, tl.int64) * example_step
         g = slopes + tl.cast(example, tl.int64) * positions * out
         total = tl.zeros((OUT, PATCH), tl.float32)
-        # A loop of few passes is written out where its buffers fit: the next example is read
-        # during this one.
+        # A loop of few passes is unrolled if its buffers fit: the next example is then read during
+        # this one.
         if UNROLLED:
             for number in tl.static_range(PASSES):
                 t = number * POSITIONS + tl.arange(0, POSITIONS)
@@ -198,9 +198,11 @@ def _kernel(  # type: ignore[no-untyped-def]
 @_program
 def _product(a, g, t, at, o, k, within, positions, out, patch):  # type: ignore[no-untyped-def]
     """`Σ_t g_t a_tᵀ` over some positions, (OUT, PATCH)."""
-    known = (t < positions)[:, None]
-    slope = tl.load(g + t[:, None] * out + o[None, :], mask=known & (o < out)[None, :], other=0.0)
+    within_image = (t < positions)[:, None]
+    slope = tl.load(
+        g + t[:, None] * out + o[None, :], mask=within_image & (o < out)[None, :], other=0.0
+    )
     patches = tl.load(
-        a + at[:, None] + within[None, :], mask=known & (k < patch)[None, :], other=0.0
+        a + at[:, None] + within[None, :], mask=within_image & (k < patch)[None, :], other=0.0
     )
     return tl.dot(tl.trans(slope), patches)
