@@ -309,7 +309,8 @@ def test_two_processes_learn_as_one_from_all_examples(tmp_path: Path) -> None:
         optimizer.step()
         optimizer.zero_grad()
     for rank, child in enumerate(children):
-        child.join()
+        child.join(90.0)
+        child.kill()
         assert child.exitcode == 0
         found, belief = torch.load(tmp_path / f"{rank}.pt"), optimizer.posterior
         expected = {"mean": belief.mean, "variance": belief.variance()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,8 +42,13 @@ def arguments(**options: Any) -> SimpleNamespace:
 def work(rank: int, folder: Path) -> None:
     from bayesrule.integrations.hugging_face import BayesianCallback
 
+    torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=60),
     )
     inside = network()
     model, optimizer, callback = DistributedDataParallel(inside), ivon(inside), BayesianCallback()
@@ -53,4 +60,7 @@ def work(rank: int, folder: Path) -> None:
         optimizer.zero_grad()
     belief = optimizer.posterior
     torch.save({"mean": belief.mean, "variance": belief.variance()}, folder / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    # At the end of the model torch joins a thread of the group with the GIL held, and that thread
+    # may be waiting for the GIL: so neither is brought to an end.
+    os._exit(0)
