@@ -140,7 +140,7 @@ def test_the_command_says_what_was_chosen_and_writes_it_down(tmp_path: Path) -> 
     assert json.loads(given.out)["chosen"] == {}
 
 
-def test_an_interrupted_command_chooses_the_same_again(
+def test_an_interrupted_command_goes_on_with_what_it_chose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(learner: object, state: object, figures: dict[str, float]) -> None:
@@ -154,7 +154,13 @@ def test_an_interrupted_command_chooses_the_same_again(
     assert stopped.code == 130
     assert "holds 2 of 4 epochs" in stopped.err
     before = (tmp_path / "run" / "model.json").read_text()
-    again = call(*words(tmp_path))
+
+    def choose(*_: object, **__: object) -> Choice:
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bayesrule.app.open_choices.choose", choose)
+        again = call(*words(tmp_path))
     assert again.code == 0, again.err
     assert "holds 2 of them already" in again.out
     assert (tmp_path / "run" / "model.json").read_text() == before

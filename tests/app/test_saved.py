@@ -17,7 +17,7 @@ import torch
 
 from bayesrule.app.data import DataError, Encoder, Table
 from bayesrule.app.recipe import Recipe
-from bayesrule.app.saved import SavedModel, claim_folder, fingerprint, read_model
+from bayesrule.app.saved import SavedModel, chosen_before, claim_folder, fingerprint, read_model
 from bayesrule.training.checkpoint import CheckpointError
 
 pandas = pytest.importorskip("pandas")
@@ -355,3 +355,24 @@ def test_weights_that_another_program_saved_are_never_removed(
     before = contents(tmp_path)["best-of-mine.safetensors"]
     claim_folder(tmp_path, RECIPE, encoder, ROWS, "", start_over=True)
     assert contents(tmp_path)["best-of-mine.safetensors"] == before
+
+
+def test_a_choice_is_kept_for_the_same_question_and_data_only(
+    tmp_path: Path, encoder: Encoder
+) -> None:
+    asked, data = Recipe("map", hidden=(3,)), (encoder, ROWS, "data")
+    assert chosen_before(tmp_path, asked, *data) is None
+    claim_folder(tmp_path, RECIPE, *data, asked=asked)
+    assert chosen_before(tmp_path, asked, *data) == RECIPE
+    assert chosen_before(tmp_path, replace(asked, seed=1), *data) is None
+    assert chosen_before(tmp_path, asked, encoder, ROWS, "others") is None
+    assert chosen_before(tmp_path, asked, encoder, ROWS + 1, "data") is None
+
+
+def test_a_choice_that_was_changed_on_the_disk_is_refused(tmp_path: Path, encoder: Encoder) -> None:
+    asked, data = Recipe("map", hidden=(3,)), (encoder, ROWS, "data")
+    claim_folder(tmp_path, RECIPE, *data, asked=asked)
+    file = tmp_path / "model.json"
+    file.write_text(file.read_text().replace('"epochs": 2', '"epochs": 3'))
+    with pytest.raises(CheckpointError):
+        chosen_before(tmp_path, asked, *data)

@@ -48,8 +48,10 @@ class SavedModel:
     def exported(self, how: How | None = None, *, seed: int = 0) -> Exported:
         """The predictions from encoded features (n, d) as one module, in the target's own units."""
         encoder, example = self.encoder, torch.zeros(2, len(self.encoder.feature_names))
-        scaled = None if encoder.task.classification else (encoder.target_mean, encoder.target_std)
-        return self.run.exported(example, how, seed=seed, rescaled=scaled)
+        model = self.run.exported(example, how, seed=seed)
+        if encoder.task.classification:
+            return model
+        return model.rescaled(encoder.target_mean, encoder.target_std)
 
     def notes(self) -> dict[str, str]:
         """The notes in a file of the exported model."""
@@ -78,6 +80,7 @@ def claim_folder(
     num_data: int,
     data: str,
     *,
+    asked: Recipe | None = None,
     start_over: bool = False,
 ) -> int:
     """Prepares a folder for a run and returns how many epochs of the same run it already holds.
@@ -85,14 +88,13 @@ def claim_folder(
     `model.json` describes the recipe, the encoder and the data, and is written before training. A
     folder with another run is refused before anything in it is changed; with `start_over` the old
     run is deleted once the new `model.json` is on the disk. `data` is the fingerprint of the
-    training data.
+    training data; `asked` is the recipe before held-out rows chose what it left open.
     """
     document = {
         "format": FORMAT,
-        "recipe": json.loads(recipe.to_json()),
-        "encoder": json.loads(encoder.to_json()),
-        "num_data": num_data,
-        "data": data,
+        "recipe": _as_json(recipe),
+        "asked": _as_json(asked or recipe),
+        **_described(encoder, num_data, data),
     }
     _refuse_name(folder)
     files = run_files(folder)
@@ -105,6 +107,32 @@ def claim_folder(
     old = [*files.weights(), *(name for name in ("run.json",) if name in files)]
     files.write("model.json", json.dumps(document, indent=2).encode(), instead_of=old)
     return 0
+
+
+def chosen_before(
+    folder: Path, asked: Recipe, encoder: Encoder, num_data: int, data: str
+) -> Recipe | None:
+    """What an interrupted run on the same data chose for a recipe; None if there is none."""
+    if not (folder / "model.json").is_file():
+        return None
+    document = _document(folder)
+    if "model.json" in (files := Files(folder)):
+        files.check("model.json")
+    wanted = {"asked": _as_json(asked), **_described(encoder, num_data, data)}
+    if any(document.get(name) != value for name, value in wanted.items()):
+        return None
+    recipe = Recipe.from_json(json.dumps(document["recipe"]))
+    check_types(recipe)
+    return recipe
+
+
+def _as_json(recipe: Recipe) -> Any:
+    return json.loads(recipe.to_json())
+
+
+def _described(encoder: Encoder, num_data: int, data: str) -> dict[str, Any]:
+    """What `model.json` says of the training data."""
+    return {"encoder": json.loads(encoder.to_json()), "num_data": num_data, "data": data}
 
 
 def refuse_another_method(folder: Path, recipe: Recipe) -> None:

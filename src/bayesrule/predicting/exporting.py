@@ -113,27 +113,29 @@ class Exported(nn.Module):
     applied.
 
     The prediction is the equal mixture of those of its `members`; most runs have one. `example` are
-    some inputs; `rescaled` is the shift and scale of targets that were standardised.
+    some inputs.
     """
 
     def __init__(
-        self,
-        members: Iterable[nn.Module],
-        likelihood: Likelihood,
-        example: Inputs,
-        rescaled: tuple[float, float] | None = None,
+        self, members: Iterable[nn.Module], likelihood: Likelihood, example: Inputs
     ) -> None:
         super().__init__()
         self.members, self.likelihood = nn.ModuleList(members), likelihood
-        self.example, self.rescaled = example, rescaled
+        self.example, self._units = example, (0.0, 1.0)
         self.eval()
+
+    def rescaled(self, shift: float, scale: float) -> Exported:
+        """The model for targets that were standardised: it predicts `shift + scale · y`."""
+        model = Exported(self.members, self.likelihood, self.example)
+        model._units = (shift, scale)
+        return model
 
     def forward(self, *args: Any, **named: Any) -> dict[str, Tensor]:
         """The predictions."""
         x: Any = named or (args[0] if isinstance(self.example, Tensor) else args)
         prediction = Prediction.pooled([member(x) for member in self.members])
-        if self.rescaled is not None and not prediction.classification:
-            prediction = prediction.rescaled(*self.rescaled)
+        if self._units != (0.0, 1.0):
+            prediction = prediction.rescaled(*self._units)
         return figures(prediction)
 
     def extra_repr(self) -> str:
@@ -217,19 +219,12 @@ def figures(prediction: Prediction) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def exported(
-    learner: Learner,
-    state: States,
-    example: Any,
-    how: How | None = None,
-    *,
-    seed: int = 0,
-    rescaled: tuple[float, float] | None = None,
+    learner: Learner, state: States, example: Any, how: How | None = None, *, seed: int = 0
 ) -> Exported:
     """The predictions of `predict(learner, state, x, how, seed=seed)` as one module.
 
     `example` are some inputs, of which only the form matters. `how` is `Draws(num)`, `AtMean()` or
     `Moments()`; None takes the learner's default. Draws are made here, once, and run side by side.
-    `rescaled` is the shift and scale of targets that were standardised.
 
     >>> from bayesrule import Draws, GaussianLikelihood, vogn
     >>> learner = vogn(nn.Linear(2, 1), GaussianLikelihood(noise=1.0), num_data=10)
@@ -241,7 +236,7 @@ def exported(
     states = as_states(state)
     x = _at_least_two(as_inputs(example, states[0]))
     members = [_member(learner, member, x, chosen, seed) for member in states]
-    made = Exported(members, learner.likelihood, x, rescaled)
+    made = Exported(members, learner.likelihood, x)
     # What likelihoods keep for later must not be made while a graph is traced.
     args, named = arguments(x)
     made(*args, **named)

@@ -78,19 +78,9 @@ class Run:
         """How good predictions are on data: a pair (x, y), a Dataset or a loader of batches."""
         return scores_of(self.learner, self.states, data, how, seed=seed)
 
-    def exported(
-        self,
-        example: Any,
-        how: How | None = None,
-        *,
-        seed: int = 0,
-        rescaled: tuple[float, float] | None = None,
-    ) -> Exported:
-        """The predictions as one module: `run.exported(x, Draws(32)).write("model.onnx")`.
-
-        `rescaled` is the shift and scale of targets that were standardised.
-        """
-        return exported(self.learner, self.states, example, how, seed=seed, rescaled=rescaled)
+    def exported(self, example: Any, how: How | None = None, *, seed: int = 0) -> Exported:
+        """The predictions as one module: `run.exported(x, Draws(32)).write("model.onnx")`."""
+        return exported(self.learner, self.states, example, how, seed=seed)
 
     def parts(self) -> dict[str, str]:
         """The names of the learner's parts."""

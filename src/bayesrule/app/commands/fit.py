@@ -18,6 +18,7 @@ from bayesrule.app.recipe import Recipe
 from bayesrule.app.report.columns import label
 from bayesrule.app.saved import (
     SavedModel,
+    chosen_before,
     claim_folder,
     epochs_done,
     fingerprint,
@@ -105,15 +106,17 @@ def run(args: argparse.Namespace) -> int:
     x, y = plan.encoder.tensors(plan.train)
     mark = fingerprint(x, y)
     outputs, show = plan.encoder.num_outputs, False if args.json else None
+    data, asked = (plan.encoder, len(y), mark), plan.recipe
     with occupied(folder):
+        chosen = None
         if not args.start_over:
-            refuse_another_method(folder, plan.recipe)
-        with faults.of_the_training():
-            chosen = plan.recipe.chosen(x, y, outputs, progress=show)
-            plan = replace(plan, recipe=chosen, asked=plan.recipe)
-        done = claim_folder(
-            folder, plan.recipe, plan.encoder, len(y), mark, start_over=args.start_over
-        )
+            refuse_another_method(folder, asked)
+            chosen = chosen_before(folder, asked, *data)
+        if chosen is None:
+            with faults.of_the_training():
+                chosen = asked.chosen(x, y, outputs, progress=show)
+        plan = replace(plan, recipe=chosen)
+        done = claim_folder(folder, chosen, *data, asked=asked, start_over=args.start_over)
         if not args.json:
             _announce(table, plan, folder, done)
         held = None if plan.held is None else plan.encoder.tensors(plan.held)
