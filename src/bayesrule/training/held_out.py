@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from bayesrule.training.net import TrainingError
 from bayesrule.training.train import Run, TrainingWarning
 from bayesrule.training.warm_start import started_at
 from bayesrule.types import State
+
+# How many parts of the rows are held out, one after another, up to how many rows.
+_PARTS = ((5, 200), (3, 600), (2, 1500), (1, math.inf))
 
 
 class Candidate(NamedTuple):
@@ -50,7 +54,7 @@ def held_out_parts(num_data: int, seed: int = 0) -> list[Part]:
         raise ValueError(f"Choosing by held-out rows takes at least 5 rows, there are {num_data}.")
     order = torch.randperm(num_data, generator=torch.Generator().manual_seed(seed))
     size = min(num_data // 5, 2000)
-    number = 5 if num_data <= 400 else 2 if num_data <= 1500 else 1
+    number = next(parts for parts, most in _PARTS if num_data <= most)
     parts = []
     for start in range(0, number * size, size):
         train = torch.cat([order[:start], order[start + size :]])
