@@ -104,10 +104,19 @@ class Course:
         return max(self.least, min(self.most, round(steps / batches)))
 
     def lengths(self, batches: int) -> list[int]:
-        """The numbers of epochs to choose from, with this number of batches per epoch."""
+        """The numbers of epochs to choose from, with this number of batches per epoch.
+
+        >>> Course().lengths(25), Course().lengths(320)
+        ([40, 160], [10, 50])
+        """
         longest = self.steps[-1]
         more = (4 * longest,) if longest < self.repeats * batches else ()
-        return sorted({self.epochs(batches, steps) for steps in (*self.steps, *more)})
+        lengths = [self.epochs(batches, self.steps[0])]
+        for steps in (*self.steps[1:], *more):
+            # A training that is hardly longer is not worth its time.
+            if (epochs := self.epochs(batches, steps)) >= 2 * lengths[-1]:
+                lengths.append(epochs)
+        return lengths
 
     def batch_size(self, num_data: int) -> int:
         """The number of examples per step."""

@@ -72,7 +72,7 @@ def laplace(
 
 
 def _online(learning_rate: Rate | None) -> Natural:
-    return Natural(learning_rate or falling(3e-3), 0.01)
+    return Natural(falling(3e-3) if learning_rate is None else learning_rate, 0.01)
 
 
 def _family(

@@ -123,8 +123,9 @@ def adam_steps(
     By default the learning rate falls, from one that depends on the size of the net: a large rate
     finds the weights of a small net in a quarter of the steps, and a large net diverges with it.
     """
-    optimiser = partial(Adam, betas=(momentum, 1.0 - rate))
-    return Elbo(learning_rate or falling(usual_rate(model)), optimiser=optimiser)
+    if learning_rate is None:
+        learning_rate = falling(usual_rate(model))
+    return Elbo(learning_rate, optimiser=partial(Adam, betas=(momentum, 1.0 - rate)))
 
 
 def usual_rate(model: nn.Module) -> float:
