@@ -15,6 +15,7 @@ import bayesrule as br
 from bayesrule import methods
 from bayesrule.learner import Learner
 from bayesrule.rules import Conditioning
+from bayesrule.schedules import falling
 from bayesrule.training import checkpoint
 from bayesrule.types import Info, State
 
@@ -30,7 +31,8 @@ FORMER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("vogn", "ogn", "ivon"), ONLINE),
     **dict.fromkeys(("noisy_kfac", "noisy_ekfac", "noisy_tridiagonal", "noisy_full"), NOISY),
     "noisy_adam": {"initial_curvature": 1.0},
-    "laplace": {"last_layer": True},
+    "map": {"learning_rate": falling(3e-3)},
+    "laplace": {"last_layer": True, "learning_rate": falling(3e-3)},
     "tagi": {"rule": Conditioning(second_look=0.0)},
 }
 X = torch.linspace(-1.0, 1.0, 24).reshape(12, 2)
