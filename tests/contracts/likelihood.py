@@ -80,15 +80,16 @@ class LikelihoodContract(GaussianOutputsContract):
         )
         assert torch.equal(one, two)
 
-    def test_it_says_whether_samples_are_of_normal_numbers(
+    def test_it_says_whether_samples_have_streams_for_many_nets(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(randomness, "normal_like", lambda x, generator: torch.zeros_like(x))
+        monkeypatch.setattr(randomness, "exponential_like", lambda x, generator: torch.ones_like(x))
         source = generator(3)
         before = source.get_state()
         drawn = self.likelihood.sample(self.outputs, self.state(), source)
-        assert torch.equal(before, source.get_state()) == self.likelihood.normal_sampling
-        if self.likelihood.normal_sampling:
+        assert torch.equal(before, source.get_state()) == self.likelihood.stacked_sampling
+        if self.likelihood.stacked_sampling and not self.likelihood.classification:
             close(drawn, self.likelihood.moments(self.outputs, self.state())[0], 0.0)
 
     def fisher(self) -> Tensor:

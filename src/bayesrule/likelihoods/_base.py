@@ -60,8 +60,9 @@ class Likelihood(ABC):
 
     distribution_class: ClassVar[type[TargetDistribution]]
     """The class that `distribution` returns; its abilities are the likelihood's too."""
-    normal_sampling: ClassVar[bool] = False
-    """Whether `sample` takes all its randomness from `randomness.normal_like`."""
+    stacked_sampling: ClassVar[bool] = False
+    """Whether `sample` has streams for many nets: all its numbers are those of `normal_like` and
+    `exponential_like` of `tensors/randomness.py`."""
     probit_marginal: ClassVar[bool] = False
     """Whether `marginal` is MacKay's probit approximation, to which draws may be preferred."""
     calibrates: ClassVar[bool] = False

@@ -154,7 +154,7 @@ class ClassTargets(_Choices):
     def sample(self, generator: Generator) -> Tensor:
         # The argmin of C exponential variables of rates p, as in torch.multinomial, but without its
         # check of the probabilities, which would make a GPU wait.
-        clocks = torch.empty_like(self.logits).exponential_(generator=generator)
+        clocks = randomness.exponential_like(self.logits, generator)
         return (self.logits - clocks.log_()).argmax(-1)
 
     def matched(self, y: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class ClassProbabilities(Noisy, ClassLikelihood):
     schedule of them; class `MISSING` = -1 marks a missing label.
     """
 
+    stacked_sampling = True
+
     def fisher_vectors(self, outputs: Tensor, state: Params) -> Tensor:
         # Σ_k p_k ∇log p_k ∇log p_kᵀ; examples do not mix, so the gradient of their sum suffices.
         outputs = outputs.detach()

@@ -67,7 +67,7 @@ class GaussianLikelihood(Noisy, Likelihood):
     averaging: float = 0.01
 
     distribution_class = NormalTargets
-    normal_sampling = True
+    stacked_sampling = True
     uncertain_targets = True
 
     def __post_init__(self) -> None:
@@ -270,7 +270,7 @@ class HeteroscedasticLikelihood(Likelihood):
     limit: float = 20.0
 
     distribution_class = NormalTargets
-    normal_sampling = True
+    stacked_sampling = True
 
     def num_outputs(self, targets: int) -> int:
         """A mean and a log-variance for each target."""

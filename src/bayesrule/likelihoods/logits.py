@@ -115,6 +115,7 @@ class CategoricalLikelihood(ClassLikelihood):
     class_weight: Sequence[float] | None = None
     ignore_index: int | None = None
 
+    stacked_sampling = True
     probit_marginal = True
     calibrates = True
     along_sequences = True

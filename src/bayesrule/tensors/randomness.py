@@ -1,4 +1,4 @@
-"""Normal random numbers, in bulk, and for many nets at once with each net's own streams."""
+"""Random numbers, normal ones in bulk, and for many nets at once with each net's own streams."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cached_property
 import torch
 from torch import Generator, Tensor
 
+# A method of tensors that draws their numbers in place, such as Tensor.normal_.
+Fill = Callable[..., Tensor]
 # Below this many numbers, the bulk generator costs more than it saves.
 _BULK = 1 << 14
 # 64-bit words processed at a time, which stay in a core's own cache.
@@ -77,9 +79,18 @@ def gamma_of(word: int) -> int:
 
 def normal_like(x: Tensor, generator: Generator | Generators) -> Tensor:
     """Standard normal numbers in the shape of x."""
+    return _filled_like(x, generator, Tensor.normal_)
+
+
+def exponential_like(x: Tensor, generator: Generator | Generators) -> Tensor:
+    """Exponential numbers of rate one in the shape of x."""
+    return _filled_like(x, generator, Tensor.exponential_)
+
+
+def _filled_like(x: Tensor, generator: Generator | Generators, fill: Fill) -> Tensor:
     if isinstance(generator, Generators):
-        return generator.like(x)
-    return torch.empty_like(x).normal_(generator=generator)
+        return generator.like(x, fill)
+    return fill(torch.empty_like(x), generator=generator)
 
 
 class Generators:
@@ -108,15 +119,15 @@ class Generators:
                 row.copy_(normal(size, generator, dtype=dtype, device=self._device))
         return numbers
 
-    def like(self, x: Tensor) -> Tensor:
-        """Numbers in the shape of x, (num · n, *), net after net."""
+    def like(self, x: Tensor, fill: Fill = Tensor.normal_) -> Tensor:
+        """Numbers in the shape of x, (num · n, *), net after net; `fill` draws them in place."""
         num, width = len(self._each), x[0].numel()
-        if self._present is None:
+        if self._present is None and fill is Tensor.normal_:
             return self.rows(x.numel() // num, x.dtype).view(x.shape)
         numbers = x.new_zeros(num, len(x) // num, width)
-        for row, present, generator in zip(numbers, self._present, self._each, strict=True):
-            count = int(present.sum())
-            row[present] = row.new_empty(count, width).normal_(generator=generator)
+        present = [slice(None)] * num if self._present is None else self._present
+        for row, own, generator in zip(numbers, present, self._each, strict=True):
+            row[own] = fill(torch.empty_like(row[own]), generator=generator)
         return numbers.view(x.shape)
 
     def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
@@ -137,9 +148,9 @@ class Again(Generators):
     def __init__(self, generators: Generators, num: int, draws: int) -> None:
         self._generators, self._num, self._draws = generators, num, draws
 
-    def like(self, x: Tensor) -> Tensor:
+    def like(self, x: Tensor, fill: Fill = Tensor.normal_) -> Tensor:
         single = x[: len(x) // self._draws]
-        numbers = [self._generators.like(single) for _ in range(self._draws)]
+        numbers = [self._generators.like(single, fill) for _ in range(self._draws)]
         by_net = [part.unflatten(0, (self._num, -1)) for part in numbers]
         return torch.stack(by_net, 1).view(x.shape)
 
@@ -154,8 +165,8 @@ class OneForAll(Generators):
     def rows(self, size: int, dtype: torch.dtype) -> Tensor:
         return self.several(1, size, dtype).squeeze(1)
 
-    def like(self, x: Tensor) -> Tensor:
-        return torch.empty_like(x).normal_(generator=self._generator)
+    def like(self, x: Tensor, fill: Fill = Tensor.normal_) -> Tensor:
+        return fill(torch.empty_like(x), generator=self._generator)
 
     def several(self, draws: int, size: int, dtype: torch.dtype) -> Tensor:
         numbers = torch.empty(self._num, draws, size, dtype=dtype, device=self._device)

@@ -82,13 +82,17 @@ def test_options_that_stand_in_the_way(name: str, options: dict[str, Any], why: 
     assert found is None if why is None else found is not None and why in found
 
 
-def test_drawn_classes() -> None:
-    """Numbers for classes are drawn in another way than normal ones."""
-    options = {"num_data": 20}
+@pytest.mark.parametrize("name", ["variational_laplace", "noisy_kfac", "vogn"])
+def test_classes_are_drawn_with_a_stream_for_each_net(name: str) -> None:
     model = mlp(3, 3, activation=nn.Tanh)
-    drawn = br.variational_laplace(model, br.CategoricalLikelihood(), **options)  # type: ignore[arg-type]
-    assert obstacle(drawn) == "targets drawn by CategoricalLikelihood"
-    assert obstacle(br.vogn(model, br.CategoricalLikelihood(), **options)) is None  # type: ignore[arg-type]
+    build = br.methods.find(name)
+    assert obstacle(build(model, br.CategoricalLikelihood(), num_data=20)) is None
+
+
+def test_drawn_answers() -> None:
+    """Numbers for yes-or-no answers have no streams for many nets."""
+    learner = br.noisy_kfac(mlp(3, 1), br.BernoulliLikelihood(), num_data=20)
+    assert obstacle(learner) == "targets drawn by BernoulliLikelihood"
 
 
 def test_modules_that_mix_or_draw() -> None:

@@ -94,6 +94,32 @@ def test_linearised_activations() -> None:
     follow(br.tagi(mlp(3, 1), br.GaussianLikelihood(noise=0.3), num_data=30, **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["noisy_kfac", "variational_laplace", "noisy_adam"])
+@pytest.mark.parametrize(
+    "likelihood", [br.CategoricalLikelihood(), br.likelihoods.OneHotLikelihood()]
+)
+@pytest.mark.parametrize("sizes", [None, [6, 4, 1, 5]])
+def test_classes_are_drawn_as_for_single_nets(
+    name: str, likelihood: Likelihood, sizes: list[int] | None
+) -> None:
+    model = mlp(3, 3, hidden=(4,), activation=nn.Tanh)
+    learner = br.methods.find(name)(model, likelihood, num_data=30)
+    stack = Stacked(learner, NUM)
+    state = stack.init(3)
+    singles = stack.unstack(state)
+    for step in range(4):
+        x = batch(step)[0]
+        y = torch.randint(3, (NUM, ROWS), generator=torch.Generator().manual_seed(step))
+        state, _ = stack.step(state, (x, y), sizes=sizes)
+        rows = [ROWS] * NUM if sizes is None else sizes
+        singles = [
+            learner.step(one, (x[i, : rows[i]], y[i, : rows[i]]))[0]
+            for i, one in enumerate(singles)
+        ]
+    for one, single in zip(stack.unstack(state), singles, strict=True):
+        equal(one, single, 1e-9)
+
+
 def test_buffers_belong_to_each_net() -> None:
     learner = br.tagi(norm_net(), br.GaussianLikelihood(noise=0.3), num_data=30)
     follow(learner)
@@ -176,8 +202,8 @@ class TestRefusals:
     """What cannot be stacked is said by name."""
 
     def test_learners_whose_nets_cannot_step_together(self) -> None:
-        learner = br.noisy_kfac(mlp(3, 3), br.CategoricalLikelihood(), num_data=30)
-        with pytest.raises(TypeError, match="because of targets drawn by CategoricalLikelihood"):
+        learner = br.noisy_kfac(mlp(3, 1), br.BernoulliLikelihood(), num_data=30)
+        with pytest.raises(TypeError, match="because of targets drawn by BernoulliLikelihood"):
             Stacked(learner, 2)
         with pytest.raises(TypeError, match="made of a Learner, got Linear"):
             Stacked(nn.Linear(3, 1), 2)  # type: ignore[arg-type]

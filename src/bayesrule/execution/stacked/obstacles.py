@@ -13,9 +13,9 @@ from bayesrule.tensors.chain import Chain
 def obstacle(learner: Learner) -> str | None:
     """Why several nets of a learner cannot be stepped together; None if they can.
 
-    >>> from bayesrule import CategoricalLikelihood, noisy_kfac
-    >>> obstacle(noisy_kfac(nn.Linear(4, 3), CategoricalLikelihood(), num_data=100))
-    'targets drawn by CategoricalLikelihood'
+    >>> from bayesrule import BernoulliLikelihood, noisy_kfac
+    >>> obstacle(noisy_kfac(nn.Linear(4, 1), BernoulliLikelihood(), num_data=100))
+    'targets drawn by BernoulliLikelihood'
     """
     if distributed.world_size() > 1:
         return "several machines that work on each step"
@@ -52,7 +52,7 @@ def _likelihood(learner: Learner) -> str | None:
     # Besides learned noise, a state may hold a schedule, which is the same for all nets.
     if not likelihood.learns and not set(state) <= {"step", "std"}:
         return f"the likelihood {type(likelihood).__name__}, which learns something itself"
-    if "sample" in learner.curvature.asks and not likelihood.normal_sampling:
+    if "sample" in learner.curvature.asks and not likelihood.stacked_sampling:
         return f"targets drawn by {type(likelihood).__name__}"
     return None
 
