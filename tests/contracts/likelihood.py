@@ -92,6 +92,19 @@ class LikelihoodContract(GaussianOutputsContract):
         if self.likelihood.stacked_sampling and not self.likelihood.classification:
             close(drawn, self.likelihood.moments(self.outputs, self.state())[0], 0.0)
 
+    @pytest.mark.parametrize("joint", [False, True])
+    def test_targets_of_the_marginal_are_those_without_its_variances(self, joint: bool) -> None:
+        if self.likelihood.lacks("marginal"):
+            pytest.skip("has no closed form")
+        mean, variance = self.outputs, self.outputs.square() + 0.1
+        if joint:
+            variance = torch.diag_embed(variance.flatten(1))
+            whole = self.likelihood.joint_marginal(mean, variance, self.state())
+        else:
+            whole = self.likelihood.marginal(mean, variance, self.state())
+        alone = self.likelihood.marginal_targets(mean, variance, self.state(), joint=joint)
+        close(alone.log_prob(self.targets), whole.distribution.log_prob(self.targets), 0.0)
+
     def fisher(self) -> Tensor:
         """`Σ_v L_v L_vᵀ`, (n, outputs, outputs)."""
         vectors = self.likelihood.fisher_vectors(self.outputs, self.state())

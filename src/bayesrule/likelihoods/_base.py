@@ -204,6 +204,13 @@ class Likelihood(ABC):
         """The predictive of y for independent outputs f ~ N(mean, variance)."""
         raise TypeError(self.lacks("marginal"))
 
+    def marginal_targets(
+        self, mean: Tensor, variance: Tensor, state: Params, *, joint: bool = False
+    ) -> TargetDistribution:
+        """The distribution of `marginal`, or of `joint_marginal`, without its variances."""
+        marginal = self.joint_marginal if joint else self.marginal
+        return marginal(mean, variance, state).distribution
+
     def joint_marginal(self, mean: Tensor, covariance: Tensor, state: Params) -> Marginal:
         """The predictive of y for outputs with a covariance (n, C, C) for each example.
 

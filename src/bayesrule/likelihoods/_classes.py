@@ -44,6 +44,14 @@ class ClassLikelihood(Likelihood):
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         return self._marginal(mean, variance, draws(mean, partial(torch.matmul, root(covariance))))
 
+    def marginal_targets(
+        self, mean: Tensor, variance: Tensor, state: Params, *, joint: bool = False
+    ) -> ClassTargets:
+        # Without the draws that variances and information need.
+        if joint:
+            variance = _per_label(mean, variance).diagonal(dim1=-2, dim2=-1)
+        return ClassTargets(self.averaged(mean, variance))
+
     def _marginal(self, mean: Tensor, variance: Tensor, outputs: Weighted) -> Marginal:
         distribution = ClassTargets(self.averaged(mean, variance))
         by_draws = spread(self.log_probs, mean, outputs)

@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from bayesrule.likelihoods import _abilities
+from bayesrule.likelihoods._weighted import split
 from bayesrule.tensors import randomness
 
 
@@ -84,6 +85,20 @@ class TargetDistribution(ABC):
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         tensors = {name: x[index] for name, x in parts.items() if isinstance(x, Tensor)}
         return replace(self, **tensors)
+
+    def component_log_probs(self, y: Tensor) -> Tensor:
+        """`log p(y_i | f_ki)` for the K components of a mixture, (K, n)."""
+        targets, weight = split(y)
+        log_probs = self.log_prob(self.matched(targets))
+        if weight is not None and weight.ndim > 1:
+            # In a sequence, only labels with a weight count; weights of examples are the caller's.
+            log_probs = log_probs * (weight > 0)
+        return log_probs if log_probs.ndim == 2 else log_probs.flatten(start_dim=2).sum(2)
+
+    def mixture_log_prob(self, y: Tensor) -> Tensor:
+        """`log (1/K) Σ_k p(y_i | f_ki)` of each example, (n,)."""
+        log_probs = self.component_log_probs(y)
+        return log_probs.logsumexp(0) - math.log(len(log_probs))
 
     def beside(self, others: Sequence[Self]) -> Self:
         """The components of several mixtures, one after another."""

@@ -44,7 +44,12 @@ def scores_of(
 
 def log_probs(prediction: Prediction, y: Tensor) -> Tensor:
     """`log p(y_i)` of the examples with a weight above zero; for a sequence, at any position."""
-    values, weight = prediction.log_prob(y), split(y)[1]
+    return counted(prediction.log_prob(y), y)
+
+
+def counted(values: Tensor, y: Tensor) -> Tensor:
+    """The values (n,) of the examples with a weight above zero."""
+    weight = split(y)[1]
     return values if weight is None else values[weight.reshape(len(values), -1).amax(1) > 0]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bayesrule.likelihoods import Likelihood
+from bayesrule.likelihoods import Likelihood, TargetDistribution
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.types import Params, State
 
@@ -47,6 +47,13 @@ class Outputs:
     def seen(self, state: Params) -> Outputs:
         """The outputs with the calibration in a likelihood's state, if there is one."""
         return self.calibrated(state[SHARPNESS], state[SPREAD]) if SPREAD in state else self
+
+    def components(self, likelihood: Likelihood, state: Params) -> TargetDistribution:
+        """The K components of the prediction, (K, n, *), without a calibration in the state."""
+        if self.variance is None:
+            return likelihood.distribution(self.values, state)
+        parts = self.values, self.variance, state
+        return likelihood.marginal_targets(*parts, joint=self.joint)[None]
 
     def prediction(self, likelihood: Likelihood, state: Params) -> Prediction:
         """The prediction of the targets, with the calibration in the state, if there is one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from bayesrule.likelihoods import Marginal, TargetDistribution
 from bayesrule.likelihoods._targets import quantile
-from bayesrule.likelihoods._weighted import split
 from bayesrule.predicting import metrics
 
 
@@ -110,16 +108,11 @@ class Prediction:
 
     def component_log_probs(self, y: Tensor) -> Tensor:
         """`log p(y_i | f_ki)`, (K, n)."""
-        targets, weight = split(y)
-        log_probs = self.components.log_prob(self.components.matched(targets))
-        if weight is not None and weight.ndim > 1:
-            # In a sequence, only labels with a weight count; weights of examples are the caller's.
-            log_probs = log_probs * (weight > 0)
-        return log_probs if log_probs.ndim == 2 else log_probs.flatten(start_dim=2).sum(2)
+        return self.components.component_log_probs(y)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """`log (1/K) Σ_k p(y_i | f_ki)` of each example, (n,): the per-point mixture."""
-        return self.component_log_probs(y).logsumexp(0) - math.log(self.num_components)
+        return self.components.mixture_log_prob(y)
 
     def sample(self, num: int, seed: int = 0) -> Tensor:
         """`num` draws of y for each input, (num, n, *); each draw is of one random component."""

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import Likelihood
-from bayesrule.predicting.evaluate import log_probs
+from bayesrule.predicting.evaluate import counted
 from bayesrule.predicting.outputs import NOISE, SHARPNESS, SPREAD, Outputs, uncalibrated
 from bayesrule.predicting.predict import as_tensor, believed_outputs
-from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors.network import take
 from bayesrule.training.batches import is_pair
 from bayesrule.types import Params, State
@@ -103,13 +102,13 @@ class Held(NamedTuple):
 
     def log_prob(self, likelihood: Likelihood, calibration: Calibration) -> Tensor:
         """`log p(y_i)` of each example that counts."""
-        predictions = [
-            outputs.calibrated(calibration.sharpness, calibration.spread).prediction(
+        first, *others = (
+            outputs.calibrated(calibration.sharpness, calibration.spread).components(
                 likelihood, likelihood.widened(state, calibration.noise)
             )
             for outputs, state in self.members
-        ]
-        return log_probs(Prediction.pooled(predictions), self.targets)
+        )
+        return counted(first.beside(others).mixture_log_prob(self.targets), self.targets)
 
 
 def score(likelihood: Likelihood, held: Sequence[Held], calibration: Calibration) -> float:
