@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from bayesrule.app.recipe import Recipe
 
 HIDDEN = ((50,), (50, 50))
-"""The hidden layers to choose from; the first are those of trainings of a given length."""
-# Of fewer rows too few would be held out to choose by.
+"""The hidden layers to choose from; a training of a given length has the first."""
+# With fewer rows, too few would be held out to choose by.
 FEWEST_ROWS = 20
 # Where calibration multiplies the learned noise by this factor or less, the noise's prior is in the
 # way. Its rate is reduced this often at most.

@@ -24,11 +24,11 @@ Build = Callable[[int, Options, int | None], Learner]
 
 CHOSEN = ("temperature", "prior_precision")
 """The options of a learner that `fit` chooses."""
-# Longer trainings have to be worth so many nats for each example.
+# A longer training must gain this many nats per example.
 _WORTH = 0.005
-# A score no better than that of a line by so many nats is one before anything else was learned.
+# A net that beats a linear model by less than this many nats has not learned anything else yet.
 _LEARNED = 0.1
-# Of ridge regression, for columns and targets near one in size.
+# Penalties of ridge regression, for standardised columns and targets.
 _PENALTIES = (0.01, 1.0, 100.0)
 
 
