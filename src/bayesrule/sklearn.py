@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -29,45 +29,21 @@ except ImportError as problem:
         "bayesrule.sklearn needs scikit-learn 1.6 or later: pip install 'bayesrule[front]'."
     ) from problem
 
-from bayesrule.app.recipe import Method, Recipe
-from bayesrule.learner import Learner
+from bayesrule.app.own_recipe import Build, OwnRecipe
+from bayesrule.app.recipe import Method
 from bayesrule.likelihoods._weighted import weighted
 from bayesrule.methods import METHODS, find
 from bayesrule.predicting.predict import How
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.schedules import Schedule
-from bayesrule.tensors.network import forked_randomness
 
 Floats = NDArray[np.float64]
-Build = Callable[[int, int], nn.Module]
 
 # Larger numbers do not fit into float32; they are mistakes or stand for missing values.
 _LARGEST = float(np.finfo(np.float32).max)
 # A module's first weights and its dropout use torch's global random state, which is restored
 # afterwards; so only one thread of a process may fit at a time.
 _FITTING = threading.RLock()
-
-
-@dataclass(frozen=True)
-class _Recipe(Recipe):
-    """A recipe whose method and module may be the caller's own."""
-
-    function: Method | None = None
-    build: Build | None = None
-
-    def network(self, inputs: int, targets: int) -> nn.Module:
-        if self.build is None:
-            # In double precision a prediction does not depend on the rows predicted with it.
-            return super().network(inputs, targets).double()
-        outputs = self._likelihood().num_outputs(targets)
-        with forked_randomness(torch.get_default_device(), self.seed):
-            return self.build(inputs, outputs)
-
-    def learner(self, inputs: int, targets: int, num_data: int) -> Learner:
-        if self.function is None:
-            return super().learner(inputs, targets, num_data)
-        module = self.network(inputs, targets)
-        return self.function(module, self._likelihood(), num_data=num_data, **self.options)
 
 
 # A dataclass writes the constructor that scikit-learn asks for: settings kept as they are given.
@@ -176,14 +152,14 @@ class _Bayes(BaseEstimator):
             self.run_ = self._recipe(likelihood, seed).fit(inputs, outputs, targets, **more)
         return self
 
-    def _recipe(self, likelihood: str, seed: int) -> _Recipe:
+    def _recipe(self, likelihood: str, seed: int) -> OwnRecipe:
         method = self.method if callable(self.method) else find(self.method)
         name = getattr(method, "__name__", "")
         named = METHODS.get(name) is method
         general = ("prior_precision", "temperature", "learning_rate")
         options = {name: getattr(self, name) for name in general} | dict(self.options or {})
         length = ("epochs", "steps", "batch_size", "patience", "members")
-        return _Recipe(
+        return OwnRecipe(
             # The caller's own method trains for as long as the default one.
             method=name if named else "vogn",
             function=None if named else method,

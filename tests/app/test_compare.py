@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -343,22 +342,3 @@ def test_a_dask_cluster_gives_the_same(
         found = run(table, ["map", "vogn"], jobs=None)
     assert scores(found) == expected
     assert cluster.scheduler.transition_counter > before
-
-
-def test_trials_in_threads_leave_the_number_of_threads_alone() -> None:
-    before = torch.get_num_threads()
-    inside = threading.Barrier(3)
-    seen = []
-
-    def work() -> None:
-        with compare._one_core():
-            inside.wait(timeout=30)
-            seen.append(torch.get_num_threads())
-
-    workers = [threading.Thread(target=work) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert seen == [1, 1, 1]
-    assert torch.get_num_threads() == before

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -21,6 +19,7 @@ from bayesrule.app.report import Comparison, Curve, MethodResult, Predictions, S
 from bayesrule.app.report.columns import order, primary
 from bayesrule.app.report.contents import predictions_of
 from bayesrule.app.workers import results
+from bayesrule.execution.threads import one_core
 from bayesrule.learner import Learner
 from bayesrule.methods import find, option_names, record
 from bayesrule.predicting.evaluate import ECE_BINS, scores
@@ -40,7 +39,6 @@ _VALIDATION = {"regression": "test log-likelihood", "classification": "test NLL"
 _KILLED = "its process was killed, perhaps for lack of memory; fewer jobs or units need less"
 Noise = Literal["constant", "by-row"]
 """Whether the noise of a regression target is the same in all rows or depends on the inputs."""
-_LOCK, _THREADS = threading.Lock(), list[int]()
 
 
 @dataclass(frozen=True)
@@ -173,25 +171,11 @@ def _refuse_unfit(splits: int, test_fraction: float, noise: str, task: str) -> N
 
 def run_trial(trial: Trial) -> Outcome:
     """Trains and scores one method on one split, on one core; a failure becomes an outcome too."""
-    with _one_core():
+    with one_core():
         try:
             return _train_and_score(trial)
         except Exception as problem:
             return Outcome(trial.recipe.method, error=f"{type(problem).__name__}: {problem}")
-
-
-@contextmanager
-def _one_core() -> Iterator[None]:
-    """Keeps torch on one core while any trial runs; trials may be threads of one process."""
-    with _LOCK:
-        # The first trial notes the number of threads to restore; trials beside it note one.
-        _THREADS.append(torch.get_num_threads())
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            torch.set_num_threads(_THREADS.pop())
 
 
 def _recipe(method: str, base: Recipe, encoder: Encoder, noise: Noise) -> Recipe:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from bayesrule import likelihoods
 from bayesrule.app.open_choices import FEWEST_ROWS, HIDDEN, OpenChoices, each_member
+from bayesrule.execution.threads import one_core
 from bayesrule.learner import Learner
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
@@ -25,6 +28,9 @@ from bayesrule.training.models import mlp
 from bayesrule.training.train import Run, fit, keep_members, load_run
 
 Method = Callable[..., Learner]
+
+# Nets with more weights than this between their layers are trained on several cores.
+_SMALL = 50_000
 
 
 def _by_name() -> dict[str, type[Likelihood]]:
@@ -141,7 +147,14 @@ class Recipe:
 
     def chosen(self, x: Tensor, y: Tensor, targets: int, progress: bool | None = False) -> Recipe:
         """The same recipe with held-out rows' choices for all that it left open."""
-        return OpenChoices(self, x, y, targets, progress).made()
+        with self.cores(x.shape[1]):
+            return OpenChoices(self, x, y, targets, progress).made()
+
+    def cores(self, inputs: int) -> AbstractContextManager[None]:
+        """One core for a small net, which gains nothing from several."""
+        sizes = [inputs, *(HIDDEN[-1] if self.hidden is None else self.hidden)]
+        small = sum(a * b for a, b in itertools.pairwise(sizes)) <= _SMALL
+        return one_core() if small else nullcontext()
 
     def with_options(self, options: Mapping[str, Any]) -> Recipe:
         """The recipe with these options of the method; `hidden` among them sets the layers."""
@@ -191,6 +204,10 @@ class Recipe:
         Members of an ensemble train together; where there is a folder, validation data or a log,
         these are for the first member, and the others train together after it.
         """
+        with self.cores(x.shape[1]):
+            return self._fit(x, y, targets, **more)
+
+    def _fit(self, x: Tensor, y: Tensor, targets: int, **more: Any) -> Run:
         recipe = self.chosen(x, y, targets)
         calibration = Calibration(**recipe.calibration) if recipe.calibration else None
         common: dict[str, Any] = {
