@@ -111,10 +111,17 @@ class Held(NamedTuple):
         return counted(first.beside(others).mixture_log_prob(self.targets), self.targets)
 
 
+def held_log_probs(
+    likelihood: Likelihood, held: Sequence[Held], calibration: Calibration
+) -> Tensor:
+    """`log p(y_i)` of all held-out examples that count."""
+    with torch.no_grad():
+        return torch.cat([part.log_prob(likelihood, calibration) for part in held])
+
+
 def score(likelihood: Likelihood, held: Sequence[Held], calibration: Calibration) -> float:
     """The mean log-likelihood of all held-out examples."""
-    with torch.no_grad():
-        return float(torch.cat([part.log_prob(likelihood, calibration) for part in held]).mean())
+    return float(held_log_probs(likelihood, held, calibration).mean())
 
 
 def learned(likelihood: Likelihood, held: Sequence[Held]) -> Calibration:

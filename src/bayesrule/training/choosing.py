@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesrule.learner import Learner
 from bayesrule.tensors.network import Inputs
 from bayesrule.training.batches import TensorBatches, as_batches, is_pair
-from bayesrule.training.calibrating import Calibration, can_calibrate, learned
+from bayesrule.training.calibrating import Calibration, can_calibrate, held_log_probs, learned
 from bayesrule.training.held_out import Candidate, HeldOut, Part, held_out_parts
 from bayesrule.training.net import TrainingError
 from bayesrule.training.train import Run
@@ -228,9 +228,7 @@ def _judged(
     calibration = None
     if calibrate:
         calibration = learned(likelihood, held) if can_calibrate(likelihood) else Calibration()
-    with torch.no_grad():
-        of_parts = [part.log_prob(likelihood, calibration or Calibration()) for part in held]
-    log_probs = torch.cat(of_parts)
+    log_probs = held_log_probs(likelihood, held, calibration or Calibration())
     mean = float(log_probs.mean())
     if calibration is not None:
         # Of equal candidates, the least calibrated one: other rows may need another calibration.

@@ -149,10 +149,7 @@ def read_final(
     """The state, history and best epoch of a finished run; `facts` are those of its learner."""
     files = Files(out)
     file = files.folder / FINAL
-    written = checkpoint.facts(file)
-    files.check(FINAL)
-    _refuse_another(file, written, _meaning(facts), _SAME_LEARNER)
-    state, _ = checkpoint.load(file, template, other_form)
+    state, written = _finished(files, FINAL, template, other_form, facts)
     best = written.get("best_epoch")
     if not (best is None or type(best) is int):
         raise checkpoint.damaged(file, f"its best epoch is {best!r}")
@@ -165,12 +162,19 @@ def read_members(
     """The states of an ensemble's members after the first, as many as were written."""
     files, states = Files(out), list[State]()
     while (name := _member(len(states) + 2)) in files:
-        file = files.folder / name
-        written = checkpoint.facts(file)
-        files.check(name)
-        _refuse_another(file, written, _meaning(facts), _SAME_LEARNER)
-        states.append(checkpoint.load(file, template, other_form)[0])
+        states.append(_finished(files, name, template, other_form, facts)[0])
     return tuple(states)
+
+
+def _finished(
+    files: Files, name: str, template: State, other_form: OtherForm | None, facts: Facts
+) -> tuple[State, Facts]:
+    """The state in a file of a finished run, and the facts written there."""
+    file = files.folder / name
+    written = checkpoint.facts(file)
+    files.check(name)
+    _refuse_another(file, written, _meaning(facts), _SAME_LEARNER)
+    return checkpoint.load(file, template, other_form)[0], written
 
 
 def write_members(out: Place, states: Sequence[State], facts: Facts) -> None:
