@@ -49,6 +49,11 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--epochs", type=options.whole(), metavar="N", help="default: those of fit itself"
     )
+    parser.add_argument(
+        "--members", type=options.whole(), default=Plan.members, metavar="N",
+        help="nets whose predictions are averaged, as `bayesrule fit` does with five "
+        f"(default: {Plan.members})",
+    )  # fmt: skip
     options.add_seed(parser, "of the first data set (default: 0)")
     add_keeping(parser)
     parser.set_defaults(run=run, interrupted="Finished rows are in --out, if it was given.")
@@ -62,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
                 f"No method '{name}'.{nearest(name, ENTRIES)} There are {listing(ENTRIES)}."
             )
     names = [*args.methods, *[HMC] * args.hmc]
-    rows = coverage.coverage(names, Plan(args.sets, args.noise, args.epochs, args.seed))
+    rows = coverage.coverage(
+        names, Plan(args.sets, args.noise, args.epochs, args.seed, args.members)
+    )
     found = grown(args, rows, args.jobs)
     if not printed(args, found):
         _show(found)

@@ -30,18 +30,23 @@ LEVELS = (0.5, 0.9, 0.95)
 RANGE = 2.0  # training inputs lie in [-RANGE, RANGE], those outside as far as OUTSIDE
 OUTSIDE = 3.0
 REFERENCE_STEPS = 5_000
+APART = 1_000_003  # between the seeds of an ensemble's members
 _NORMAL_90 = 1.6449
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a result share; without `epochs` they are the default ones."""
+    """What all rows of a result share; without `epochs` they are the default ones.
+
+    Predictions are those of `members` nets together, which differ in their first weights.
+    """
 
     sets: int = 200
     noise: float = 0.1
     epochs: int | None = None
     seed: int = 0
+    members: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,12 @@ def row(method: str, plan: Plan) -> Row:
         return {**_sampled(sets, plan), "seconds": time.perf_counter() - begun}
     build = partial(_learner, ENTRIES[method], plan.noise)
     options = training(method, plan.epochs)
-    runs = trained(build, [one.data for one in sets], list(seeds), **options)
+    data = [one.data for one in sets]
+    members = [
+        trained(build, data, [seed + k * APART for seed in seeds], **options)
+        for k in range(plan.members)
+    ]
+    runs = [together(each) for each in zip(*members, strict=True)]
     seconds = time.perf_counter() - begun
     pairs = [(run, one) for run, one in zip(runs, sets, strict=True) if run is not None]
     each = [_by_part(run.predict, one) for run, one in pairs]
@@ -127,6 +137,12 @@ def trained(
     middle = len(data) // 2
     parts = (slice(middle), slice(middle, None))
     return [run for p in parts for run in trained(build, data[p], seeds[p], **options)]
+
+
+def together(members: Sequence[Run | None]) -> Run | None:
+    """The ensemble of the trainings of one set; None if one of them failed."""
+    runs = [run for run in members if run is not None]
+    return Run.together(runs) if len(runs) == len(members) else None
 
 
 def _learner(variant: Variant, noise: float, x: Tensor, y: Tensor) -> Learner:
