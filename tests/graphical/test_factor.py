@@ -155,7 +155,7 @@ def test_bad_input_is_refused() -> None:
         PPCA(components=2, inference=SVI())
     with pytest.raises(ValueError, match="9 components need as many columns; got 8"):
         PPCA(components=9).fit(x)
-    with pytest.raises(ValueError, match="1 or more components"):
+    with pytest.raises(ValueError, match="components is a whole number"):
         FactorAnalysis(components=0)
     with pytest.raises(ValueError, match="x has 1 rows; at least 2"):
         PPCA(components=1).fit(x[:1])

@@ -266,7 +266,7 @@ class Crooked(Kernel):
         (lambda: GP(likelihood=br.HeteroscedasticLikelihood()), TypeError, "GP has one function"),
         (lambda: GP(likelihood=br.GaussianLikelihood()), TypeError, "leave the likelihood out"),
         (lambda: GP(rate=0.0), ValueError, "rate ρ lies in"),
-        (lambda: GP(starts=0), ValueError, "starts are 1 or more"),
+        (lambda: GP(starts=0), ValueError, "starts is a whole number"),
         (lambda: GP(kernel=Crooked(), noise=0.1).fit(X, Y), ValueError, "Crooked.* not positive"),
         (lambda: GP(likelihood=POISSON).fit(X, Y), ValueError, "PoissonLikelihood needs counts"),
         (lambda: GP().fit(X, Y[:3]), ValueError, "y has one number for each of 40 rows"),

@@ -292,7 +292,7 @@ def test_bad_input_is_refused() -> None:
         HMM(states=2).fit([x.numpy(), x[:, :1].numpy()])
     with pytest.raises(ValueError, match=r"got the shape \(0,\)"):
         HMM(states=2).fit([])
-    with pytest.raises(ValueError, match="1 or more states"):
+    with pytest.raises(ValueError, match="states is a whole number"):
         HMM(states=0)
     with pytest.raises(NotFittedError, match="no data"):
         HMM(states=2).predict(x)

@@ -243,7 +243,11 @@ def _bad(y: Tensor) -> Tensor:
         (lambda: Kalman().fit(np.full(9, np.nan)), ValueError, "a column without any value"),
         (lambda: Kalman().fit([1.0]), ValueError, "y has 1 rows; at least 2"),
         (lambda: Kalman().predict(1), NotFittedError, "Kalman has seen no data"),
-        (lambda: Kalman().fit(NILE_LIKE).predict(0), ValueError, "1 or more steps; got 0"),
+        (
+            lambda: Kalman().fit(NILE_LIKE).predict(0),
+            ValueError,
+            "steps is a whole number of at least 1, got 0",
+        ),
         (lambda: Kalman().fit(NILE_LIKE).score(np.ones((3, 2))), ValueError, "y has 2 columns"),
     ],
 )

@@ -21,7 +21,7 @@ from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.methods import Course, Need, find, record, unknown_option
 from bayesrule.methods.variational import smooth
 from bayesrule.schedules import falling
-from bayesrule.training.batches import whole_number
+from bayesrule.tensors.unfit import whole_number
 from bayesrule.training.calibrating import Calibration
 from bayesrule.training.many import fit_many
 from bayesrule.training.models import mlp

@@ -14,19 +14,24 @@ from bayesrule.tensors.abilities import derived
 from bayesrule.types import Params
 
 
-@dataclass(frozen=True)
-class AtMean(Expectation):
-    """One point, the mean: the delta method, `E_q[f(θ)] ≈ f(E_q θ)`."""
+class OnePoint(Expectation):
+    """The base of expectations at a single point, which see nothing of the spread about it."""
 
     random = False
     num = 1
     sees_spread = False
-    stack_obstacle = None
 
     def obstacle(self, family: Family) -> str | None:
         if not family.needs_draws:
             return None
         return f"{type(family).__name__}() is learned at draws of the whole posterior; use Draws(1)"
+
+
+@dataclass(frozen=True)
+class AtMean(OnePoint):
+    """One point, the mean: the delta method, `E_q[f(θ)] ≈ f(E_q θ)`."""
+
+    stack_obstacle = None
 
     def points(
         self, posterior: Posterior, generator: Generator, *, tracked: bool = True
@@ -35,18 +40,11 @@ class AtMean(Expectation):
 
 
 @dataclass(frozen=True)
-class AtMode(Expectation):
+class AtMode(OnePoint):
     """One point, the most probable weights; for a Gaussian, the mean.
 
     For binary weights it is the likelier sign of each.
     """
-
-    random = False
-    num = 1
-    sees_spread = False
-
-    def obstacle(self, family: Family) -> str | None:
-        return AtMean().obstacle(family)
 
     def points(
         self, posterior: Posterior, generator: Generator, *, tracked: bool = True

@@ -15,6 +15,7 @@ from bayesrule.graphical import tables
 from bayesrule.graphical._base import Messages
 from bayesrule.graphical.inference import EM, Inference
 from bayesrule.graphical.latent import LatentModel, Local, natural_of
+from bayesrule.tensors.unfit import whole_number
 
 _LOG_2PI = math.log(2.0 * math.pi)
 # The least noise of a column, as a share of its variance.
@@ -91,8 +92,7 @@ class FactorAnalysis(LatentModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.components < 1:
-            raise ValueError(f"There are 1 or more components; got {self.components}.")
+        whole_number("components", self.components)
         if not self.inference.at_mode:
             raise ValueError(
                 f"{type(self).__name__} is fitted by EM() or, on batches, by OnlineEM(); got "

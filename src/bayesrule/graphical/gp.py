@@ -28,6 +28,7 @@ from bayesrule.graphical.kernels import RBF, Kernel
 from bayesrule.likelihoods import GaussianLikelihood, Likelihood
 from bayesrule.moments.quadrature import with_slopes
 from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors.unfit import whole_number
 from bayesrule.training.progress import Progress
 
 _COARSE = 1e-4
@@ -69,8 +70,7 @@ class GP(Supervised):
     def __post_init__(self) -> None:
         need_positive(self, noise=self.noise)
         need_rate(self, self.rate, self.passes)
-        if self.starts < 1:
-            raise ValueError(f"GP: starts are 1 or more; got {self.starts}.")
+        whole_number("starts", self.starts)
         if self.kernel is not None and not isinstance(self.kernel, Kernel):
             raise TypeError(f"GP: kernel is a Kernel, such as RBF(); got {self.kernel!r}.")
         if self.likelihood is not None:

@@ -18,6 +18,7 @@ from bayesrule.graphical.emissions import Emissions, GaussianEmissions, expected
 from bayesrule.graphical.gaussians import Gaussians
 from bayesrule.graphical.latent import LatentModel, Local, natural_of
 from bayesrule.graphical.sequences import Sequences, lengths_of
+from bayesrule.tensors.unfit import whole_number
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -45,8 +46,7 @@ class HMM(LatentModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.states < 1:
-            raise ValueError(f"A hidden Markov model has 1 or more states; got {self.states}.")
+        whole_number("states", self.states)
 
     def fit(
         self,

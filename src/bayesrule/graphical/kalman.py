@@ -20,6 +20,7 @@ from bayesrule.graphical._supervised import need_rate
 from bayesrule.likelihoods import Likelihood, Marginal, NormalTargets
 from bayesrule.moments.quadrature import with_slopes
 from bayesrule.predicting.prediction import Prediction
+from bayesrule.tensors.unfit import whole_number
 from bayesrule.training.progress import Progress
 
 Numbers = Any
@@ -61,8 +62,8 @@ class Kalman(Model):
 
     def __post_init__(self) -> None:
         need_rate(self, 1.0, self.passes)
-        if self.states is not None and self.states < 1:
-            raise ValueError(f"Kalman: states are 1 or more; got {self.states}.")
+        if self.states is not None:
+            whole_number("states", self.states)
         self.parts = tuple(self.parts)
         for part in self.parts:
             if not isinstance(part, Part):
@@ -165,8 +166,7 @@ class Kalman(Model):
     def predict(self, steps: int = 1) -> Prediction:
         """The forecast of the next `steps` targets, (steps,) or (steps, P)."""
         self._need_fit()
-        if steps < 1:
-            raise ValueError(f"A forecast has 1 or more steps; got {steps}.")
+        whole_number("steps", steps)
         chain, means, covariances = self.chain_, [], []
         mean, cover = self.filtered_.means[-1], self.filtered_.covariances[-1]
         for _ in range(steps):

@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from bayesrule.families import Natural
 from bayesrule.graphical._base import FitWarning, Messages, Model, Report, added, moved
 from bayesrule.graphical.inference import EM, Inference
+from bayesrule.tensors.unfit import whole_number
 from bayesrule.training.progress import Progress
 
 
@@ -50,8 +51,7 @@ class LatentModel(Model):
     _natural: dict[str, Natural] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise ValueError(f"restarts are 1 or more; got {self.restarts}.")
+        whole_number("restarts", self.restarts)
 
     @abstractmethod
     def _prior(self) -> Messages:

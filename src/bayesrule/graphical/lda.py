@@ -15,6 +15,7 @@ from bayesrule.graphical._base import Messages
 from bayesrule.graphical.documents import Documents, Group
 from bayesrule.graphical.inference import VB, Inference
 from bayesrule.graphical.latent import LatentModel, Local, natural_of
+from bayesrule.tensors.unfit import whole_number
 
 # The number of documents whose words a topic starts with.
 _FIRST_DOCUMENTS = 20
@@ -47,8 +48,7 @@ class LDA(LatentModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.topics < 1:
-            raise ValueError(f"There are 1 or more topics; got {self.topics}.")
+        whole_number("topics", self.topics)
         if self.inference.at_mode:
             raise ValueError(
                 "LDA needs the spread of its beliefs: topics at their mode never share words. Use "

@@ -15,6 +15,7 @@ from bayesrule.graphical._base import Messages, added
 from bayesrule.graphical.gaussians import Gaussians, Students
 from bayesrule.graphical.latent import LatentModel, Local, natural_of
 from bayesrule.graphical.rows import Rows
+from bayesrule.tensors.unfit import whole_number
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -45,8 +46,7 @@ class GaussianMixture(LatentModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.components < 1:
-            raise ValueError(f"A mixture has 1 or more components; got {self.components}.")
+        whole_number("components", self.components)
         if not self.reg_covar >= 0.0:
             raise ValueError(f"reg_covar is a variance of 0 or more; got {self.reg_covar}.")
 

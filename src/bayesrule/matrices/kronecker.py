@@ -109,8 +109,18 @@ class KroneckerMatrix(BlockMatrix):
         return {name: vector[name] for name in self.names}
 
 
+class OfLayers(Structure):
+    """The base of structures of two factors for each layer, the means of outer products."""
+
+    counts_each = True
+    only_positive = True
+    positive_part = True
+    layered = True
+    stacks = True
+
+
 @dataclass(frozen=True)
-class Kronecker(Structure):
+class Kronecker(OfLayers):
     """For each layer `A ⊗ S`, the moments of its inputs and of its output gradients (K-FAC).
 
     The bias is the last input column. Norms, embeddings and all other parameters have a diagonal
@@ -130,18 +140,13 @@ class Kronecker(Structure):
       there.
     """
 
-    counts_each = True
     exact: bool = False
     corrected: bool = False
     widest: int = 8192
     layers: tuple[Pair, ...] | None = None
     bases: KroneckerMatrix | None = field(default=None, repr=False, compare=False)
 
-    only_positive = True
-    positive_part = True
     has_eigenbases = True
-    layered = True
-    stacks = True
 
     @derived
     def draws_together(self) -> bool:

@@ -11,10 +11,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from bayesrule.matrices._base import Matrix, Structure
+from bayesrule.matrices._base import Matrix
 from bayesrule.matrices.diagonal import only_diagonal
 from bayesrule.matrices.factors import Factors, Root, between, outer
-from bayesrule.matrices.kronecker import Kronecker, KroneckerMatrix
+from bayesrule.matrices.kronecker import Kronecker, KroneckerMatrix, OfLayers
 from bayesrule.matrices.kronecker_layer import FactoredLayer
 from bayesrule.matrices.layer_rows import LayerRows, MatrixRows, Means, Place, ProductRows
 from bayesrule.matrices.layout import (
@@ -235,7 +235,7 @@ def _explained(root: Tensor, cross: Tensor, other: Tensor) -> tuple[Tensor, Tens
 
 
 @dataclass(frozen=True)
-class BlockTridiagonal(Structure):
+class BlockTridiagonal(OfLayers):
     """`A ⊗ S` for each layer of a chain and for each pair of neighbours; block-tridiagonal inverse.
 
     Martens & Grosse (2015), sec. 4.3: of all matrices with these blocks on and beside the diagonal,
@@ -250,16 +250,11 @@ class BlockTridiagonal(Structure):
     - `flow`: how data pass through the layers, if the module's code shows it beforehand.
     """
 
-    counts_each = True
     widest: int = 8192
     layers: tuple[Pair, ...] | None = None
     flow: Flow | None = field(default=None, repr=False, compare=False)
 
-    only_positive = True
-    positive_part = True
     needs_layers = True
-    layered = True
-    stacks = True
 
     def for_model(self, model: nn.Module) -> BlockTridiagonal:
         return replace(self, layers=chain_by_module(model), flow=flow_of(model))

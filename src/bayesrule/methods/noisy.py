@@ -26,6 +26,12 @@ EVERY_FEW_STEPS = (
     "inverted every `inverse_every` steps"
 )
 MOMENTUM = {"momentum": "decay of the average of gradients, or Average(), Velocity() or None"}
+# The methods whose curvature is the Fisher matrix, by single examples.
+BY_FISHER: dict[str, Any] = {
+    "course": TEMPERED,
+    "needs": (Need.SINGLE_EXAMPLES, Need.DRAWS),
+    "explained": MOMENTUM,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +115,7 @@ def noisy_adam(options: NoisyOptions, *, damped_root: bool = False) -> Parts:
 @method(
     words=(PER_LAYER, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Zhang et al. (2018), sec. 3.4, eqs 11 and 12 and algorithm 2",
-    course=TEMPERED,
-    needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
-    explained=MOMENTUM,
+    **BY_FISHER,
 )
 def noisy_kfac(
     model: nn.Module, options: LayerOptions, *, prior: Prior | Posterior | None
@@ -126,10 +130,8 @@ def noisy_kfac(
 @method(
     words=(FREE_VARIANCES, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Bae, Zhang & Grosse (2018); George et al. (2018) for the eigenbases",
-    course=TEMPERED,
-    needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
+    **BY_FISHER,
     limits="refused with several ranks of torch.distributed, whose eigenbases would differ",
-    explained=MOMENTUM,
     represented_by="noisy_kfac",
 )
 def noisy_ekfac(
@@ -143,10 +145,8 @@ def noisy_ekfac(
 @method(
     words=(NEIGHBOURS, AT_DRAWS, SAMPLED_FISHER, EVERY_FEW_STEPS),
     source="Zhang et al. (2018), sec. 3.5; Martens & Grosse (2015), sec. 4.3",
-    course=TEMPERED,
-    needs=(Need.CHAIN, Need.SINGLE_EXAMPLES, Need.DRAWS),
+    **{**BY_FISHER, "needs": (Need.CHAIN, *BY_FISHER["needs"])},
     limits="recurrent and normalising layers are refused",
-    explained=MOMENTUM,
     represented_by="noisy_kfac",
 )
 def noisy_tridiagonal(options: LayerOptions) -> Parts:
@@ -158,11 +158,9 @@ def noisy_tridiagonal(options: LayerOptions) -> Parts:
 @method(
     words=(FULL, AT_DRAWS, SAMPLED_FISHER, AVERAGED),
     source="Zhang et al. (2018), sec. 3.1, eq. 9",
-    course=TEMPERED,
-    needs=(Need.SINGLE_EXAMPLES, Need.DRAWS),
+    **BY_FISHER,
     limits="nets of more than `limit` weights are refused",
     defaults={"kl_clip": math.inf, "stats_every": 1, "inverse_every": 1},
-    explained=MOMENTUM,
     represented_by="noisy_kfac",
 )
 def noisy_full(options: FactorOptions, *, limit: int = 20_000) -> Parts:

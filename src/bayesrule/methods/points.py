@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -38,18 +39,20 @@ _SMALL, _RATE_OF_SMALL, _RATE_OF_LARGE = 10_000, 1e-2, 1e-3
 
 OF_SIZE = "step size, a number or a schedule; None falls from 0.01, for large nets from 0.001"
 
-# Plain optimisers have no prior unless they are given one.
-NO_PRIOR = {"prior_precision": 0.0}
+# Plain optimisers train one net, and have no prior unless they are given one.
+OPTIMISER: dict[str, Any] = {
+    "course": ONE_NET,
+    "defaults": {"prior_precision": 0.0},
+    "represented_by": "map",
+}
 
 
 @method(
     words=(FIXED, AT_MEAN, NONE, DESCENT),
     source="Khan & Rue (2023), sec. 4.1, eqs 34 and 35; heavy ball: appendix F, eq. 75",
     limits=POINT,
-    course=ONE_NET,
-    defaults=NO_PRIOR,
+    **OPTIMISER,
     explained={"momentum": "fraction of the last step that is added to the next (heavy ball)"},
-    represented_by="map",
 )
 def sgd(*, learning_rate: Rate = falling(3e-3), momentum: float = 0.9) -> Parts:
     """Gradient descent: the mean of a Gaussian follows the gradient, its covariance stays."""
@@ -61,9 +64,7 @@ def sgd(*, learning_rate: Rate = falling(3e-3), momentum: float = 0.9) -> Parts:
     words=(DIAGONAL, AT_MEAN, SQUARED_GRADIENT, ROOT),
     source="Khan & Rue (2023), sec. 4.2, eq. 38",
     limits=BATCH_DEPENDENT,
-    course=ONE_NET,
-    defaults=NO_PRIOR,
-    represented_by="map",
+    **OPTIMISER,
 )
 def rmsprop(*, learning_rate: Rate = falling(1e-3), rate: Rate = 0.01) -> Parts:
     """RMSprop: a diagonal Gaussian at its mean, preconditioned by the root of squared gradients."""
@@ -75,9 +76,7 @@ def rmsprop(*, learning_rate: Rate = falling(1e-3), rate: Rate = 0.01) -> Parts:
     words=(DIAGONAL, AT_MEAN, SQUARED_GRADIENT, UNBIASED_ROOT),
     source="Khan & Rue (2023), sec. 4.2 and appendix F, eq. 77; Kingma & Ba (2015), algorithm 1",
     limits=BATCH_DEPENDENT,
-    course=ONE_NET,
-    defaults=NO_PRIOR,
-    represented_by="map",
+    **OPTIMISER,
 )
 def adam(*, learning_rate: Rate = falling(1e-3), momentum: float = 0.9, rate: Rate = 1e-3) -> Parts:
     """Adam: RMSprop with averaged gradients, both averages bias-corrected."""

@@ -185,3 +185,10 @@ def with_gradients(step: Step) -> Step:
 def recordable(x: Any) -> Any:
     """Clones tensors made in inference mode, which a backward pass may not keep."""
     return mapped(x, lambda part: part.clone() if part.is_inference() else part)
+
+
+def whole_number(name: str, value: Any) -> int:
+    """The value of an option that counts something; raises unless it is 1 or more."""
+    if not (isinstance(value, int) and value >= 1):
+        raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
+    return value

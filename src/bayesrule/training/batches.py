@@ -22,6 +22,7 @@ from bayesrule.tensors.inputs import (
     take,
     zipped,
 )
+from bayesrule.tensors.unfit import whole_number
 from bayesrule.training.fingerprint import digest
 from bayesrule.types import Batch
 
@@ -189,13 +190,6 @@ def _not_finite(batch: Any) -> str | None:
 def is_pair(data: Any) -> bool:
     """Whether data may be (x, y)."""
     return isinstance(data, tuple | list) and len(data) == 2
-
-
-def whole_number(name: str, value: Any) -> int:
-    """The value of an option that counts something; raises unless it is 1 or more."""
-    if not (isinstance(value, int) and value >= 1):
-        raise ValueError(f"{name} is a whole number of at least 1, got {value!r}.")
-    return value
 
 
 def _seeded(batches: Iterator[Batch], seed: int) -> Iterator[Batch]:

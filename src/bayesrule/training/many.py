@@ -17,12 +17,12 @@ from bayesrule.learner import Learner
 from bayesrule.predicting.predict import as_inputs
 from bayesrule.tensors.inputs import as_pair, mapped, named, take, zipped
 from bayesrule.tensors.network import forked_randomness
+from bayesrule.tensors.unfit import whole_number
 from bayesrule.training.batches import (
     TensorBatches,
     as_batches,
     gathered,
     is_pair,
-    whole_number,
 )
 from bayesrule.training.checkpoint import Epoch
 from bayesrule.training.loop import Loop

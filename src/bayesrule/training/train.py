@@ -20,8 +20,9 @@ from bayesrule.predicting.exporting import Exported, exported
 from bayesrule.predicting.predict import How, predict
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors.inputs import as_pair, parts
+from bayesrule.tensors.unfit import whole_number
 from bayesrule.training import checkpoint, fingerprint
-from bayesrule.training.batches import as_batches, gathered, whole_number
+from bayesrule.training.batches import as_batches, gathered
 from bayesrule.training.calibrating import Calibration, calibrated, can_calibrate, held_out
 from bayesrule.training.checkpoint import CheckpointError, Epoch
 from bayesrule.training.folder import Folder, read_final, read_members, write_members
