@@ -82,6 +82,20 @@ def test_noise_that_follows_a_schedule() -> None:
     same(*both(learner, [(torch.randn(5, 3), torch.randn(5, 2)) for _ in range(4)]))
 
 
+def test_a_share_that_falls_with_the_length_of_training() -> None:
+    """The rate of each step is an input of the compiled one, not a part of it."""
+    torch.manual_seed(0)
+    rule = br.rules.Conditioning(second_look=0.5).falling(3, 6)
+    learner = br.tagi(mlp(3, 2, (4,)), br.GaussianLikelihood(noise=0.1), num_data=5, rule=rule)
+    batches = [(torch.randn(5, 3), torch.randn(5, 2)) for _ in range(9)]
+    plain, fused = both(learner, batches)
+    same(plain, fused)
+    # Without it, the variances are others.
+    stayed, _ = both(learner.with_rule(br.rules.Conditioning(second_look=0.5)), batches)
+    variances = plain.posterior.variance(), stayed.posterior.variance()
+    assert all((variances[0][name] < value).any() for name, value in variances[1].items())
+
+
 def test_the_old_state_is_kept_on_request() -> None:
     learner = br.tagi(nn.Linear(2, 1), br.GaussianLikelihood(noise=0.1), num_data=5)
     state, step = learner.init(), br.execution.Compiled(learner, "eager").step

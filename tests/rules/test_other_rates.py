@@ -25,7 +25,12 @@ def test_a_falling_rate_ends_at_zero(rule: Natural | Elbo) -> None:
 
 @pytest.mark.parametrize(
     "rule",
-    [Natural(0.5), Elbo(cosine(0.5, 9)), Conditioning(), Natural(falling(0.5, start=1, steps=2))],
+    [
+        Natural(0.5),
+        Elbo(cosine(0.5, 9)),
+        Conditioning(fall=1.0),
+        Natural(falling(0.5, start=1, steps=2)),
+    ],
 )
 def test_other_rates_stay_as_they_are(rule: Rule) -> None:
     assert rule.falling(10, 20) is rule

@@ -91,6 +91,33 @@ def test_a_second_look_takes_what_the_share_leaves(second_look: float, temperatu
     assert found == pytest.approx(taken, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize(("num_data", "least"), [(20, 0.1), (4900, 0.01)])
+def test_a_second_look_leaves_less_by_the_end_of_training(num_data: int, least: float) -> None:
+    """From 0.1 to 0.7 / √N where that is less, in a linear model of one weight."""
+    rule = Conditioning(10.0, 0.99, 0.1).falling(0, 4)
+    model = nn.Linear(1, 1, bias=False)
+    learner = br.tagi(model, br.GaussianLikelihood(noise=NOISE), num_data=num_data, rule=rule)
+    state, batch = learner.init(), (torch.ones(2, 1), torch.ones(2, 1))
+    state.rule["seen"].fill_(num_data)
+    rate = [1.0, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0.0, 0.0]
+    for look in [least + (0.1 - least) * part for part in rate]:
+        before = float(state.posterior.variance()["weight"])
+        share = before / (before + NOISE**2)
+        state, _ = learner.step(state, batch)
+        taken = min(2 * share, 0.99) * max(0.0, 1.0 - look / share)
+        found = 1.0 - float(state.posterior.variance()["weight"]) / before
+        assert found == pytest.approx(taken, rel=1e-9, abs=1e-12)
+
+
 def test_a_stack_looks_again_as_each_of_its_nets() -> None:
     state = beside.follow(lambda n: tagi(n), num_data=(12, 12, 12), steps=5)
     assert state.rule["seen"].flatten().tolist() == [30.0, 30.0, 30.0]
+
+
+def test_it_falls_in_a_stack_too() -> None:
+    def build(num_data: int) -> Learner:
+        learner = tagi(num_data)
+        return learner.with_rule(learner.rule.falling(6, 4))
+
+    beside.follow(build, num_data=(20, 20, 20), steps=10)
+    beside.follow(build, num_data=(700, 700, 700), steps=10)

@@ -73,7 +73,9 @@ class Compiled:
     def step(self, state: State, batch: Batch, *, donate: bool = True) -> tuple[State, Info]:
         """The next state, and the step's `Info`."""
         x, (y, extras) = batch[0], observed(batch[1], {})
-        tensors, names = [x, y, *extras.values()], list(extras)
+        rates = self.learner.rule.rate_tensors(state.step, y.device)
+        changing = [rate for rate in rates if isinstance(rate, Tensor)]
+        tensors, names = [x, y, *extras.values(), *changing], list(extras)
         if type(x) is not Tensor:
             raise TypeError("Compiled steps take one plain tensor as inputs; use learner.step.")
         key = names, [(part.shape, part.dtype, part.device) for part in tensors]
@@ -88,7 +90,7 @@ class Compiled:
         flat = self._tensors(state)
         state.given_up()
         if self._plan is None:
-            self._plan = self._planned(state, tensors, flat, key, names)
+            self._plan = self._planned(state, tensors, flat, key, names, rates)
         results, moved = self._plan.run([*tensors, *flat])
         # New objects, because what the old ones cached from these tensors is out of date.
         parts = _rebuilt(_parts(state), moved)
@@ -111,7 +113,7 @@ class Compiled:
         return self._stepper.problem(state, batch, streams=(None, None, nullcontext))
 
     def _planned(
-        self, state: State, batch: Tensors, flat: Tensors, key: object, names: list[str]
+        self, state: State, batch: Tensors, flat: Tensors, key: object, names: list[str], rates: Any
     ) -> _Plan:
         # Loading the compiler takes as long as loading the rest of the library.
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -119,7 +121,7 @@ class Compiled:
         learned: list[str] = []
         replaced: list[int] = []
         tensors, first = [*batch, *flat], len(batch)
-        function = self._function(state, learned, replaced, names)
+        function = self._function(state, learned, replaced, names, rates)
         traced = make_fx(function)(*(t.clone() for t in tensors))
         _refuse_randomness(traced)
         on_cpu = self.backend == "inductor" and not tensors[0].is_cuda
@@ -142,22 +144,26 @@ class Compiled:
         return _Plan(lambda tensors: (in_place(*tensors), tensors[first:]), key, learned)
 
     def _function(
-        self, state: State, learned: list[str], replaced: list[int], names: list[str]
+        self, state: State, learned: list[str], replaced: list[int], names: list[str], rates: Any
     ) -> Callable[..., Tensors]:
         """One step as a function of tensors: those of the batch first, then the state's.
 
         It changes most state tensors in place. Those at the positions `replaced` are new tensors,
         returned last; the caller copies them, because the compiler drops some of the copies into
-        old memory. `names` are those of the targets' variances and weights.
+        old memory. `names` are those of the targets' variances and weights; the rates that are
+        tensors come last in the batch.
         """
-        first = 2 + len(names)
+        changing = [name for name, rate in rates._asdict().items() if isinstance(rate, Tensor)]
+        last = 2 + len(names)
+        first = last + len(changing)
 
         def function(*tensors: Tensor) -> Tensors:
-            x, values, *extras = tensors[:first]
+            x, values, *extras = tensors[:last]
+            now = rates._replace(**dict(zip(changing, tensors[last:first], strict=True)))
             y = as_observed(values, dict(zip(names, extras, strict=True)))
             parts = _rebuilt(_parts(state), list(tensors[first:]))
             begin = replace(state, **parts)
-            problem, statistics = _deferred(self._problem(begin, (x, y)))
+            problem, statistics = _deferred(replace(self._problem(begin, (x, y)), rates=now))
             new, info = self.learner.advance(begin, problem, donate=True)
             after = tree.tensors(_parts(new))
             before = enumerate(tree.tensors(parts).items())

@@ -14,12 +14,9 @@ from bayesrule.rules import Conditioning
 CLOSED_FORM = "means and variances in closed form (`Moments`)"
 INNOVATIONS = "innovations of the observed outputs, carried back (`Innovations`)"
 CONDITIONING = "conditioning on each batch in closed form: no gradients, no learning rate"
-# Small batches, because each example's innovation ignores the other examples of its batch. The
-# prior guess of the noise of standardised targets is √0.1. Conditioning on the same data too often
-# gives a posterior that is too narrow, so the shortest training is short.
-SMALL_BATCHES = Course(
-    3, 400, (200, 2500, 10_000), repeats=10, batch=10, noise={"shape": 1.0, "rate": 0.1}
-)
+# The prior guess of the noise of standardised targets is √0.1. A net that is conditioned too often
+# on few data learns their noise, so the shortest training is short.
+FROM_SHORT = Course(3, 400, (200, 1000, 4000), noise={"shape": 1.0, "rate": 0.1})
 # A label says little about logits, so most of the initial spread remains after all the data and
 # hides the signal in a deep net (`Activations.width`).
 WIDTH_OF_LOGITS = 0.1
@@ -29,7 +26,7 @@ WIDTH_OF_LOGITS = 0.1
     words=(DIAGONAL, CLOSED_FORM, INNOVATIONS, CONDITIONING),
     source="Goulet, Nguyen & Amiri (2021), eqs 2 to 5 (moments) and 17 (conditioning)",
     needs=(Need.MOMENT_RULES,),
-    course=SMALL_BATCHES,
+    course=FROM_SHORT,
     limits="the likelihood needs a closed form for Gaussian outputs; there is no learning rate and "
     "no momentum",
     without_effect=("prior_precision",),

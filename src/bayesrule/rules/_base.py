@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,26 +83,29 @@ class Rule(Part, ABC):
     constant_rates: tuple[str, ...] = ()
     """The rates that are the same at every step, and so can stay numbers."""
 
-    def falling(self, start: int, steps: int) -> Rule:
-        """The rule whose learning rate falls to zero over `steps` steps from the step `start` on.
+    falls_by: ClassVar[str] = "learning_rate"
+    """The option that falls to zero by the end of training."""
 
-        Only a `schedules.falling` without steps of its own falls; with any other learning rate, the
-        rule stays as it is.
+    def falling(self, start: int, steps: int) -> Rule:
+        """The rule whose option `falls_by` falls to zero over `steps` steps from step `start` on.
+
+        Only a `schedules.falling` without steps of its own falls; with any other value, the rule
+        stays as it is.
         """
-        rate = getattr(self, "learning_rate", None)
+        rate = getattr(self, self.falls_by, None)
         if not isinstance(rate, schedules.falling) or rate.steps > 0:
             return self
-        return self._with_rate(schedules.falling(rate.value, start, steps))
+        return self._with(self.falls_by, schedules.falling(rate.value, start, steps))
 
     def slower(self, factor: float) -> Rule | None:
         """The rule with `factor` times its learning rate; None if it has none."""
         rate = getattr(self, "learning_rate", None)
-        return None if rate is None else self._with_rate(schedules.scaled(rate, factor))
+        return None if rate is None else self._with("learning_rate", schedules.scaled(rate, factor))
 
-    def _with_rate(self, rate: float | schedules.Schedule) -> Rule:
+    def _with(self, option: str, value: float | schedules.Schedule) -> Rule:
         changed: Rule = copy.copy(self)
         # Rules are frozen, but nobody else has this copy yet.
-        object.__setattr__(changed, "learning_rate", rate)
+        object.__setattr__(changed, option, value)
         return changed
 
     def kind(self, step: int) -> int:
