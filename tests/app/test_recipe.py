@@ -50,10 +50,10 @@ CASES = [
         (400, {"epochs": 7}, 7, 32),
         (400, {"method": "ridge"}, 30, 400),  # all data at once
         (400, {"method": "newton", "batch_size": 50, "epochs": 3}, 3, 50),
-        (100, {"method": "tagi"}, 20, 10),
+        (100, {"method": "tagi"}, 50, 32),
         (10, {"method": "tagi"}, 200, 10),
-        (64_000, {"method": "TAGI"}, record("tagi").course.least, 40),
-        (400, {"method": "tagi", "epochs": 99}, 99, 10),
+        (64_000, {"method": "TAGI"}, record("tagi").course.least, 128),
+        (400, {"method": "tagi", "epochs": 99}, 99, 32),
     ],
 )
 def test_epochs_and_batch_size_for_data(

@@ -237,7 +237,7 @@ def _bad(y: Tensor) -> Tensor:
         (lambda: Kalman(parts=(Level(),), noise=1.0), ValueError, "parts or a chain, not both"),
         (lambda: Kalman(states=2, transition=np.eye(3)).fit(NILE_LIKE), ValueError, "the shape"),
         (lambda: Kalman(states=3).fit(NILE_LIKE[:5]), ValueError, "learned from 10 steps or more"),
-        (lambda: Kalman(states=0), ValueError, "states are 1 or more"),
+        (lambda: Kalman(states=0), ValueError, "states is a whole number"),
         (lambda: Season(period=4, harmonics=3), ValueError, "harmonics are 1 to half of it"),
         (lambda: Kalman().fit(_bad(torch.zeros(9))), ValueError, "y is not finite at row 2"),
         (lambda: Kalman().fit(np.full(9, np.nan)), ValueError, "a column without any value"),

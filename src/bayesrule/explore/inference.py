@@ -25,6 +25,8 @@ from bayesrule.types import Params, State
 
 Bounds: TypeAlias = tuple[Any, Any]
 """The least and the largest value of an input: two numbers, or tensors that fit one example."""
+# The least share of a variance that observations leave.
+_LEAST_LEFT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +92,9 @@ class FixedNetwork:
         observed, log_probs = 0, []
         while observed < times:
             k = min(observed + 1, times - observed)
-            # The share s⁺ / s of the variance that remains after the observations so far.
-            share = 1.0 + s * eta
+            # The share s⁺ / s of the variance that remains after the observations so far. Rounding
+            # may take all of it where an output follows from another.
+            share = (1.0 + s * eta).clamp_min(_LEAST_LEFT)
             conditioned = self.learner.likelihood.condition(
                 outputs.centre + s * delta, s * share, y, self.state.likelihood
             )
@@ -122,7 +125,7 @@ def posterior_moments(
     share = reach / longest.clamp_min(reach)
     share = share if most is None else torch.minimum(share, most)
     wide = share.reshape(-1, *[1] * (step.ndim - 1))
-    return mean + std * step * wide, variance * (1.0 + variance * x.node.eta).clamp_min(1e-6)
+    return mean + std * step * wide, variance * (1.0 + variance * x.node.eta).clamp_min(_LEAST_LEFT)
 
 
 def input_posterior_moments(x: GaussianTensor, outputs: GaussianTensor) -> tuple[Tensor, Tensor]:

@@ -144,7 +144,9 @@ def test_antithetic_draws_frozen_weights_and_no_bias() -> None:
 
 @pytest.mark.parametrize("name", ["noisy_kfac", "vogn"])
 def test_large_nets_are_drawn_a_few_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = kfac(name=name, draws=5, initial_curvature=1.0)
+    # Curvature that leaves its first value soon: eigenvectors of nearly equal eigenvalues would
+    # turn rounding errors into other weight draws.
+    build = kfac(name=name, draws=5, initial_curvature=0.1, rate=0.5)
     whole = follow(build)
     size = sum(value.numel() for value in whole.posterior.mean.values())
     groups: list[int] = []
