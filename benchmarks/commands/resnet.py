@@ -54,6 +54,7 @@ def add(kinds: Any) -> None:
         ("epochs", "passes through the images"),
         ("batch_size", "images in a batch"),
         ("test", "how many test images"),
+        ("members", "nets of a method of the library whose predictions are averaged"),
     ):
         usual = getattr(Plan, name)
         parser.add_argument(
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             raise faults.CallError(f"No method '{name}'.{hint} There are {listing(known)}.")
     with faults.of_the_call():
         usable(args.device)
-    plan = Plan(args.epochs, args.batch_size, args.test, args.device)
+    plan = Plan(args.epochs, args.batch_size, args.test, args.device, args.members)
     rows = resnet.comparison(args.methods, args.sizes, plan, seeds=args.seeds)
     found = grown(args, rows)
     if not printed(args, found):

@@ -21,6 +21,7 @@ from bayesrule.execution.replayed import replay_obstacle
 from bayesrule.likelihoods import CategoricalLikelihood
 from bayesrule.predicting.prediction import Prediction
 from bayesrule.tensors.network import forked_randomness
+from bayesrule.training.train import Run
 from benchmarks.data.images import fashion_mnist, mnist
 from benchmarks.defaults.rows import Row, Rows
 from benchmarks.defaults.variants import VARIANTS
@@ -34,17 +35,23 @@ METHODS = (
 )
 SIZES = (2_000, 60_000)
 _PREDICTED = 1_000  # images at a time
+_APART = 1_000_003  # between the seeds of an ensemble's members
 Predict = Callable[[Tensor], Prediction]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rows of a result share; `test` is how many images are tested on."""
+    """What all rows of a result share; `test` is how many images are tested on.
+
+    Methods of the library predict with `members` nets together, which differ in their first
+    weights and the order of their images.
+    """
 
     epochs: int = 8
     batch_size: int = 50
     test: int = 10_000
     device: str = "cpu"
+    members: int = 1
 
 
 class Block(nn.Module):
@@ -121,12 +128,10 @@ def row(size: int, method: str, seed: int, plan: Plan) -> Row:
     """Trains one net on the first `size` images, and scores it."""
     images, device = loaded(pictures), plan.device
     x, y = images.x[:size].to(device), images.y[:size].to(device)
-    with forked_randomness(torch.device("cpu"), seed):
-        model = ResNet().to(device)
     with fast_math(device) as precision:
         begun = time.perf_counter()
         train = _plain if method == PLAIN else partial(_learned, method)
-        predict = train(model, x, y, plan, seed)
+        predict = train(x, y, plan, seed)
         _wait(device)
         seconds = time.perf_counter() - begun
         found = scores(predict, images, plan)
@@ -140,8 +145,14 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _plain(model: nn.Module, x: Tensor, y: Tensor, plan: Plan, seed: int) -> Predict:
+def _net(plan: Plan, seed: int) -> nn.Module:
+    with forked_randomness(torch.device("cpu"), seed):
+        return ResNet().to(plan.device)
+
+
+def _plain(x: Tensor, y: Tensor, plan: Plan, seed: int) -> Predict:
     """The plain loop: cross-entropy and Adam at its defaults."""
+    model = _net(plan, seed)
     optimiser = torch.optim.Adam(model.parameters())
     with forked_randomness(x.device, seed):
         for _ in range(plan.epochs):
@@ -159,12 +170,15 @@ def _plain(model: nn.Module, x: Tensor, y: Tensor, plan: Plan, seed: int) -> Pre
     return predict
 
 
-def _learned(method: str, model: nn.Module, x: Tensor, y: Tensor, plan: Plan, seed: int) -> Predict:
+def _learned(method: str, x: Tensor, y: Tensor, plan: Plan, seed: int) -> Predict:
     """`fit` at its defaults, with replayed steps where possible."""
-    learner = VARIANTS[method].learner(model, br.CategoricalLikelihood(), len(y))
-    fused = plan.device.startswith("cuda") and replay_obstacle(learner) is None
-    train = partial(br.fit, epochs=plan.epochs, batch_size=plan.batch_size, progress=False)
-    return train(learner, (x, y), seed=seed, fused=fused).predict
+    likelihood, runs = br.CategoricalLikelihood(), []
+    for own in range(seed, seed + plan.members * _APART, _APART):
+        learner = VARIANTS[method].learner(_net(plan, own), likelihood, len(y))
+        fused = plan.device.startswith("cuda") and replay_obstacle(learner) is None
+        train = partial(br.fit, epochs=plan.epochs, batch_size=plan.batch_size, progress=False)
+        runs.append(train(learner, (x, y), seed=own, fused=fused))
+    return Run.together(runs).predict
 
 
 def scores(predict: Predict, images: Pictures, plan: Plan) -> dict[str, float]:
