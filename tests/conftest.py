@@ -1,6 +1,7 @@
 """One core for each process of the suite: they run side by side, and rounding follows threads."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -10,6 +11,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+# A shell starts what it runs in the background with interrupts ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples each time: what a change breaks is its own.
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
