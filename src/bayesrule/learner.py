@@ -87,8 +87,8 @@ class Learner:
         self.curvature = instance(curvature, Curvature, "curvature", "PerExample()")
         self.rule = instance(rule, Rule, "rule", "Natural()")
         self.num_data = positive(num_data, "num_data, the size of the data set,")
-        given_prior = one_of(prior, prior_precision)
-        self.prior = fit_of_parts.checked_prior(self.family, given_prior, self.network.params())
+        first, given_prior = self.network.params(), one_of(prior, prior_precision)
+        self.prior = fit_of_parts.checked_prior(self.family, given_prior, first)
         self.predictive = predictive or AtMean()
         self._given_temperature = temperature
         self.temperature = positive(self.temperature_for(num_data), "temperature")
@@ -104,7 +104,7 @@ class Learner:
         if empirical_prior:
             fit_of_parts.check_empirical(self.prior)
         # Refuse a structure that is too large for the module here, not at the first step.
-        self.family.init(self.network.params(), weight=self.weight, prior=self.prior)
+        self.family.init(first, weight=self.weight, prior=self.prior)
 
     def temperature_for(self, num_data: float) -> float:
         """The temperature for a data set of this size: the one that was given, or the usual one."""

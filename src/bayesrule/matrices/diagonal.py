@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -63,13 +62,6 @@ class DiagonalMatrix(Matrix):
 
     def descend_(self, point: Params, gradient: Params, rate: Number) -> Params:
         return vectors.addcdiv_(point, gradient, self.values, value=-rate)
-
-    def descend_shortened_(
-        self, point: Params, gradient: Params, rate_of: Callable[[Tensor], Number], nets: int = 0
-    ) -> Params:
-        # The direction is never stored: it would take as much memory as the gradient.
-        rate = rate_of(vectors.dot_over(gradient, self.values, nets))
-        return self.descend_(point, gradient, rate)
 
     def lerp_(self, target: DiagonalMatrix, rate: Number) -> DiagonalMatrix:
         return DiagonalMatrix(target._mixed_into(self.values, rate))

@@ -253,12 +253,19 @@ def _signature(
     return inspect.Signature([*(options | changed).values()], return_annotation=Learner)
 
 
+@functools.cache
+def _shape(function: Callable[..., Parts]) -> tuple[tuple[str, ...], Any]:
+    """The names of a function's arguments, and the class of the options that it shares."""
+    return tuple(inspect.signature(function).parameters), get_type_hints(function).get("options")
+
+
 def _arguments(function: Callable[..., Parts], values: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the function, from the values of all options of its method."""
-    if shared := get_type_hints(function).get("options"):
+    names, shared = _shape(function)
+    if shared:
         chosen = {field.name: values[field.name] for field in fields(shared)}
         values = {**values, "options": shared(**chosen)}
-    return {name: values[name] for name in inspect.signature(function).parameters}
+    return {name: values[name] for name in names}
 
 
 def _building(function: Callable[..., Parts], signature: inspect.Signature) -> Method:

@@ -18,8 +18,6 @@ from bayesrule.tensors.randomness import Generators
 from bayesrule.types import Params
 
 Shapes = dict[str, tuple[int, ...]]
-# Pieces of two vectors of this size stay in a CPU's cache.
-_PIECE = 1 << 15
 
 
 class Flat(dict[str, Tensor]):
@@ -226,21 +224,6 @@ def dot(a: Params, b: Params, nets: int = 0) -> Tensor:
     """`⟨a, b⟩`, 0-d; with `nets=1` one for each net of a stack, (num,)."""
     pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
     return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)
-
-
-def dot_over(a: Params, b: Params, nets: int = 0) -> Tensor:
-    """`Σ a² / b`, 0-d; with `nets=1` one for each net of a stack, (num,)."""
-    pairs = [(a[k], b[k]) for k in a] if nets else zip(_list(a), _values(b, a), strict=True)
-    flat = [(top.flatten(nets), bottom.flatten(nets)) for top, bottom in pairs]
-    pieces = [piece for pair in flat for piece in _in_pieces(*pair)]
-    return torch.stack([torch.linalg.vecdot(top, top / bottom) for top, bottom in pieces]).sum(0)
-
-
-def _in_pieces(a: Tensor, b: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-    """Two tensors, split on a CPU into pieces that stay in its cache."""
-    if a.device.type != "cpu" or a.shape[-1] <= _PIECE:
-        return [(a, b)]
-    return zip(a.split(_PIECE, -1), b.split(_PIECE, -1), strict=True)
 
 
 def total(a: Params, nets: int = 0) -> Tensor:
