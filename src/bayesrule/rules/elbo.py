@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -142,11 +144,12 @@ class Elbo(Rule):
 
     def _optimiser(self, groups: dict[str, Params], rate: Number) -> Optimizer:
         by_kind = {kind: list(tensors.values()) for kind, tensors in groups.items() if tensors}
-        options = {}
+        options: dict[str, Any] = {}
         if self._kind is Adam:
             # One kernel for all weights; replayed steps on a GPU keep their count on the device.
             options = {"fused": True, "capturable": isinstance(rate, Tensor)}
-        optimiser = self.optimiser([{"params": v} for v in by_kind.values()], lr=1.0, **options)
+        make = _filled if self._kind in _ELEMENTWISE else _made
+        optimiser = make(self.optimiser, list(by_kind.values()), **options)
         # Rates are set afterwards: a constructor would read them, for which a GPU has to wait.
         for kind, group in zip(by_kind, optimiser.param_groups, strict=True):
             group["lr"] = rate * self.scale_multiplier if kind == "scales" else rate
@@ -179,6 +182,32 @@ class Elbo(Rule):
     @property
     def _name(self) -> str:
         return getattr(self._kind, "__name__", repr(self._kind))
+
+
+def _made(
+    kind: Callable[..., Optimizer], groups: Sequence[list[Tensor]], **options: Any
+) -> Optimizer:
+    return kind([{"params": tensors} for tensors in groups], lr=1.0, **options)
+
+
+@functools.lru_cache(maxsize=64)
+def _blank(kind: Callable[..., Optimizer], groups: int, **options: Any) -> Optimizer:
+    return _made(kind, [[torch.zeros(1)] for _ in range(groups)], **options)
+
+
+def _filled(
+    kind: Callable[..., Optimizer], groups: Sequence[list[Tensor]], **options: Any
+) -> Optimizer:
+    """As `_made`, but without the checks of a constructor, which take longer than a small step.
+
+    For optimisers that keep nothing but their groups' settings and a state for each tensor.
+    """
+    blank = _blank(kind, len(groups), **options)
+    optimiser: Optimizer = object.__new__(type(blank))
+    settings = zip(blank.param_groups, groups, strict=True)
+    filled = [{**group, "params": tensors} for group, tensors in settings]
+    vars(optimiser).update(vars(blank) | {"state": defaultdict(dict), "param_groups": filled})
+    return optimiser
 
 
 def _collected(optimiser: Optimizer, groups: dict[str, Params]) -> dict[str, dict[str, Any]]:
