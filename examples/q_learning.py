@@ -69,7 +69,7 @@ class Settings:
     second_look: float = 0.01
     batch: int = 32
     every: int = 2
-    lag: int = 500
+    lag: int = 2000
     memory: int = 50_000
     start: int = 500
 

@@ -82,6 +82,9 @@ def q_learning(*results: dict[str, Any]) -> str:
 
 PAGE: dict[str, tuple[list[str], Callable[..., str]]] = {
     "bandits": (["bandits.json"], bandits),
-    "q-learning": (["q_learning.json", "q_learning_lander.json"], q_learning),
+    "q-learning": (
+        [f"q_learning_{name}.json" for name in ("sea", "cartpole", "lander")],
+        q_learning,
+    ),
 }
 """The tables of docs/explore.md: the results they are made from, and what makes them."""
