@@ -55,14 +55,15 @@ class Settings:
 
     `scale` multiplies rewards, so that values are about one in size; `noise` is
     the assumed standard deviation of a target, `second_look` the share of a step that is left once
-    much was seen. Every `every` steps all nets learn from `batch` transitions each; the nets that
-    make the targets lag behind by about `lag` such updates.
+    much was seen. A target sums the next `returns` rewards. Every `every` steps all nets learn from
+    `batch` transitions each; the nets that make the targets lag behind by about `lag` such updates.
     """
 
     steps: int = 100_000
     nets: int = 10
     hidden: tuple[int, ...] = (64,)
     discount: float = 0.99
+    returns: int = 5
     scale: float = 0.01
     noise: float = 0.03
     gain: float = 1.0
@@ -78,7 +79,7 @@ _SEA = Settings(steps=40_000, hidden=(), scale=1.0, noise=0.1, second_look=0.1, 
 SETTINGS = {
     "CartPole-v1": Settings(),
     "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4),
-    "DeepSea-v0": replace(_SEA, start=100),
+    "DeepSea-v0": replace(_SEA, start=100, returns=1),
 }
 
 
@@ -127,7 +128,7 @@ class Memory:
         self.size, self.seen = size, 0
         self.x, self.after = torch.zeros(size, observed), torch.zeros(size, observed)
         self.action = torch.zeros(size, dtype=torch.long)
-        self.reward, self.goes_on = torch.zeros(size), torch.zeros(size)
+        self.reward, self.discount = torch.zeros(size), torch.zeros(size)
         self.noise = torch.zeros(size, nets)
 
     def add(self, **transition: Tensor | float) -> None:
@@ -155,6 +156,8 @@ class Agent:
         self.memory = Memory(settings.memory, observed, settings.nets)
         self.generator = torch.Generator().manual_seed(seed)
         self.leader = 0
+        # Steps of this episode whose rewards are not summed up yet.
+        self.waiting: list[dict[str, Any]] = []
 
     def values(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         """The values of all actions by all nets, (nets, n, actions), for x (nets, n, d)."""
@@ -164,7 +167,8 @@ class Agent:
         return x
 
     def follow(self) -> None:
-        """Choose another net to lead until the end of the episode."""
+        """Choose another net to lead until the end of the next episode."""
+        self.waiting.clear()
         self.leader = int(torch.randint(self.settings.nets, (), generator=self.generator))
 
     @torch.no_grad()
@@ -182,9 +186,16 @@ class Agent:
     def observe(self, x: Tensor, action: int, reward: float, after: Tensor, ended: bool) -> None:
         """Remember a transition, and learn if it is time to."""
         s = self.settings
-        noise = s.noise * torch.randn(s.nets, generator=self.generator)
-        parts = {"x": x, "action": action, "reward": s.scale * reward, "after": after}
-        self.memory.add(**parts, goes_on=not ended, noise=noise)
+        self.waiting.append({"x": x, "action": action, "reward": 0.0, "discount": 1.0})
+        for one in self.waiting:
+            one["reward"] += one["discount"] * s.scale * reward
+            one["discount"] *= s.discount
+        complete = len(self.waiting) if ended else int(len(self.waiting) == s.returns)
+        for one in self.waiting[:complete]:
+            one["discount"] *= not ended
+            noise = s.noise * torch.randn(s.nets, generator=self.generator)
+            self.memory.add(**one, after=after, noise=noise)
+        del self.waiting[:complete]
         self.steps += 1
         if self.steps >= s.start and self.steps % s.every == 0:
             self._learn()
@@ -198,7 +209,7 @@ class Agent:
         chosen = self.values(dict(self.state.posterior.mean), after).argmax(2, keepdim=True)
         best = self.values(self.target, after).gather(2, chosen).squeeze(2)
         noise = memory.noise[rows, torch.arange(s.nets)[:, None]]
-        y = memory.reward[rows] + noise + s.discount * memory.goes_on[rows] * best
+        y = memory.reward[rows] + noise + memory.discount[rows] * best
         # Only the action that was taken has a target.
         targets = torch.full((*y.shape, self.actions), torch.nan)
         targets = targets.scatter(2, memory.action[rows][..., None], y[..., None])

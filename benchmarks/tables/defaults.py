@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any
 
 from bayesrule.app.commands.text import figure
@@ -64,17 +65,20 @@ _IMAGE_SCORES = {
 
 
 def resnet(result: Result) -> str:
-    """A user's own net on images: scores by number of images and method."""
-    head = ["images", "method", *_IMAGE_SCORES.values()]
+    """A user's own net on images: means over seeds by number of images and method."""
+    head = ["images", "method", "seeds", *_IMAGE_SCORES.values()]
+    found: dict[tuple[int, str], list[Result]] = {}
+    for row in result["results"]:
+        found.setdefault((row["size"], row["method"]), []).append(row)
     rows = [
-        [
-            f"{row['size']:,}",
-            row["method"],
-            *(figure(row[name]) if name in row else "–" for name in _IMAGE_SCORES),
-        ]
-        for row in result["results"]
+        [f"{size:,}", method, str(len(own)), *(_mean(own, name) for name in _IMAGE_SCORES)]
+        for (size, method), own in found.items()
     ]
     return written(head, rows, result)
+
+
+def _mean(rows: Sequence[Result], name: str) -> str:
+    return figure(fmean(row[name] for row in rows)) if name in rows[0] else "–"
 
 
 def written(head: Sequence[str], rows: Sequence[Sequence[str]], result: Result) -> str:
