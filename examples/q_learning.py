@@ -70,7 +70,7 @@ class Settings:
     second_look: float = 0.01
     batch: int = 32
     every: int = 2
-    lag: int = 2000
+    lag: int = 500
     memory: int = 50_000
     start: int = 500
 

@@ -79,6 +79,27 @@ def test_nets_find_the_treasure() -> None:
     assert sum(earned > 0.5 for _, earned in log.episodes[-50:]) > 40
 
 
+def test_targets_sum_the_next_rewards_until_the_end_of_the_episode() -> None:
+    settings = replace(SMALL, scale=1.0, discount=0.5, returns=3, start=10**9)
+    agent = Q.Agent(2, 2, settings, seed=0)
+
+    def play(rewards: list[float], *, ended: bool) -> None:
+        agent.follow()
+        for step, reward in enumerate(rewards):
+            last = ended and step == len(rewards) - 1
+            at, after = torch.full((2,), float(step)), torch.full((2,), step + 1.0)
+            agent.observe(at, step % 2, reward, after, last)
+
+    play([1.0, 2.0, 4.0, 8.0], ended=True)
+    play([1.0, 2.0, 4.0, 8.0], ended=False)  # cut off: the last two steps lack rewards
+    memory, count = agent.memory, agent.memory.seen
+    assert memory.reward[:count].tolist() == [3.0, 6.0, 8.0, 8.0, 3.0, 6.0]
+    assert memory.discount[:count].tolist() == [0.125, 0.0, 0.0, 0.0, 0.125, 0.125]
+    assert memory.x[:count, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 0.0, 1.0]
+    assert memory.after[:count, 0].tolist() == [3.0, 4.0, 4.0, 4.0, 3.0, 4.0]
+    assert memory.action[:count].tolist() == [0, 1, 0, 1, 0, 1]
+
+
 def test_it_goes_on_as_if_it_had_not_been_ended(tmp_path: Path) -> None:
     how: dict[str, Any] = {"size": 5, "judgements": 4, "of_each": 1}
     whole = Q.train("DeepSea-v0", SMALL, **how, progress=lambda _: None)
