@@ -151,15 +151,15 @@ def _add_training(group: Any) -> None:
     add("--hidden", "N,N", layers, read=units)
     epochs = (
         "passes over the training rows; default: as many as make about --steps batches, at least "
-        f"{usual.least} and at most {usual.most} ({_exceptions('most')})"
+        f"{usual.least} and at most {usual.most}{_exceptions('most')}"
     )
     add("--epochs", "N", epochs, read=whole())
     steps = (
         "about how many batches to train on where --epochs is not given; default: "
-        f"{_in_words(usual.steps)}, whichever predicts held-out rows best ({_exceptions('steps')})"
+        f"{_in_words(usual.steps)}, whichever predicts held-out rows best{_exceptions('steps')}"
     )
     add("--steps", "N", steps, read=whole())
-    batch = f"rows in a batch (default: {usual.batch}, and {_exceptions('batch')})"
+    batch = f"rows in a batch; default: {usual.batch}{_exceptions('batch')}"
     add("--batch-size", "N", batch, read=whole())
     prior = "before the data, each weight is N(0, 1/P): a larger P means a smoother function; "
     prior += "default: depends on the method"
@@ -186,15 +186,16 @@ def _add_training(group: Any) -> None:
 
 
 def _exceptions(setting: str) -> str:
-    """The methods whose `setting` differs from the usual one.
+    """The methods whose `setting` differs from the usual one, in brackets, if there are any.
 
-    >>> _exceptions("most")
-    '30 for newton, 30 for ridge, 400 for tagi'
+    >>> _exceptions("most"), _exceptions("batch")
+    (' (30 for newton, 30 for ridge, 400 for tagi)', '')
     """
     values = {name: getattr(record(name).course, setting) for name in METHODS}
     usual = getattr(Course(), setting)
     unusual = {name: value for name, value in values.items() if value != usual}
-    return ", ".join(f"{_in_words(value)} for {name}" for name, value in unusual.items())
+    named = ", ".join(f"{_in_words(value)} for {name}" for name, value in unusual.items())
+    return f" ({named})" if named else ""
 
 
 def _untempered() -> str:

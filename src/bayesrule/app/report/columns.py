@@ -98,13 +98,17 @@ def show(value: float, metric: Metric, digits: int) -> str:
 
     >>> show(-2.4567, METRICS["log_likelihood"], 2), show(0.9, METRICS["accuracy"], 1)
     ('−2.46', '90.0 %')
+    >>> show(0.0042, METRICS["seconds"], 1)
+    '0.0042'
     """
     if not math.isfinite(value):
         return MISSING
     if metric.format == "percent":
         text = f"{100 * value:.{digits}f} %"
-    elif value != 0 and (abs(value) >= 1e6 or abs(value) < 0.5 * 10.0**-digits):
+    elif abs(value) >= 1e6:
         text = f"{value:.1e}"
+    elif 0 < abs(value) < 0.5 * 10.0**-digits:
+        text = f"{value:.2g}"
     else:
         text = f"{value:.{digits}f}"
     return text.replace("-", "−")
