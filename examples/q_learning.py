@@ -57,6 +57,8 @@ class Settings:
     the assumed standard deviation of a target, `second_look` the share of a step that is left once
     much was seen. A target sums the next `returns` rewards. Every `every` steps all nets learn from
     `batch` transitions each; the nets that make the targets lag behind by about `lag` such updates.
+    For an episode, the weights that decide are off the mean by `spread` times a draw of their
+    posterior: more than one, because transitions that are seen again make it too certain.
     """
 
     steps: int = 100_000
@@ -67,6 +69,7 @@ class Settings:
     scale: float = 0.01
     noise: float = 0.03
     gain: float = 1.0
+    spread: float = 3.0
     second_look: float = 0.01
     batch: int = 32
     every: int = 2
@@ -79,7 +82,7 @@ _SEA = Settings(steps=40_000, hidden=(), scale=1.0, noise=0.1, second_look=0.1, 
 SETTINGS = {
     "CartPole-v1": Settings(),
     "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4),
-    "DeepSea-v0": replace(_SEA, start=100, returns=1),
+    "DeepSea-v0": replace(_SEA, start=100, returns=1, spread=0.0),
 }
 
 
@@ -153,6 +156,8 @@ class Agent:
         self.state = self.stack.init(range(seed * settings.nets, (seed + 1) * settings.nets))
         # A copy of all nets' weights, which follows them.
         self.target = {name: value.clone() for name, value in self.state.posterior.mean.items()}
+        # What the leading net's weights are off their mean, in standard deviations.
+        self.noise = {name: torch.zeros_like(value[0]) for name, value in self.target.items()}
         self.memory = Memory(settings.memory, observed, settings.nets)
         self.generator = torch.Generator().manual_seed(seed)
         self.leader = 0
@@ -167,14 +172,20 @@ class Agent:
         return x
 
     def follow(self) -> None:
-        """Choose another net to lead until the end of the next episode."""
+        """Choose a net and a draw of its weights, which decide until the end of the next episode."""
         self.waiting.clear()
         self.leader = int(torch.randint(self.settings.nets, (), generator=self.generator))
+        for value in self.noise.values() if self.settings.spread else ():
+            value.normal_(generator=self.generator)
 
     @torch.no_grad()
     def act(self, x: Tensor) -> int:
-        """The best action by the leading net."""
-        weights = {k: v[self.leader, None] for k, v in self.state.posterior.mean.items()}
+        """The best action by the leading net's draw."""
+        belief, leader, spread = self.state.posterior, self.leader, self.settings.spread
+        weights = {name: mean[leader, None] for name, mean in belief.mean.items()}
+        for name, variance in belief.variance().items() if spread else ():
+            off = variance[leader].sqrt() * self.noise[name]
+            weights[name] = weights[name].add(off, alpha=spread)
         return int(self.values(weights, x[None, None]).argmax())
 
     @torch.no_grad()
