@@ -230,7 +230,7 @@ class Hessian(Curvature):
         scaled = loss * problem.scale
         options = {"create_graph": True, "materialize_grads": True}
         slopes = torch.autograd.grad(scaled, wanted, torch.ones_like(scaled), **options)
-        flat = torch.cat([g.flatten(start_dim=axes) for g in slopes], dim=axes)
+        flat = torch.cat([vectors.in_rows(g, axes) for g in slopes], dim=axes)
         matrix = _rows(flat, wanted)
         gradient = {k: g.detach() for k, g in zip(leaves, slopes, strict=True)}
         curvature = here.structure.project(0.5 * (matrix + matrix.mT), here.point.coordinates)
@@ -247,9 +247,9 @@ def _rows(gradient: Tensor, wanted: list[Tensor]) -> Tensor:
         return gradient.new_zeros(*nets, size, size)
     options = {"retain_graph": True, "is_grads_batched": True, "materialize_grads": True}
     for units in torch.eye(size, dtype=gradient.dtype, device=gradient.device).split(_ROWS):
-        vectors = units.reshape(-1, *[1] * len(nets), size).expand(-1, *gradient.shape)
-        parts = torch.autograd.grad(gradient, wanted, vectors, **options)
+        chosen = units.reshape(-1, *[1] * len(nets), size).expand(-1, *gradient.shape)
+        parts = torch.autograd.grad(gradient, wanted, chosen, **options)
         # A weight that the gradient does not depend on gets its zeros only once.
         rows = (g.expand(len(units), *w.shape) for g, w in zip(parts, wanted, strict=True))
-        blocks.append(torch.cat([row.flatten(1 + len(nets)) for row in rows], dim=-1))
+        blocks.append(torch.cat([vectors.in_rows(row, 1 + len(nets)) for row in rows], dim=-1))
     return torch.cat(blocks).movedim(0, -2)

@@ -14,7 +14,7 @@ from bayesrule.curvature.loose_rows import LooseRows
 from bayesrule.curvature.recorder import Use
 from bayesrule.matrices.layer_rows import Chunks, ProductRows
 from bayesrule.matrices.layout import shortcut, wrong_order
-from bayesrule.tensors.vectors import shapes_of
+from bayesrule.tensors.vectors import in_rows, shapes_of
 from bayesrule.types import Params
 
 
@@ -122,7 +122,7 @@ class ExampleRows:
             stacked = torch.stack([g[i] for g in self.grads])
             return self.uses[i].layer.weight_gram(stacked, weight)
         vectors = range(len(self.grads))
-        rows = torch.stack([self._rows(name, v).flatten(start_dim=1) for v in vectors], dim=1)
+        rows = torch.stack([in_rows(self._rows(name, v), 1) for v in vectors], dim=1)
         return (rows * weight.reshape(-1)) @ rows.mT
 
     # Only structures with one block for each layer need the rest.

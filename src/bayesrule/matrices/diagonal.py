@@ -163,7 +163,7 @@ class IsotropicMatrix(Matrix):
         # The axis of stacked nets, if there is one, stays in front.
         nets = value.shape
         return {
-            name: value.reshape(*nets, *[1] * len(shape)).expand(*nets, *shape)
+            name: value.reshape((*nets, *[1] * len(shape))).expand((*nets, *shape))
             for name, shape in self.shapes.items()
         }
 

@@ -102,7 +102,7 @@ class Mixture(Weighted, Posterior):
         for name, mean in self.means.items():
             s = self.precision.values[name]
             logs = s.log() - s * (params[name] - mean).square() - math.log(2.0 * math.pi)
-            parts.append(0.5 * logs.flatten(start_dim=1).sum(1))
+            parts.append(0.5 * vectors.in_rows(logs, 1).sum(1))
         return torch.stack(parts).sum(0)
 
     def log_prob(self, params: Params) -> Tensor:

@@ -222,13 +222,15 @@ def clamp_(a: Params, bound: float | Tensor) -> Params:
 
 def dot(a: Params, b: Params, nets: int = 0) -> Tensor:
     """`⟨a, b⟩`, 0-d; with `nets=1` one for each net of a stack, (num,)."""
-    pairs = [(a[name].flatten(nets), b[name].flatten(nets)) for name in a]
+    if nets:
+        return total(mul(a, b), nets)
+    pairs = [(a[name].flatten(), b[name].flatten()) for name in a]
     return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs]).sum(0)
 
 
 def total(a: Params, nets: int = 0) -> Tensor:
     """The sum of all entries, 0-d; with `nets=1` one for each net of a stack, (num,)."""
-    return torch.stack([v.flatten(nets).sum(-1) for v in a.values()]).sum(0)
+    return torch.stack([in_rows(v, nets).sum(-1) for v in a.values()]).sum(0)
 
 
 def zeros_like(a: Params) -> Params:
@@ -321,13 +323,18 @@ def shapes_of(params: Params, leading: int = 0) -> Shapes:
     return {name: tuple(value.shape[leading:]) for name, value in params.items()}
 
 
+def in_rows(value: Tensor, leading: int) -> Tensor:
+    """One parameter as rows, (*leading axes, size); a scalar has no axes but the leading ones."""
+    return value.reshape(*value.shape[:leading], -1)
+
+
 def flatten(params: Params, shapes: Shapes, leading: int = 0) -> Tensor:
     """All parameters as one vector, (*leading axes, P), in the order of `shapes`."""
-    return torch.cat([params[k].flatten(start_dim=leading) for k in shapes], dim=leading)
+    return torch.cat([in_rows(params[k], leading) for k in shapes], dim=leading)
 
 
 def unflatten(vector: Tensor, shapes: Shapes) -> Params:
     """One vector (*leading axes, P) back into named tensors."""
     parts = vector.split([math.prod(shape) for shape in shapes.values()], dim=-1)
     pairs, axes = zip(shapes.items(), parts, strict=True), vector.shape[:-1]
-    return {k: part.reshape(*axes, *shape) for (k, shape), part in pairs}
+    return {k: part.reshape((*axes, *shape)) for (k, shape), part in pairs}

@@ -48,6 +48,25 @@ def test_data_and_batches_that_differ_in_size(name: str) -> None:
     follow(method(name), num_data=(20, 22, 35), sizes=(6, 1, 4))
 
 
+class Scaled(nn.Module):
+    """A linear model times a number that is learned, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(3, 1), nn.Parameter(torch.tensor(1.5))
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.scale, 1.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.linear(x)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in LINEAR])
+def test_a_parameter_that_is_a_single_number(name: str) -> None:
+    follow(lambda n: getattr(br, name)(Scaled(), br.GaussianLikelihood(), num_data=n))
+
+
 def test_every_net_has_draws_of_its_own() -> None:
     """What the comparison with single nets counts on: other seeds give other weights."""
     stack = Stacked(method("vogn")(20), NUM)

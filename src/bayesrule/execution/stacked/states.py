@@ -14,8 +14,8 @@ from bayesrule.tensors import tree
 from bayesrule.tensors.network import Network, forked_randomness
 from bayesrule.types import State
 
-# The memory of torch's optimisers; its 0-d tensors count steps, which all nets share.
-_COUNTS = "rule/optimiser/"
+# What torch's optimisers know of the number of steps, which all nets share.
+_OPTIMISER, _COUNTS = "rule/optimiser/", ("step", "mu_product", "eta", "mu")
 
 
 def together(states: Sequence[State]) -> State:
@@ -27,7 +27,7 @@ def together(states: Sequence[State]) -> State:
             return torch.tensor([state.seed for state in states])
         if not isinstance(old, Tensor):
             return old
-        if name.startswith(_COUNTS) and old.ndim == 0:
+        if name.startswith(_OPTIMISER) and name.rpartition("/")[2] in _COUNTS:
             return old.clone()
         return torch.stack([of_net[name] for of_net in tensors])
 
