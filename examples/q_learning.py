@@ -81,7 +81,7 @@ class Settings:
 _SEA = Settings(steps=40_000, hidden=(), scale=1.0, noise=0.1, second_look=0.1, lag=20, every=1)
 SETTINGS = {
     "CartPole-v1": Settings(),
-    "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4),
+    "LunarLander-v3": Settings(steps=500_000, memory=200_000, every=4, noise=0.1),
     "DeepSea-v0": replace(_SEA, start=100, returns=1, spread=0.0),
 }
 
@@ -172,7 +172,7 @@ class Agent:
         return x
 
     def follow(self) -> None:
-        """Choose a net and a draw of its weights, which decide until the end of the next episode."""
+        """Choose a net and a draw of its weights, which decide until the episode ends."""
         self.waiting.clear()
         self.leader = int(torch.randint(self.settings.nets, (), generator=self.generator))
         for value in self.noise.values() if self.settings.spread else ():

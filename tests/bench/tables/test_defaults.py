@@ -34,11 +34,12 @@ def test_coverage_is_in_percent_and_failures_have_no_row() -> None:
     assert lines[2] == f"| vogn | 100 | {cells} | {cells} | 0 |"
 
 
-def test_images_have_dashes_where_there_is_no_score() -> None:
+def test_images_have_means_over_seeds_and_dashes_where_there_is_no_score() -> None:
     row = {"size": 2000, "method": "map", "nll": 0.5, "ece": 0.2, "accuracy": 0.8}
     row |= {"auroc_entropy": 0.9, "seconds": 3.0}
-    line = defaults.resnet({**_MADE, "results": [row]}).splitlines()[2]
-    assert line == "| 2,000 | map | 0.500 | 0.200 | 0.800 | 0.900 | – | 3.000 |"
+    lines = defaults.resnet({**_MADE, "results": [row, {**row, "nll": 0.7}]}).splitlines()
+    assert lines[2] == "| 2,000 | map | 2 | 0.600 | 0.200 | 0.800 | 0.900 | – | 3.000 |"
+    assert lines[3] == ""
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
