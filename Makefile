@@ -11,16 +11,21 @@ help:  ## show this help
 
 venv: .venv/.ready  ## build .venv with the pinned versions
 
-.venv/.ready: pyproject.toml constraints.txt tests/peers/requirements.txt
+# What the command line needs; tests and docs need more.
+.venv/.front: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: no '$(PYTHON)'; set PYTHON=/path/to/python3.11+" >&2; exit 1; }
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "bayesrule needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[front]'
+	touch $@
+
+.venv/.ready: .venv/.front tests/peers/requirements.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/peers/requirements.txt
 	touch $@
 
-demo: .venv/.ready  ## compare methods on a data set inside scikit-learn; table and report
+demo: .venv/.front  ## compare methods on a data set inside scikit-learn; table and report
 	$(BIN)/bayesrule compare $(SET) --splits 2 --out demo
 
 lint: .venv/.ready
