@@ -100,6 +100,27 @@ def test_targets_sum_the_next_rewards_until_the_end_of_the_episode() -> None:
     assert memory.action[:count].tolist() == [0, 1, 0, 1, 0, 1]
 
 
+def test_an_episode_is_decided_by_one_draw_of_the_leading_nets_weights() -> None:
+    """With a spread of one, the values that decide have the posterior's moments."""
+    agent = Q.Agent(3, 2, replace(SMALL, nets=1, spread=1.0), seed=0)
+    seen: list[torch.Tensor] = []
+    values = agent.values
+    agent.values = lambda weights, x: seen.append(values(weights, x)) or seen[-1]
+    x = torch.tensor([1.0, -2.0, 0.5])
+    for _ in range(4000):
+        agent.follow()
+        agent.act(x)
+    agent.act(x)
+    assert torch.equal(seen[-1], seen[-2])  # nothing was learned, and the episode is the same
+    drawn = torch.stack(seen[:-1]).squeeze()
+    mean, variance = agent.state.posterior.mean, agent.state.posterior.variance()
+    weight, bias = (variance[name][0] for name in variance)
+    spread = weight @ x.square() + bias
+    centre = values(dict(mean), x[None, None]).squeeze()
+    assert ((drawn.mean(0) - centre).abs() < 4 * (spread / 4000).sqrt()).all()
+    assert ((drawn.var(0) / spread - 1).abs() < 0.1).all()
+
+
 def test_it_goes_on_as_if_it_had_not_been_ended(tmp_path: Path) -> None:
     how: dict[str, Any] = {"size": 5, "judgements": 4, "of_each": 1}
     whole = Q.train("DeepSea-v0", SMALL, **how, progress=lambda _: None)

@@ -13,6 +13,7 @@ import bayesrule as br
 from bayesrule import Learner
 from bayesrule.execution.stacked.stack import Stacked
 from bayesrule.likelihoods import Likelihood
+from bayesrule.rules.elbo import _ELEMENTWISE
 from bayesrule.tensors import tree
 from bayesrule.training import checkpoint
 from bayesrule.training.models import mlp
@@ -65,6 +66,12 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in LINEAR])
 def test_a_parameter_that_is_a_single_number(name: str) -> None:
     follow(lambda n: getattr(br, name)(Scaled(), br.GaussianLikelihood(), num_data=n))
+
+
+@pytest.mark.parametrize("kind", sorted(_ELEMENTWISE, key=lambda kind: kind.__name__))
+def test_what_an_optimiser_knows_of_a_single_number_belongs_to_each_net(kind: Any) -> None:
+    noise = br.GaussianLikelihood()
+    follow(lambda n: br.mean_field(Scaled(), noise, num_data=n, optimiser=kind))
 
 
 def test_every_net_has_draws_of_its_own() -> None:
