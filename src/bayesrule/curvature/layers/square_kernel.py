@@ -6,7 +6,8 @@ single example is ever written to memory. Patches are read directly from a copy 
 border of zeros and channels last.
 
 Inputs and output gradients are read in float16, which has the 11 bits of precision of TF32, after
-division of each channel by its largest value; products are added up in float32.
+division of each channel by its largest value; products are added up in float32. Two more kernels
+find the largest values and write these copies, each in one pass.
 """
 
 from __future__ import annotations
@@ -31,13 +32,12 @@ except ModuleNotFoundError:  # Callers check for Triton before they use the kern
         return function
 
 
-# float16 keeps its full precision from 6e-5 on, and sums of 256² stay far below the largest
-# float32.
-_LARGEST, _SMALLEST = 256.0, 1e-30
 # This many programs keep a large GPU busy.
 _PROGRAMS = 1024
-# The number of tiles in flight: one is read while another is worked on.
-_STAGES = 2
+# The number of tiles in flight: others are read while one is worked on.
+_STAGES = 3
+# The numbers that a program reads at a time when it looks for the largest, or writes copies.
+_BLOCK = 4096
 
 
 class Tiles(NamedTuple):
@@ -50,11 +50,35 @@ class Tiles(NamedTuple):
     @classmethod
     def of(cls, out: int, patch: int, positions: int) -> Tiles:
         """Suitable tiles for a weight (out, patch) that is used at this many positions."""
-        return cls(_between(16, out, 64), _between(16, patch, 128), _between(16, positions, 64))
+        return cls(*(_between(16, size, 64) for size in (out, patch, positions)))
 
-    def bytes(self, passes: int) -> int:
-        """The shared memory of this many passes, in bytes."""
-        return 2 * passes * _STAGES * self.positions * (self.out + self.patch)
+
+class _Halves(NamedTuple):
+    """A copy (n, H, W, C) in float16 with a border of zeros, divided by each channel's unit.
+
+    The unit follows from the largest value of the channel, `largest` (C,), see `_unit`.
+    """
+
+    values: Tensor
+    largest: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, padding: Sequence[int]) -> _Halves:
+        """The copy of x (n, C, h, w)."""
+        (n, channels, height, width), (above, left) = x.shape, padding
+        block = _between(1, channels, 64)
+        sizes = {"ROWS": _BLOCK // block, "COLUMNS": block}
+        blocks = triton.cdiv(channels, block)
+        largest = torch.zeros(channels, device=x.device)
+        each = triton.cdiv(n * height * width, _PROGRAMS * sizes["ROWS"])
+        parts = triton.cdiv(n * height * width, each * sizes["ROWS"])
+        shape = n, channels, height, width
+        _find_largest[parts, blocks](x, largest, *shape, *x.stride(), EACH=each, **sizes)
+        padded = n, height + 2 * above, width + 2 * left, channels
+        values = torch.empty(padded, dtype=torch.float16, device=x.device)
+        rows = triton.cdiv(math.prod(padded[:3]), sizes["ROWS"])
+        _copy[rows, blocks](x, largest, values, *shape, above, left, *x.stride(), **sizes)
+        return cls(values, largest)
 
 
 def _between(least: int, size: int, most: int) -> int:
@@ -83,33 +107,7 @@ def weight_squares(
             tiles=tiles,
         )
         return flat.squeeze(2)
-    inputs, input_unit = _halves(a, padding)
-    slopes, slope_unit = _halves(g, (0, 0))
-    squares = _summed(inputs, slopes, kernel, stride, dilation, tiles)
-    unit = torch.outer(slope_unit, input_unit).square_().reshape(g.shape[1], 1, 1, a.shape[1])
-    return squares.mul_(unit).permute(0, 3, 1, 2)
-
-
-def _halves(x: Tensor, padding: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """A copy (n, H, W, C) in float16 with a border of zeros, and the unit of each channel, (C,)."""
-    unit = x.abs().amax((0, 2, 3)).float().clamp_min(_SMALLEST) / _LARGEST
-    (n, channels, height, width), (above, left) = x.shape, padding
-    size = n, height + 2 * above, width + 2 * left, channels
-    halves = torch.zeros(size, dtype=torch.float16, device=x.device)
-    within = halves[:, above : above + height, left : left + width]
-    torch.div(x.permute(0, 2, 3, 1), unit, out=within)
-    return halves, unit
-
-
-def _summed(
-    inputs: Tensor,
-    slopes: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    tiles: Tiles | None,
-) -> Tensor:
-    """The sum for inputs (n, H, W, C) and slopes (n, h, w, O), as (O, *kernel, C)."""
+    (inputs, input_largest), (slopes, slope_largest) = _Halves.of(a, padding), _Halves.of(g, (0, 0))
     n, rows, columns, out = slopes.shape
     channels = inputs.shape[3]
     patch, positions = math.prod(kernel) * channels, rows * columns
@@ -118,34 +116,98 @@ def _summed(
     # Examples are divided among programs, whose sums are added in a fixed order.
     parts = min(n, max(1, _PROGRAMS // (grid[0] * grid[1])))
     sums = torch.empty(parts, out, *kernel, channels, device=inputs.device)
-    passes = triton.cdiv(positions, tile.positions)
-    _kernel[*grid, parts](
-        *(inputs, slopes, sums, n, parts, out, patch, positions, columns),
-        *(inputs.stride(0), inputs.stride(1), channels, kernel[1]),
-        *(*stride, *dilation),
+    _add_squares[*grid, parts](
+        *(inputs, slopes, input_largest, slope_largest, sums, n, parts, out, patch, positions),
+        *(columns, inputs.stride(0), inputs.stride(1), channels, kernel[1], *stride, *dilation),
         OUT=tile.out,
         PATCH=tile.patch,
         POSITIONS=tile.positions,
-        PASSES=passes,
-        UNROLLED=passes <= 4 and tile.bytes(passes) <= _room(inputs.device),
+        PASSES=triton.cdiv(positions, tile.positions),
         num_warps=8 if tile.out * tile.patch > 8192 else 4,
         num_stages=_STAGES,
     )
-    return sums[0] if parts == 1 else sums.sum(0)
-
-
-def _room(device: torch.device) -> int:
-    """The shared memory of a program, in bytes; Triton's interpreter has no limit."""
-    if device.type != "cuda":
-        return 2**30
-    gpu = torch.cuda.get_device_properties(device)
-    return int(getattr(gpu, "shared_memory_per_block_optin", gpu.shared_memory_per_block))
+    return (sums[0] if parts == 1 else sums.sum(0)).permute(0, 3, 1, 2)
 
 
 @_program
-def _kernel(  # type: ignore[no-untyped-def]
+def _unit(largest):  # type: ignore[no-untyped-def]
+    """What a channel is divided by: float16 keeps its full precision from 6e-5 on, so up to 256.
+
+    Sums of squares of 256² stay far below the largest float32.
+    """
+    return tl.maximum(largest, 1e-30) / 256.0
+
+
+@_program
+def _find_largest(  # type: ignore[no-untyped-def]
+    x,
+    largest,
+    n,
+    channels,
+    height,
+    width,
+    example_step,
+    channel_step,
+    row_step,
+    column_step,
+    EACH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The largest size of a value of each channel."""
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    found = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for number in range(EACH):
+        place = (tl.program_id(0) * EACH + number) * ROWS + tl.arange(0, ROWS)
+        at = tl.cast(place // (height * width), tl.int64) * example_step
+        at += place // width % height * row_step + place % width * column_step
+        within = (place < n * height * width)[:, None] & (c < channels)[None, :]
+        values = tl.load(x + at[:, None] + c[None, :] * channel_step, mask=within, other=0.0)
+        found = tl.maximum(found, tl.abs(values.to(tl.float32)))
+    tl.atomic_max(largest + c, tl.max(found, 0), mask=c < channels)
+
+
+@_program
+def _copy(  # type: ignore[no-untyped-def]
+    x,
+    largest,
+    copied,
+    n,
+    channels,
+    height,
+    width,
+    above,
+    left,
+    example_step,
+    channel_step,
+    row_step,
+    column_step,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Values divided by their channel's unit, within a border of zeros, channels last."""
+    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    rows, columns = height + 2 * above, width + 2 * left
+    row, column = place // columns % rows - above, place % columns - left
+    within = (place < n * rows * columns)[:, None] & (c < channels)[None, :]
+    image = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    at = tl.cast(place // (rows * columns), tl.int64) * example_step
+    at += row * row_step + column * column_step
+    values = tl.load(
+        x + at[:, None] + c[None, :] * channel_step, mask=within & image[:, None], other=0.0
+    )
+    unit = _unit(tl.load(largest + c, mask=c < channels, other=0.0))
+    to = tl.cast(place, tl.int64)[:, None] * channels + c[None, :]
+    tl.store(copied + to, (values.to(tl.float32) / unit[None, :]).to(tl.float16), mask=within)
+
+
+@_program
+def _add_squares(  # type: ignore[no-untyped-def]
     inputs,
     slopes,
+    input_largest,
+    slope_largest,
     found,
     n,
     parts,
@@ -165,8 +227,8 @@ def _kernel(  # type: ignore[no-untyped-def]
     PATCH: tl.constexpr,
     POSITIONS: tl.constexpr,
     PASSES: tl.constexpr,
-    UNROLLED: tl.constexpr,
 ):
+    """The sum of squares over the examples of a part, for one tile of the weight."""
     o = tl.program_id(0) * OUT + tl.arange(0, OUT)
     k = tl.program_id(1) * PATCH + tl.arange(0, PATCH)
     part = tl.program_id(2)
@@ -174,35 +236,29 @@ def _kernel(  # type: ignore[no-untyped-def]
     down, right = place // kernel_columns * dilation_y, place % kernel_columns * dilation_x
     within = down * row_step + right * channels + k % channels
     squares = tl.zeros((OUT, PATCH), tl.float32)
-    for example in range(part, n, parts):
-        a = inputs + tl.cast(example, tl.int64) * example_step
-        g = slopes + tl.cast(example, tl.int64) * positions * out
-        total = tl.zeros((OUT, PATCH), tl.float32)
-        # A loop of few passes is unrolled if its buffers fit: the next example is then read during
-        # this one.
-        if UNROLLED:
-            for number in tl.static_range(PASSES):
-                t = number * POSITIONS + tl.arange(0, POSITIONS)
-                at = t // columns * stride_y * row_step + t % columns * stride_x * channels
-                total += _product(a, g, t, at, o, k, within, positions, out, patch)
-        else:
-            for number in range(PASSES):
-                t = number * POSITIONS + tl.arange(0, POSITIONS)
-                at = t // columns * stride_y * row_step + t % columns * stride_x * channels
-                total += _product(a, g, t, at, o, k, within, positions, out, patch)
-        squares += total * total
-    place = tl.cast(part, tl.int64) * out * patch + o[:, None] * patch + k[None, :]
-    tl.store(found + place, squares, mask=(o < out)[:, None] & (k < patch)[None, :])
-
-
-@_program
-def _product(a, g, t, at, o, k, within, positions, out, patch):  # type: ignore[no-untyped-def]
-    """`Σ_t g_t a_tᵀ` over some positions, (OUT, PATCH)."""
-    within_image = (t < positions)[:, None]
-    slope = tl.load(
-        g + t[:, None] * out + o[None, :], mask=within_image & (o < out)[None, :], other=0.0
-    )
-    patches = tl.load(
-        a + at[:, None] + within[None, :], mask=within_image & (k < patch)[None, :], other=0.0
-    )
-    return tl.dot(tl.trans(slope), patches)
+    total = tl.zeros((OUT, PATCH), tl.float32)
+    # One loop over examples and their positions, so that the next example is read during this one.
+    for number in range((n - part + parts - 1) // parts * PASSES):
+        example = tl.cast(part + number // PASSES * parts, tl.int64)
+        t = number % PASSES * POSITIONS + tl.arange(0, POSITIONS)
+        image = (t < positions)[:, None]
+        slope = tl.load(
+            slopes + example * positions * out + t[:, None] * out + o[None, :],
+            mask=image & (o < out)[None, :],
+            other=0.0,
+        )
+        at = t // columns * stride_y * row_step + t % columns * stride_x * channels
+        patches = tl.load(
+            inputs + example * example_step + at[:, None] + within[None, :],
+            mask=image & (k < patch)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(tl.trans(slope), patches, total)
+        if number % PASSES == PASSES - 1:
+            squares += total * total
+            total = tl.zeros((OUT, PATCH), tl.float32)
+    row = _unit(tl.load(slope_largest + o, mask=o < out, other=0.0))
+    column = _unit(tl.load(input_largest + k % channels, mask=k < patch, other=0.0))
+    unit = row[:, None] * column[None, :]
+    to = tl.cast(part, tl.int64) * out * patch + o[:, None] * patch + k[None, :]
+    tl.store(found + to, squares * (unit * unit), mask=(o < out)[:, None] & (k < patch)[None, :])
