@@ -145,7 +145,7 @@ def test_recursions_in_blocks_are_those_step_by_step(steps: int) -> None:
     factors, first = 0.5 * rng.normal(size=(steps, 3, 3)), rng.normal(size=(3, 3))
     vectors, matrices = rng.normal(size=(steps, 3)), rng.normal(size=(steps, 3, 3))
     x, cover = first[0], first
-    found, found_both = affine(factors, vectors, x), affine(factors, matrices, cover)
+    found, found_both = affine(factors, (vectors, x), (matrices, cover))
     for t in range(steps):
         x = factors[t] @ x + vectors[t]
         cover = factors[t] @ cover @ factors[t].T + matrices[t]

@@ -8,6 +8,7 @@ Python in place of T.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +16,26 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def affine(factors: Array, added: Array, first: Array) -> Array:
+def affine(factors: Array, *given: tuple[Array, Array]) -> list[Array]:
     """`x_t = F_t x_{t−1} + u_t` for vectors, `F_t X_{t−1} F_tᵀ + U_t` for matrices, (T, ...).
 
-    `factors` (T, D, D), `added` (T, D) or (T, D, D); `first` is the value before the first step.
+    `factors` (T, D, D). Each pair has `added`, (T, D) or (T, D, D), and the value before the first
+    step; the recursions of all pairs share the products of factors.
     """
+    blocks = _in_blocks(factors, np.eye(factors.shape[1]))
+    products = np.broadcast_to(np.eye(factors.shape[1]), blocks[:, 0].shape)
+    for k in range(blocks.shape[1]):
+        products = blocks[:, k] @ products
+    return [_one_affine(blocks, products, *pair) for pair in given]
+
+
+def _one_affine(factors: Array, products: Array, added: Array, first: Array) -> Array:
     are_matrices, steps = added.ndim == 3, len(added)
-    factors = _in_blocks(factors, np.eye(len(first)))
     added = _in_blocks(added, np.zeros_like(added[0]))
     added = added if are_matrices else added[..., None]
     start = first if are_matrices else first[:, None]
-    products = np.broadcast_to(np.eye(len(start)), factors[:, 0].shape)
-    offsets = np.zeros_like(added[:, 0])
-    for k in range(factors.shape[1]):
-        products = factors[:, k] @ products
+    offsets = added[:, 0]
+    for k in range(1, factors.shape[1]):
         offsets = _apply(factors[:, k], offsets, are_matrices) + added[:, k]
     starts = np.empty_like(offsets)
     for block in range(len(starts)):
@@ -62,11 +69,11 @@ def covariances(
     eye, offset = np.eye(len(first)), np.zeros(size)
     slope, information = np.broadcast_to(eye, size), np.zeros(size)
     for k in range(observed.shape[1]):
-        gain, weight = _gain(offset, row, noise, observed[:, k])
+        step = _Step.of(offset, row, noise, observed[:, k], transition)
         along = row @ slope
-        information = information + weight[:, None, None] * along[:, :, None] * along[:, None]
-        slope = transition @ (slope - gain[:, :, None] * along[:, None])
-        offset = _next_covariances(offset, gain, row, noise, transition, process)
+        information += (step.weight[:, None] * along)[:, :, None] * along[:, None]
+        slope = step.kept @ slope
+        offset = step.next(offset, process)
     starts = np.empty(size)
     for block in range(len(starts)):
         starts[block] = first
@@ -75,26 +82,34 @@ def covariances(
     predicted = np.empty((*observed.shape, *first.shape))
     for k in range(observed.shape[1]):
         predicted[:, k] = starts
-        gain, _ = _gain(starts, row, noise, observed[:, k])
-        starts = _next_covariances(starts, gain, row, noise, transition, process)
-    return predicted.reshape(-1, *first.shape)[: len(seen)]
+        starts = _Step.of(starts, row, noise, observed[:, k], transition).next(starts, process)
+    return _symmetric(predicted.reshape(-1, *first.shape)[: len(seen)])
 
 
-def _gain(now: Array, row: Array, noise: float, observed: Array) -> tuple[Array, Array]:
-    """The gains `P c / s` and `1 / s` of all blocks, 0 where there is no target."""
-    shared = now @ row
-    weight = observed / (shared @ row + noise)
-    return weight[:, None] * shared, weight
+class _Step(NamedTuple):
+    """A step of all blocks at once: conditioned on the target in Joseph's form, then moved.
 
+    `weight` (B,) is `1 / s`, 0 where there is no target; `kept = A (I − K cᵀ)` (B, D, D) is what
+    becomes of an error, and `noise` (B, D) is `A K √r`.
+    """
 
-def _next_covariances(
-    now: Array, gain: Array, row: Array, noise: float, transition: Array, process: Array
-) -> Array:
-    """The covariance one step later: conditioned on the target in Joseph's form, then moved."""
-    kept = transition - (transition @ gain[:, :, None]) * row
-    pushed = gain @ transition.T
-    noise_part = noise * pushed[:, :, None] * pushed[:, None]
-    return _symmetric(kept @ now @ _transposed(kept)) + noise_part + process
+    weight: Array
+    kept: Array
+    noise: Array
+
+    @classmethod
+    def of(cls, now: Array, row: Array, noise: float, observed: Array, transition: Array) -> _Step:
+        shared = now @ row
+        weight = observed / (shared @ row + noise)
+        pushed = (weight[:, None] * shared) @ transition.T
+        return cls(weight, transition - pushed[:, :, None] * row, math.sqrt(noise) * pushed)
+
+    def next(self, now: Array, process: Array) -> Array:
+        """The covariances one step later."""
+        moved = self.kept @ now @ _transposed(self.kept)
+        moved += self.noise[:, :, None] * self.noise[:, None]
+        moved += process
+        return moved
 
 
 def _in_blocks(values: Array, rest: Array) -> Array:

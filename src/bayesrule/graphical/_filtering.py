@@ -8,10 +8,12 @@ the same values missing share one set of matrices.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bayesrule.graphical._blocks import Array, affine, covariances
@@ -113,7 +115,7 @@ def _means(chain: Chain, gains: _Gains, centred: Array) -> Array:
     learned = np.einsum("tij,tj->ti", gains.gain[gains.which], centred)
     moved = (kept @ chain.transition)[gains.which]
     moved[0] = kept[gains.which[0]]
-    return affine(moved, learned, chain.first_mean)
+    return affine(moved, (learned, chain.first_mean))[0]
 
 
 def _single(chain: Chain, seen: NDArray[np.bool_]) -> _Gains:
@@ -198,16 +200,19 @@ def smoothed(chain: Chain, forward: Filtered) -> Smoothed:
     spread = kept @ forward.covariances[:-1] @ np.swapaxes(kept, 1, 2)
     spread = spread + back @ chain.process @ transposed
     shift = forward.means[:-1] - np.einsum("tij,tj->ti", back, forward.predicted_means[1:])
-    means = _backwards(back, shift, forward.means[-1])
-    covariances = symmetric(_backwards(back, spread, forward.covariances[-1]))
+    last = forward.means[-1], forward.covariances[-1]
+    means, covariances = _backwards(back, (shift, spread), last)
+    covariances = symmetric(covariances)
     return Smoothed(means, covariances, covariances[1:] @ transposed, back)
 
 
-def _backwards(factors: Array, added: Array, last: Array) -> Array:
-    """The affine recursion from the last step, which comes out too, back to the first."""
+def _backwards(factors: Array, added: Sequence[Array], last: Sequence[Array]) -> list[Array]:
+    """Affine recursions from their last steps, which come out too, back to the first."""
     if not len(factors):
-        return last[None]
-    return np.concatenate([affine(factors[::-1], added[::-1], last)[::-1], last[None]])
+        return [one[None] for one in last]
+    pairs = ((one[::-1], end) for one, end in zip(added, last, strict=True))
+    found = affine(factors[::-1], *pairs)
+    return [np.concatenate([one[::-1], end[None]]) for one, end in zip(found, last, strict=True)]
 
 
 def _back(chain: Chain, forward: Filtered) -> Array:
@@ -216,8 +221,10 @@ def _back(chain: Chain, forward: Filtered) -> Array:
     if not len(now):
         return np.zeros((0, chain.states, chain.states))
     changed = _changes(now) | _changes(ahead)
-    gains = np.swapaxes(_solved(ahead[changed], chain.transition @ now[changed]), 1, 2)
-    return gains[np.cumsum(changed) - 1]
+    if not changed.all():
+        now, ahead = now[changed], ahead[changed]
+    gains = np.swapaxes(_solved(ahead, chain.transition @ now), 1, 2)
+    return gains if changed.all() else gains[np.cumsum(changed) - 1]
 
 
 def _changes(matrices: Array) -> NDArray[np.bool_]:
@@ -227,11 +234,10 @@ def _changes(matrices: Array) -> NDArray[np.bool_]:
 
 def _solved(matrices: Array, right: Array) -> Array:
     """`M⁻¹ B`; a pseudo-inverse where a state without noise makes M singular."""
-    try:
-        np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
+    # For many small matrices torch is three times as fast as numpy.
+    if torch.linalg.cholesky_ex(torch.from_numpy(matrices)).info.any():
         return np.linalg.pinv(matrices, hermitian=True, rcond=1e-13) @ right
-    return np.linalg.solve(matrices, right).astype(np.float64, copy=False)
+    return torch.linalg.solve(*map(torch.from_numpy, (matrices, right))).numpy()
 
 
 def _alike(new: Array, old: Array) -> bool:
