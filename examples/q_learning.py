@@ -81,9 +81,11 @@ class Settings:
 _SEA = Settings(steps=40_000, hidden=(), scale=1.0, noise=0.1, second_look=0.1, lag=20, every=1)
 SETTINGS = {
     "CartPole-v1": Settings(),
-    "LunarLander-v3": Settings(
-        **{"steps": 350_000, "nets": 5, "hidden": (128,), "noise": 0.1, "second_look": 0.1},
-        **{"batch": 128, "every": 4, "memory": 200_000},
+    "LunarLander-v3": replace(
+        Settings(steps=350_000, nets=5, hidden=(128,), noise=0.1, second_look=0.1),
+        batch=128,
+        every=4,
+        memory=200_000,
     ),
     "DeepSea-v0": replace(_SEA, start=100, returns=1, spread=0.0),
 }

@@ -1,4 +1,4 @@
-"""Mixtures, topics and hidden Markov models compared with scikit-learn and hmmlearn by pass."""
+"""Mixtures, topics, factors and hidden Markov models beside scikit-learn and hmmlearn, by pass."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesrule.app.provenance import machine, versions
-from bayesrule.graphical import EM, HMM, LDA, SVI, VB, GaussianMixture
+from bayesrule.graphical import EM, HMM, LDA, SVI, VB, FactorAnalysis, GaussianMixture
 from benchmarks.data import imdb, tokenize
 from benchmarks.data.timeseries import timeseries
+from benchmarks.data.uci import uci
 
 COMPONENTS, COLUMNS, TOPICS, STATES = 10, 10, 20, 4
 WORDS, TOO_COMMON = 5000, 100
@@ -37,7 +38,7 @@ def run(rows: int, documents: int, passes: int, progress: Callable[[str], None] 
     parts = (4, 2, 1)
     mixtures = (_mixture(rows // part, passes) for part in parts)
     series = (_states(part, passes) for part in parts)
-    for found in chain(mixtures, _topics(documents, passes), series):
+    for found in chain(mixtures, _topics(documents, passes), [_factors()], series):
         results.append(found)
         progress(" ".join(f"{name} {_brief(value)}" for name, value in found.items()))
     return {
@@ -202,6 +203,24 @@ def _corpus(documents: int) -> Any:
     rows, words, counts = np.array(cells).T
     shape = len(order), len(known)
     return sparse.csr_matrix((counts.astype(float), (rows, words)), shape=shape)
+
+
+def _factors(passes: int = 100) -> Row:
+    """Three factors behind the nine columns of the protein set; theirs by its exact SVD."""
+    from sklearn.decomposition import FactorAnalysis as Theirs
+
+    x = np.asarray(uci("protein", 0).x_train, np.float64)
+    x = (x - x.mean(0)) / x.std(0)
+
+    def ours(count: int) -> FactorAnalysis:
+        return FactorAnalysis(components=3, inference=EM(passes=count, tol=0.0)).fit(x)
+
+    def theirs(count: int) -> Any:
+        return Theirs(3, max_iter=count, tol=0.0, svd_method="lapack").fit(x)
+
+    (own, found), (other, beside) = _per_pass(passes, _ROUNDS, ours, theirs)
+    scores = {"objective": found.score(x), "their_objective": float(beside.score(x))}
+    return _row("factors", len(x), own, other, **scores, margin=1e-3)
 
 
 def _states(part: int, passes: int) -> Row:
