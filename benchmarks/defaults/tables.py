@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from bayesrule.app import baselines
-from bayesrule.app.compare import Split, Trial, run_trial
 from bayesrule.app.data import Encoder, Table
 from bayesrule.app.data.errors import require
 from bayesrule.app.lineup import lineup
 from bayesrule.app.recipe import Recipe
+from bayesrule.app.trials import Split, Trial, run_trials
 from bayesrule.methods import METHODS, find
 from benchmarks.data.uci import Floats, uci, uci_set
 from benchmarks.defaults.rows import Row, Rows
@@ -132,7 +132,7 @@ def row(source: str, set: str, part: int, method: str) -> Row:
     train, test = sheet.rows()
     recipe = _recipe(method, sheet.task, seed=part)
     split = Split.of(sheet.table, train, test, sheet.options)
-    outcome = run_trial(Trial(split, recipe, False))
+    (outcome,) = run_trials([Trial(split, recipe, False)])
     if outcome.error is not None:
         return {"failed": outcome.error}
     found, encoder = outcome.metrics, split.encoder

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from bayesrule.app import compare
-from bayesrule.app.compare import Outcome, Trial, run_trial
+from bayesrule.app import trials as trials_of
+from bayesrule.app.baselines import Baseline
 from bayesrule.app.data import DataError, Encoder, Table, split_rows
 from bayesrule.app.recipe import Recipe
 from bayesrule.app.report import Comparison
+from bayesrule.app.trials import Outcome, Split, Trial, groups_of, run_trials
 from bayesrule.methods import METHODS
 
 pandas = pytest.importorskip("pandas")
@@ -60,13 +62,14 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
     """Collects what would be trained."""
     seen: list[Trial] = []
 
-    def record(trial: Trial) -> Outcome:
-        seen.append(trial)
-        return Outcome(
-            trial.recipe.method, metrics={"rmse": float(trial.recipe.seed), "seconds": 1.0}
-        )
+    def record(given: list[Trial]) -> list[Outcome]:
+        seen.extend(given)
+        figures = [{"rmse": float(trial.recipe.seed), "seconds": 1.0} for trial in given]
+        return [
+            Outcome(t.recipe.method, metrics=own) for t, own in zip(given, figures, strict=True)
+        ]
 
-    monkeypatch.setattr(compare, "run_trial", record)
+    monkeypatch.setattr(compare, "run_trials", record)
     return seen
 
 
@@ -151,14 +154,14 @@ def test_a_method_that_fails_is_listed_and_hides_no_other(
 def test_a_failure_on_one_split_keeps_the_others(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = compare._train_and_score
+    whole = trials_of._train_and_score
 
     def sometimes(trial: Trial) -> Outcome:
         if trial.recipe.seed == 1:
             raise RuntimeError("singular")
         return whole(trial)
 
-    monkeypatch.setattr(compare, "_train_and_score", sometimes)
+    monkeypatch.setattr(trials_of, "_train_and_score", sometimes)
     (method,) = run(table, ["map"]).methods
     assert method.error == "in 1 of 2 splits: RuntimeError: singular"
     assert len(method.metrics["rmse"].values) == 1
@@ -187,11 +190,11 @@ def test_an_interruption_is_not_a_failed_method(
     def interrupt(_: Trial) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compare, "_train_and_score", interrupt)
-    split = compare.Split.of(table, *split_rows(ROWS, (0.8, 0.2)), {"target": "price"})
+    monkeypatch.setattr(trials_of, "_train_and_score", interrupt)
+    split = Split.of(table, *split_rows(ROWS, (0.8, 0.2)), {"target": "price"})
     threads = torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
-        run_trial(Trial(split, replace(QUICK, method="map"), False))
+        run_trials([Trial(split, replace(QUICK, method="map"), False)])
     assert torch.get_num_threads() == threads
 
 
@@ -342,3 +345,13 @@ def test_a_dask_cluster_gives_the_same(
         found = run(table, ["map", "vogn"], jobs=None)
     assert scores(found) == expected
     assert cluster.scheduler.transition_counter > before
+
+
+def test_a_few_splits_of_a_method_train_together(table: Table) -> None:
+    split = Split.of(table, *split_rows(ROWS, (0.8, 0.2)), {"target": "price"})
+    large = replace(split, train=torch.arange(40_000))
+    nets = [Trial(split, replace(QUICK, method="map"), False)] * 5
+    others = [Trial(large, replace(QUICK, method="vogn"), False)] * 2
+    rivals = [Trial(split, Baseline("constant", "regression"), False)] * 2
+    groups = groups_of([*nets, *others, *rivals])
+    assert groups == [[0, 1, 2, 3], [4], [5], [6], [7], [8]]

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
-
-import numpy as np
-import torch
 
 from bayesrule.app.baselines import Baseline
 from bayesrule.app.data import Encoder, Table, train_and_test
 from bayesrule.app.lineup import Lineup, lineup
 from bayesrule.app.provenance import machine, versions
 from bayesrule.app.recipe import Recipe
-from bayesrule.app.report import Comparison, Curve, MethodResult, Predictions, Statistic
+from bayesrule.app.report import Comparison, MethodResult, Statistic
 from bayesrule.app.report.columns import order, primary
-from bayesrule.app.report.contents import predictions_of
+from bayesrule.app.trials import Outcome, Split, Trial, groups_of, run_trials
 from bayesrule.app.workers import results
-from bayesrule.execution.threads import one_core
-from bayesrule.learner import Learner
 from bayesrule.methods import find, option_names, record
-from bayesrule.predicting.evaluate import ECE_BINS, scores
-from bayesrule.predicting.predict import predict
-from bayesrule.predicting.prediction import Prediction
-from bayesrule.training.train import Epoch, predictive_on_the_way
-from bayesrule.types import State
+from bayesrule.predicting.evaluate import ECE_BINS
 
-# Points of a learning curve: enough to see, few enough not to cost.
-_CURVE_POINTS = 25
 _OF_SCORES = {
     "regression": "log-likelihoods are means per row, of the mixture over weight draws, in "
     "the target's units",
@@ -39,50 +28,6 @@ _VALIDATION = {"regression": "test log-likelihood", "classification": "test NLL"
 _KILLED = "its process was killed, perhaps for lack of memory; fewer jobs or units need less"
 Noise = Literal["constant", "by-row"]
 """Whether the noise of a regression target is the same in all rows or depends on the inputs."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """Training and test rows, encoded once for all methods by what the training rows show."""
-
-    train: torch.Tensor
-    test: torch.Tensor
-    encoder: Encoder
-    learned: tuple[torch.Tensor, torch.Tensor]
-    inputs: torch.Tensor
-    truth: torch.Tensor
-
-    @classmethod
-    def of(
-        cls, table: Table, train: torch.Tensor, test: torch.Tensor, options: dict[str, Any]
-    ) -> Split:
-        """The split of a table with these row numbers for training and test."""
-        train_table, test_table = table.rows(train), table.rows(test)
-        # A category that only test rows have is encoded as none of the known ones.
-        encoder = replace(Encoder.fit(train_table, **options), unseen="ignore")
-        inputs, truth = encoder.transform(test_table), encoder.original_targets(test_table)
-        return cls(train, test, encoder, encoder.tensors(train_table), inputs, truth)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One method or baseline on one split: what a worker process gets."""
-
-    split: Split
-    recipe: Recipe | Baseline
-    keep_predictions: bool
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The scores of a trial, with its training time among the `metrics`, or its `error`."""
-
-    method: str
-    parts: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    curve: Curve | None = None
-    predictions: Predictions | None = None
-    error: str | None = None
 
 
 def compare(
@@ -169,15 +114,6 @@ def _refuse_unfit(splits: int, test_fraction: float, noise: str, task: str) -> N
         raise ValueError("noise='by-row' is for regression; the target here is a class.")
 
 
-def run_trial(trial: Trial) -> Outcome:
-    """Trains and scores one method on one split, on one core; a failure becomes an outcome too."""
-    with one_core():
-        try:
-            return _train_and_score(trial)
-        except Exception as problem:
-            return Outcome(trial.recipe.method, error=f"{type(problem).__name__}: {problem}")
-
-
 def _recipe(method: str, base: Recipe, encoder: Encoder, noise: Noise) -> Recipe:
     """The common recipe for one method, without the options that the method does not have."""
     names = option_names(find(method))
@@ -201,12 +137,15 @@ def _trials(
 ) -> list[Trial]:
     """Every recipe on every split; a split that cannot be encoded is refused before training."""
     fixed = {**options, "target": encoder.target, "task": encoder.task.kind}
-    trials = []
-    for split in range(splits):
-        rows = Split.of(table, *train_and_test(table, encoder, test_fraction, seed + split), fixed)
-        seeded = [replace(recipe, seed=seed + split) for recipe in recipes]
-        trials += [Trial(rows, recipe, split == 0) for recipe in seeded]
-    return trials
+    parts = [
+        Split.of(table, *train_and_test(table, encoder, test_fraction, seed + split), fixed)
+        for split in range(splits)
+    ]
+    return [
+        Trial(part, replace(recipe, seed=seed + split), split == 0)
+        for recipe in recipes
+        for split, part in enumerate(parts)
+    ]
 
 
 def _run(
@@ -214,64 +153,18 @@ def _run(
 ) -> list[Outcome]:
     """The outcomes in the order of the trials, whichever finished first."""
     done: dict[int, Outcome] = {}
-    for number, outcome in results(run_trial, trials, jobs, _killed):
-        done[number] = outcome
-        if progress is not None:
-            progress(len(done), len(trials), outcome)
+    groups = groups_of(trials)
+    waves = [[trials[number] for number in group] for group in groups]
+    for wave, outcomes in results(run_trials, waves, jobs, _killed):
+        for number, outcome in zip(groups[wave], outcomes, strict=True):
+            done[number] = outcome
+            if progress is not None:
+                progress(len(done), len(trials), outcome)
     return [done[number] for number in range(len(trials))]
 
 
-def _killed(trial: Trial) -> Outcome:
-    return Outcome(trial.recipe.method, error=_KILLED)
-
-
-def _train_and_score(trial: Trial) -> Outcome:
-    split = trial.split
-    encoder, (x, y), x_test, truth = split.encoder, split.learned, split.inputs, split.truth
-    trial.recipe.for_data(len(y))  # slow imports must not count as training time
-    begun = time.perf_counter()
-    recipe = trial.recipe.chosen(x, y, encoder.num_outputs)
-    recorder = _CurveRecorder(recipe.epochs or 1, encoder, x_test, truth)
-    run = recipe.fit(x, y, encoder.num_outputs, progress=False, callback=recorder)
-    seconds = time.perf_counter() - begun - recorder.seconds
-    prediction = encoder.original(run.predict(x_test))
-    return Outcome(
-        trial.recipe.method,
-        run.parts(),
-        {**scores(prediction, truth), "seconds": seconds},
-        recorder.curve(),
-        predictions_of(prediction, truth, encoder.classes) if trial.keep_predictions else None,
-    )
-
-
-class _CurveRecorder:
-    """Records training loss and test score at a few epochs, and how long the recording took.
-
-    The score is the log-likelihood in the target's units for numbers, the NLL for classes.
-    """
-
-    def __init__(self, epochs: int, encoder: Encoder, x: torch.Tensor, truth: torch.Tensor) -> None:
-        self._every, self._last = max(1, epochs // _CURVE_POINTS), epochs
-        self._encoder, self._x, self._truth = encoder, x, truth
-        self._points: list[tuple[float, float, float]] = []
-        self.seconds = 0.0
-
-    def __call__(self, learner: Learner, state: State, figures: Epoch) -> None:
-        epoch = int(figures["epoch"])
-        if epoch % self._every and epoch != self._last:
-            return
-        begun = time.perf_counter()
-        prediction = predict(learner, state, self._x, predictive_on_the_way(learner))
-        self._points.append((epoch, figures["loss"], self._score(prediction)))
-        self.seconds += time.perf_counter() - begun
-
-    def _score(self, prediction: Prediction) -> float:
-        score = float(self._encoder.original(prediction).log_prob(self._truth).mean())
-        return -score if self._encoder.task.classification else score
-
-    def curve(self) -> Curve | None:
-        """The curve so far; None for a model that does not learn by epochs."""
-        return Curve(*np.transpose(self._points)) if self._points else None
+def _killed(trials: Sequence[Trial]) -> list[Outcome]:
+    return [Outcome(trial.recipe.method, error=_KILLED) for trial in trials]
 
 
 def _gather(name: str, outcomes: list[Outcome]) -> MethodResult:

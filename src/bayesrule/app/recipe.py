@@ -226,8 +226,9 @@ class Recipe:
             return [replace(run, state=calibration.applied(run.state)) for run in runs]
 
         members, out = each_member(recipe), more.get("out")
-        if len(members) > 1 and not any(more.get(name) for name in ("validation", "out", "log")):
-            return Run.together(together(members, more.get("callback")))
+        if not self.patience and not any(more.get(name) for name in ("validation", "out", "log")):
+            runs = together(members, more.get("callback"))
+            return runs[0] if len(runs) == 1 else Run.together(runs)
         run = fit(
             members[0].learner(x.shape[1], targets, len(y)),
             (x, y),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from bayesrule.tensors.network import Inputs, take
 from bayesrule.training.calibrating import Held
 from bayesrule.training.many import fit_many
 from bayesrule.training.net import TrainingError
-from bayesrule.training.train import Run, TrainingWarning
+from bayesrule.training.train import Run
 from bayesrule.training.warm_start import started_at
 from bayesrule.types import State
 
@@ -83,15 +82,18 @@ class HeldOut:
             for candidate in candidates
             for k, part in enumerate(self.parts)
         ]
-        common = {"epochs": epochs, "batch_size": self.batch_size, "progress": self.progress}
+        common: dict[str, Any] = {
+            "epochs": epochs,
+            "batch_size": self.batch_size,
+            "progress": self.progress,
+        }
+        # Divergence of a candidate does not concern the caller, who trains another one.
+        common["quiet"] = True
         trained: Sequence[Run | None]
-        with warnings.catch_warnings():
-            # Divergence of a candidate does not concern the caller, who trains another one.
-            warnings.simplefilter("ignore", TrainingWarning)
-            try:
-                trained = _together(tasks, common)
-            except (TrainingError, torch.linalg.LinAlgError):
-                trained = [_alone(task, common) for task in tasks]
+        try:
+            trained = _together(tasks, common)
+        except (TrainingError, torch.linalg.LinAlgError):
+            trained = [_alone(task, common) for task in tasks]
         groups = [trained[k : k + size] for k in range(0, len(trained), size)]
         successes = [[run for run in runs if run is not None] for runs in groups]
         return [runs if len(runs) == size else None for runs in successes]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +28,8 @@ from bayesrule.training.batches import (
     is_pair,
 )
 from bayesrule.training.checkpoint import Epoch
-from bayesrule.training.loop import Loop
+from bayesrule.training.loop import Loop, TrainingWarning
+from bayesrule.training.meeting import present
 from bayesrule.training.net import Net, fault
 from bayesrule.training.progress import Progress
 from bayesrule.training.settling import Fall, Settling
@@ -48,6 +52,7 @@ def fit_many(
     states: Sequence[State] | None = None,
     warm_start: bool | int | None = None,
     callback: Callable[[Learner, State, Epoch], None] | None = None,
+    quiet: bool = False,
 ) -> list[Run]:
     """Trains a net on each of several data sets, together in one process; one run for each.
 
@@ -66,6 +71,7 @@ def fit_many(
     - `states`: where training begins, one for each set.
     - `warm_start`: as for `fit`.
     - `callback(learner, state, figures)` is called after each epoch of the first net.
+    - `quiet`: nets that diverge and start again do so without a warning.
 
     >>> from torch import nn
     >>> from bayesrule import GaussianLikelihood, vogn
@@ -80,29 +86,85 @@ def fit_many(
     """
     if epochs is not None:
         whole_number("epochs", epochs)
-    nets = _nets(build, sets, batch_size, seeds, validation)
-    warm_by_default = epochs is None and all(net.learner.warm_start for net in nets)
-    if states is not None:
-        _begin_with(nets, states)
-    elif warm_start or (warm_start is None and warm_by_default):
-        starts = fit_many(
-            [beginning(net.learner) for net in nets],
-            sets,
-            epochs=None if warm_start is True else warm_start,
-            batch_size=batch_size,
-            seeds=[net.seed for net in nets],
-            progress=progress,
-            warm_start=False,
+
+    def asked() -> _Trainings:
+        nets = _nets(build, sets, batch_size, seeds, validation)
+        nets[0].callback = callback
+        if states is not None:
+            _begin_with(nets, states)
+        warm = warm_start
+        if states is not None:
+            warm = False
+        elif warm is None:
+            warm = epochs is None and all(net.learner.warm_start for net in nets)
+        return _Trainings(nets, epochs, warm, progress, quiet)
+
+    trainings, meeting = asked(), present.get()
+    if meeting is None or not meeting.train(trainings):
+        trainings = trainings if meeting is None else asked()
+        trainings.run()
+    return [Run(net.learner, net.state, net.history) for net in trainings.nets]
+
+
+@dataclass(frozen=True, eq=False)
+class _Trainings:
+    """Nets to be trained, and how; `warm_start` is resolved, True means until settled."""
+
+    nets: Sequence[Net]
+    epochs: int | None
+    warm_start: bool | int
+    progress: bool | None
+    quiet: bool
+
+    @property
+    def terms(self) -> object:
+        if self.epochs is None or self.warm_start is True:
+            return self  # Nets that train until all of them have settled wait for each other.
+        return self.epochs, self.warm_start, self.progress, self.quiet
+
+    def joined(self, others: Sequence[Any]) -> _Trainings:
+        return replace(self, nets=[*self.nets, *(net for one in others for net in one.nets)])
+
+    def run(self) -> None:
+        """Trains all nets, those that are alike together."""
+        if self.warm_start:
+            self._find_starts()
+        total = None
+        if self.epochs is not None:
+            total = self.epochs * sum(len(net.batches) for net in self.nets)
+        with (
+            _hushed() if self.quiet else nullcontext(),
+            Progress(total, 0, _counted(self.nets), self.progress) as bar,
+        ):
+            for group in _groups(self.nets):
+                alone = _Together(group, bar, self.epochs).run() if len(group) > 1 else group
+                for net in alone:
+                    Loop(net, self.epochs, callback=net.callback).run(bar)
+
+    def _find_starts(self) -> None:
+        """Makes training begin at the most probable weights."""
+        starts = [
+            Net(beginning(net.learner), net.batches, net.seed, None, number=net.number)
+            for net in self.nets
+        ]
+        length = None if self.warm_start is True else self.warm_start
+        replace(self, nets=starts, epochs=length, warm_start=False).run()
+        pairs = zip(self.nets, starts, strict=True)
+        _begin_with(
+            self.nets, [started_at(net.learner, start.state, net.seed) for net, start in pairs]
         )
-        pairs = zip(nets, starts, strict=True)
-        _begin_with(nets, [started_at(net.learner, run.state, net.seed) for net, run in pairs])
-    total = None if epochs is None else epochs * sum(len(net.batches) for net in nets)
-    with Progress(total, 0, f"{len(nets)} nets", progress) as bar:
-        for group in _groups(nets):
-            alone = _Together(group, bar, epochs, callback).run() if len(group) > 1 else group
-            for net in alone:
-                Loop(net, epochs, callback=callback if net is nets[0] else None).run(bar)
-    return [Run(net.learner, net.state, net.history) for net in nets]
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Without warnings of nets that diverge."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield
+
+
+def _counted(nets: Sequence[Net]) -> str:
+    return "1 net" if len(nets) == 1 else f"{len(nets)} nets"
 
 
 def _nets(
@@ -154,12 +216,12 @@ def _batches(data: Any, batch_size: int, number: int) -> TensorBatches:
     return batches
 
 
-def _groups(nets: list[Net]) -> list[list[Net]]:
+def _groups(nets: Sequence[Net]) -> list[list[Net]]:
     """Nets that can train together; those that cannot are groups of their own."""
     groups: dict[object, list[Net]] = {}
     for net in nets:
         alone = obstacle(net.learner) is not None
-        groups.setdefault(net.number if alone else _alike(net), []).append(net)
+        groups.setdefault(id(net) if alone else _alike(net), []).append(net)
     return list(groups.values())
 
 
@@ -178,7 +240,7 @@ def _alike(net: Net) -> tuple[Any, ...]:
         (str(model), tuple(module.training for module in model.modules())),
         tuple((k, v.shape, v.dtype, str(v.device), v.requires_grad) for k, v in tensors),
         tuple((name, part.shape[1:], part.dtype) for name, part in inputs),
-        len(data),
+        (len(data), data.batch_size),
         None if ragged else (len(data.y), learner.num_data, learner.temperature),
     )
 
@@ -186,17 +248,10 @@ def _alike(net: Net) -> tuple[Any, ...]:
 class _Together:
     """Nets that take their steps together; all have equally many batches in an epoch."""
 
-    def __init__(
-        self,
-        nets: list[Net],
-        bar: Progress,
-        epochs: int | None,
-        callback: Callable[[Learner, State, Epoch], None] | None,
-    ) -> None:
+    def __init__(self, nets: list[Net], bar: Progress, epochs: int | None) -> None:
         self.bar, self.epochs, self.learner = bar, epochs, nets[0].learner
-        self.callback = callback
         self.fall = None if epochs is None else Fall(0, epochs)
-        self.settling = {net.number: Settling(len(net.batches)) for net in nets}
+        self.settling = {id(net): Settling(len(net.batches)) for net in nets}
         self.gone: list[Net] = []
         self._gather(nets, [net.state for net in nets])
 
@@ -238,7 +293,7 @@ class _Together:
         return self.gone
 
     def _settled(self, net: Net) -> bool:
-        return self.settling[net.number].epoch(net.history) is not None
+        return self.settling[id(net)].epoch(net.history) is not None
 
     def _epoch(self, epoch: int) -> None:
         begun, total, count = time.perf_counter(), torch.zeros(()), len(self.nets[0].batches)
@@ -255,8 +310,8 @@ class _Together:
         for k, net in enumerate(self.nets):
             score = None if states is None else net.score(net.settled(states[k], epoch))
             net.note(self.state.step, losses[k], score, begun)
-            if self.callback is not None and net.number == 0:
-                self.callback(net.learner, single(self.state, k), net.history[-1])
+            if net.callback is not None:
+                net.callback(net.learner, single(self.state, k), net.history[-1])
         self.bar.note(loss=sum(losses) / len(losses) if losses else None)
 
     def _let_go(self, losses: list[float]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -60,6 +60,8 @@ class Net:
     first: State | None = None
     # How many examples are held out, which the learner's num_data counts all the same.
     held: int = 0
+    # Called after each epoch, where several nets train together.
+    callback: Callable[[Learner, State, Epoch], None] | None = None
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
