@@ -10,7 +10,7 @@ from bayesrule.app.data.errors import listing, nearest
 from benchmarks.commands.defaults import add_keeping, grown
 from benchmarks.commands.kept import printed
 from benchmarks.defaults import coverage
-from benchmarks.defaults.coverage import ENTRIES, HMC, Plan
+from benchmarks.defaults.coverage import ENTRIES, Plan
 
 
 def add(kinds: Any) -> None:
@@ -24,20 +24,17 @@ def add(kinds: Any) -> None:
         "method on them at its defaults, with the true noise. Prints the share of new targets in "
         "intervals of 50, 90 and 95 %, of values of the function in those of 90 % (f90), the "
         "RMSE of the mean and the epistemic standard deviation, inside of the range and outside "
-        f"(up to {coverage.OUTSIDE:g}). map-5000 is map with 5,000 steps, for its RMSE. --hmc "
-        "adds NUTS, which takes minutes for each set, and a test whether the truth is ranked "
-        "evenly among its draws. With --out, each row is kept when it is done.",
+        f"(up to {coverage.OUTSIDE:g}). map-5000 is map with 5,000 steps, for its RMSE. With "
+        "--out, each row is kept when it is done.",
         examples="""
             python -m benchmarks coverage --sets 20 --methods map,vogn,laplace
             python -m benchmarks coverage --out coverage.json --jobs 2
-            python -m benchmarks coverage --methods map --hmc --sets 24
         """,
     )
     parser.add_argument(
         "--methods", type=options.names, default=list(ENTRIES), metavar="A,B",
         help=f"(default: all, {','.join(ENTRIES)})",
     )  # fmt: skip
-    parser.add_argument("--hmc", action="store_true", help="add NUTS as a reference")
     parser.add_argument(
         "--sets", type=options.whole(), default=Plan.sets, metavar="N",
         help=f"how many data sets (default: {Plan.sets})",
@@ -66,10 +63,8 @@ def run(args: argparse.Namespace) -> int:
             raise faults.CallError(
                 f"No method '{name}'.{nearest(name, ENTRIES)} There are {listing(ENTRIES)}."
             )
-    names = [*args.methods, *[HMC] * args.hmc]
-    rows = coverage.coverage(
-        names, Plan(args.sets, args.noise, args.epochs, args.seed, args.members)
-    )
+    plan = Plan(args.sets, args.noise, args.epochs, args.seed, args.members)
+    rows = coverage.coverage(args.methods, plan)
     found = grown(args, rows, args.jobs)
     if not printed(args, found):
         _show(found)
@@ -83,9 +78,6 @@ def _show(found: dict[str, Any]) -> None:
     for row in found["results"]:
         if "failed" in row:
             print(f"({row['method']}: {row['failed']})")
-        if "ranks_p_value" in row:
-            p, many = row["ranks_p_value"], row["divergences"]
-            print(f"NUTS: {many} divergences; ranks of the truth are even with p = {p:.2g}")
     print(f"\n{found['plan']['sets']} data sets; {found['machine']}")
 
 

@@ -17,7 +17,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 import bayesrule as br
-from bayesrule.hmc.nuts import Samples
 from bayesrule.learner import Learner
 from bayesrule.methods import Need
 from bayesrule.predicting.prediction import Prediction
@@ -87,11 +86,10 @@ ENTRIES = {
     REFERENCE: VARIANTS["map"],
 }
 """The available entries; `map-5000` shows how close the mean can come."""
-HMC = "hmc"
 
 
 def coverage(names: Sequence[str], plan: Plan) -> Rows:
-    """A row for each named entry, and for NUTS if it is named."""
+    """A row for each named entry."""
     work = partial(row, plan=plan)
     return Rows("coverage", asdict(plan), [{"method": name} for name in names], work)
 
@@ -101,8 +99,6 @@ def row(method: str, plan: Plan) -> Row:
     torch.set_num_threads(1)
     seeds = range(plan.seed, plan.seed + plan.sets)
     sets, begun = [simulated(seed, plan.noise) for seed in seeds], time.perf_counter()
-    if method == HMC:
-        return {**_sampled(sets, plan), "seconds": time.perf_counter() - begun}
     build = partial(_learner, ENTRIES[method], plan.noise)
     options = training(method, plan.epochs)
     data = [one.data for one in sets]
@@ -202,37 +198,3 @@ def _summary(each: Sequence[Figures]) -> dict[str, Any]:
     error = float(columns["f90"].std() / math.sqrt(num)) if num > 1 else math.nan
     worst = float(columns["rmse"].max())
     return {**means, "rmse": root, "worst_rmse": worst, "f90_error": error}
-
-
-def _sampled(sets: Sequence[Simulated], plan: Plan) -> dict[str, Any]:
-    """NUTS on the same data, and how evenly the truth is ranked among its draws."""
-    likelihood, each, ranks, divergences = br.GaussianLikelihood(noise=plan.noise), [], [], 0
-    for number, one in enumerate(sets):
-        x, y = (part.double() for part in one.data)
-        samples = br.hmc(net().double(), likelihood, (x, y), seed=number, progress=False)
-        each.append(_by_part(partial(_doubled, samples), one))
-        at, _, f = one.parts["inside"]
-        # One point of each set, so that ranks do not depend on each other.
-        drawn = samples.predict(at[:1].double()).conditional_means
-        ranks.append(float((drawn < f[:1]).double().mean()))
-        divergences += samples.divergences
-    return {**_means(each), "divergences": divergences, "ranks_p_value": evenness(ranks)}
-
-
-def _doubled(samples: Samples, x: Tensor) -> Prediction:
-    return samples.predict(x.double())
-
-
-def evenness(ranks: Sequence[float]) -> float:
-    """The p-value of ranks in [0, 1] if they are uniform, by Kolmogorov and Smirnov.
-
-    >>> evenness([(i + 0.5) / 50 for i in range(50)]) > 0.99, evenness([0.9] * 50) < 1e-6
-    (True, True)
-    """
-    ordered, num = torch.tensor(sorted(ranks)).double(), len(ranks)
-    steps = torch.arange(num + 1) / num
-    farthest = float(torch.maximum(steps[1:] - ordered, ordered - steps[:-1]).max())
-    # Stephens (1970): the limiting distribution, corrected for few ranks.
-    scaled = (math.sqrt(num) + 0.12 + 0.11 / math.sqrt(num)) * farthest
-    terms = [(-1) ** (k - 1) * math.exp(-2.0 * (k * scaled) ** 2) for k in range(1, 101)]
-    return min(1.0, 2.0 * sum(terms)) if scaled > 0.2 else 1.0

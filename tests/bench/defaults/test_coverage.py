@@ -12,7 +12,7 @@ from torch import Tensor
 
 import bayesrule as br
 from benchmarks.defaults import coverage
-from benchmarks.defaults.coverage import evenness, simulated
+from benchmarks.defaults.coverage import simulated
 
 
 def test_rows_are_kept_with_their_figures(tmp_path: Path) -> None:
@@ -56,12 +56,6 @@ def test_a_set_that_fails_is_counted_and_the_others_are_trained() -> None:
 
     runs = coverage.trained(build, sets, [0, 1, 2], epochs=1)
     assert [run is None for run in runs] == [False, True, False]
-
-
-def test_ranks_that_are_not_even_are_seen() -> None:
-    even = torch.rand(200, generator=torch.Generator().manual_seed(0))
-    assert evenness(even.tolist()) > 0.01
-    assert evenness(even.square().tolist()) < 1e-4
 
 
 def test_an_unknown_method_is_answered_in_one_line() -> None:
