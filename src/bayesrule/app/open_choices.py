@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from bayesrule.learner import Learner
+from bayesrule.methods import Course
 from bayesrule.training.choosing import Choice, Member, Options, choose
 from bayesrule.training.train import Run
 from bayesrule.training.warm_start import beginning
@@ -46,16 +47,22 @@ class OpenChoices:
         """
         best, choice = self._once()
         for _ in range(_NARROWER):
-            factor = (best.calibration or {}).get("noise", 1.0)
-            if choice is None or self.recipe.likelihood != "gaussian" or factor > _MUCH_LESS:
+            rate = self._narrower(best, choice)
+            if rate is None:
                 break
-            rate = factor * best.noise().rate
             narrower = replace(self.recipe, noise_rate=rate, hidden=best.hidden)
             recipe, new_choice = replace(self, recipe=narrower)._once()
-            if new_choice is None or new_choice.score <= choice.score:
+            if choice is None or new_choice is None or new_choice.score <= choice.score:
                 break
             best, choice = recipe, new_choice
         return best
+
+    def _narrower(self, recipe: Recipe, choice: Choice | None) -> float | None:
+        """A smaller rate of the noise's prior; None if held-out rows do not ask for less noise."""
+        if choice is None or choice.calibration is None or recipe.likelihood != "gaussian":
+            return None
+        factor = choice.calibration.noise
+        return factor * recipe.noise().rate if factor <= _MUCH_LESS else None
 
     def _once(self) -> tuple[Recipe, Choice | None]:
         """The recipe with all choices made, and the last choice; None where nothing was open."""
@@ -68,10 +75,7 @@ class OpenChoices:
         run = replace(self, recipe=recipe)
         start, course = None, recipe.course.start
         if course is not None and recipe.is_open(num_data):
-            lengths_of_start = course.lengths(-(-num_data // (size or num_data)))
-            nets = [[{**options[0], "hidden": hidden}] for hidden in layers]
-            start = run._choice(nets, lengths_of_start, start=True)
-            recipe = replace(recipe, warm_start=start.epochs, members=len(start.runs))
+            recipe, start = run._start(course, options[0], layers)
             layers = [start.options["hidden"]]
         tried = [[{**values, "hidden": hidden} for values in options] for hidden in layers]
         starts = () if start is None else start.runs
@@ -83,6 +87,29 @@ class OpenChoices:
             calibration=None if choice.calibration is None else vars(choice.calibration),
         )
         return chosen, choice
+
+    def _start(
+        self, course: Course, options: Options, layers: Sequence[tuple[int, ...]]
+    ) -> tuple[Recipe, Choice]:
+        """The search for the most probable weights; a noise prior in the way is noticed here."""
+        recipe, num_data = self.recipe, len(self.y)
+        lengths = course.lengths(-(-num_data // (recipe.batch_size or num_data)))
+
+        def searched(recipe: Recipe, layers: Sequence[tuple[int, ...]]) -> Choice:
+            nets = [[{**options, "hidden": hidden}] for hidden in layers]
+            return replace(self, recipe=recipe)._choice(nets, lengths, start=True)
+
+        start = searched(recipe, layers)
+        for _ in range(_NARROWER):
+            rate = self._narrower(recipe, start)
+            if rate is None:
+                break
+            narrower = replace(recipe, noise_rate=rate)
+            again = searched(narrower, [start.options["hidden"]])
+            if again.score <= start.score:
+                break
+            recipe, start = narrower, again
+        return replace(recipe, warm_start=start.epochs, members=len(start.runs)), start
 
     def _choice(
         self,
