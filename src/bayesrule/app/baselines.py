@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 _PROCESS = "gaussian process"
 _MOST_ROWS = 1_000  # a Gaussian process takes time cubic in the rows, for each class
 _MOST_LABELS = 2_000
-_MOST_PER_TREE = 50_000  # with more, the trees of a forest take gigabytes and minutes
+_MOST_PER_TREE = 100_000  # with more, the trees of a forest take gigabytes and minutes
 _MOST_LENGTHS = 20  # with more features than this, one length scale for all saves time
 # In units of the target's spread: a model that repeats its rows exactly is still not certain.
 _LEAST_NOISE = 1e-4
