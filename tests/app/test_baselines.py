@@ -108,12 +108,12 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(mean(1), mean(2))
 
 
-def test_trees_of_a_forest_see_a_part_of_large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_of_a_forest_are_smaller_in_large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     forest = Baseline("random forest", "regression")
     whole = forest.fit(x, x[:, :1], 1).model
-    monkeypatch.setattr(baselines, "_MOST_PER_TREE", 50)
-    parts = forest.fit(x, x[:, :1], 1).model
-    leaves = [sum(tree.get_n_leaves() for tree in one.estimators_) for one in (whole, parts)]
+    monkeypatch.setattr(baselines, "_MOST_IN_WHOLE_TREES", 50)
+    smaller = forest.fit(x, x[:, :1], 1).model
+    leaves = [sum(tree.get_n_leaves() for tree in one.estimators_) for one in (whole, smaller)]
     assert leaves[1] < 0.4 * leaves[0]
     assert Baseline("gradient boosting", "regression").fit(x, x[:, :1], 1).noise is not None

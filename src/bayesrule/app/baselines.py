@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 _PROCESS = "gaussian process"
 _MOST_ROWS = 1_000  # a Gaussian process takes time cubic in the rows, for each class
 _MOST_LABELS = 2_000
-_MOST_PER_TREE = 100_000  # with more, the trees of a forest take gigabytes and minutes
+# With more rows than this, leaves of a forest have at least five. Whole trees would take gigabytes.
+_MOST_IN_WHOLE_TREES = 50_000
 _MOST_LENGTHS = 20  # with more features than this, one length scale for all saves time
 # In units of the target's spread: a model that repeats its rows exactly is still not certain.
 _LEAST_NOISE = 1e-4
@@ -64,8 +65,8 @@ class Baseline:
         """Trains on the data of a recipe: standardised x (n, d), y (n, 1) or classes (n,)."""
         rows, observed = _array(x), y.reshape(-1).numpy()
         model = _models(self.task, x.shape[1], self.seed)[self.method]
-        if len(rows) > _MOST_PER_TREE and hasattr(model, "max_samples"):
-            model.set_params(max_samples=_MOST_PER_TREE)
+        if len(rows) > _MOST_IN_WHOLE_TREES and hasattr(model, "max_samples"):
+            model.set_params(min_samples_leaf=5)
         with _quietly_on_one_core():
             model.fit(rows, observed)
             if self.task == "classification":
