@@ -36,14 +36,6 @@ def add(kinds: Any) -> None:
         help=f"(default: all, {','.join(ENTRIES)})",
     )  # fmt: skip
     parser.add_argument(
-        "--sets", type=options.whole(), default=Plan.sets, metavar="N",
-        help=f"how many data sets (default: {Plan.sets})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--noise", type=options.positive, default=Plan.noise, metavar="S",
-        help=f"the deviation of the noise (default: {Plan.noise:g})",
-    )  # fmt: skip
-    parser.add_argument(
         "--epochs", type=options.whole(), metavar="N", help="default: those of fit itself"
     )
     parser.add_argument(
@@ -51,9 +43,22 @@ def add(kinds: Any) -> None:
         help="nets whose predictions are averaged, as `bayesrule fit` does with five "
         f"(default: {Plan.members})",
     )  # fmt: skip
-    options.add_seed(parser, "of the first data set (default: 0)")
+    add_simulated(parser, Plan.sets, Plan.noise)
     add_keeping(parser)
     parser.set_defaults(run=run, interrupted="Finished rows are in --out, if it was given.")
+
+
+def add_simulated(parser: argparse.ArgumentParser, sets: int, noise: float) -> None:
+    """Adds the options of benchmarks on data that nets with weights from the prior make."""
+    parser.add_argument(
+        "--sets", type=options.whole(), default=sets, metavar="N",
+        help=f"how many data sets (default: {sets})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--noise", type=options.positive, default=noise, metavar="S",
+        help=f"the deviation of the noise (default: {noise:g})",
+    )  # fmt: skip
+    options.add_seed(parser, "of the first data set (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:

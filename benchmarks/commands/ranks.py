@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from bayesrule.app.commands import options, text
+from benchmarks.commands.coverage import add_simulated
 from benchmarks.commands.defaults import add_keeping, grown
 from benchmarks.commands.kept import printed
 from benchmarks.hmc import ranks
@@ -29,15 +30,7 @@ def add(kinds: Any) -> None:
             python -m benchmarks ranks --jobs 2 --out benchmarks/results/ranks.json
         """,
     )
-    parser.add_argument(
-        "--sets", type=options.whole(), default=Plan.sets, metavar="N",
-        help=f"how many data sets (default: {Plan.sets})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--noise", type=options.positive, default=Plan.noise, metavar="S",
-        help=f"the deviation of the noise (default: {Plan.noise:g})",
-    )  # fmt: skip
-    options.add_seed(parser, "of the first data set (default: 0)")
+    add_simulated(parser, Plan.sets, Plan.noise)
     add_keeping(parser)
     parser.set_defaults(run=run, interrupted="Finished sets are in --out, if it was given.")
 

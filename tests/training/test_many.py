@@ -12,8 +12,9 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule import Learner
 from bayesrule.tensors import tree
-from bayesrule.training.many import _groups, _nets, fit_many
+from bayesrule.training.many import _nets, fit_many
 from bayesrule.training.models import mlp
+from bayesrule.training.together import groups_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 Set = tuple[Tensor, Tensor]
@@ -161,7 +162,7 @@ class TestWhoTrainsTogether:
     def groups(self, build: Any, sets: list[Set], batch_size: int = 4) -> list[list[int]]:
         """The numbers of the sets that train together."""
         nets = _nets(build, sets, batch_size, None, None)
-        return [[net.number for net in group] for group in _groups(nets)]
+        return [[net.number for net in group] for group in groups_of(nets)]
 
     def test_lengths(self) -> None:
         """As many batches, however long the last one is; closed forms want the same length."""

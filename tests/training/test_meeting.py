@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -160,3 +161,10 @@ def test_one_function_runs_at_a_time() -> None:
 
     side_by_side([lambda: function(0), lambda: function(1), lambda: function(2)])
     assert most == [1]
+
+
+def test_functions_see_the_settings_of_who_called_them() -> None:
+    setting: ContextVar[int] = ContextVar("setting", default=0)
+    token = setting.set(3)
+    assert side_by_side([setting.get, setting.get]) == [3, 3]
+    setting.reset(token)

@@ -30,7 +30,7 @@ _LEAST_NOISE = 1e-4
 
 def names(task: str) -> list[str]:
     """The baselines for a task, the simplest first."""
-    return list(_models(task, features=1, seed=0))
+    return list(_models(task))
 
 
 def obstacles(task: str, rows: int, outputs: int) -> dict[str, str]:
@@ -54,7 +54,7 @@ class Baseline:
 
     def for_data(self, num_data: int) -> Baseline:
         """Imports scikit-learn, so that loading it does not count as training time."""
-        _models(self.task, features=1, seed=0)
+        _models(self.task)
         return self
 
     def chosen(self, x: Tensor, y: Tensor, targets: int) -> Baseline:
@@ -64,9 +64,7 @@ class Baseline:
     def fit(self, x: Tensor, y: Tensor, targets: int, **_: Any) -> FittedBaseline:
         """Trains on the data of a recipe: standardised x (n, d), y (n, 1) or classes (n,)."""
         rows, observed = _array(x), y.reshape(-1).numpy()
-        model = _models(self.task, x.shape[1], self.seed)[self.method]
-        if len(rows) > _MOST_IN_WHOLE_TREES and hasattr(model, "max_samples"):
-            model.set_params(min_samples_leaf=5)
+        model = _models(self.task, x.shape[0], x.shape[1], self.seed)[self.method]
         with _quietly_on_one_core():
             model.fit(rows, observed)
             if self.task == "classification":
@@ -112,11 +110,12 @@ def _classes(model: Any, x: Tensor) -> Prediction:
     return Prediction.mixture(CategoricalLikelihood().distribution(logits, {})[None])
 
 
-def _models(task: str, features: int, seed: int) -> dict[str, Any]:
+def _models(task: str, rows: int = 1, features: int = 1, seed: int = 0) -> dict[str, Any]:
     """The models by the names of the baselines."""
     from sklearn import dummy, ensemble, gaussian_process, linear_model
     from sklearn.gaussian_process import kernels
 
+    leaf = 5 if rows > _MOST_IN_WHOLE_TREES else 1
     lengths = np.full(features if features <= _MOST_LENGTHS else 1, float(features) ** 0.5)
     smooth = kernels.ConstantKernel() * kernels.RBF(lengths)
     if task == "classification":
@@ -124,7 +123,9 @@ def _models(task: str, features: int, seed: int) -> dict[str, Any]:
             "constant": dummy.DummyClassifier(strategy="prior"),
             "logistic regression": linear_model.LogisticRegression(max_iter=1000),
             "gradient boosting": ensemble.HistGradientBoostingClassifier(random_state=seed),
-            "random forest": ensemble.RandomForestClassifier(random_state=seed),
+            "random forest": ensemble.RandomForestClassifier(
+                min_samples_leaf=leaf, random_state=seed
+            ),
             _PROCESS: gaussian_process.GaussianProcessClassifier(smooth, random_state=seed),
         }
     noisy = smooth + kernels.WhiteKernel()
@@ -132,7 +133,9 @@ def _models(task: str, features: int, seed: int) -> dict[str, Any]:
         "constant": dummy.DummyRegressor(),
         "bayesian ridge": linear_model.BayesianRidge(),
         "gradient boosting": ensemble.HistGradientBoostingRegressor(random_state=seed),
-        "random forest": ensemble.RandomForestRegressor(oob_score=True, random_state=seed),
+        "random forest": ensemble.RandomForestRegressor(
+            min_samples_leaf=leaf, oob_score=True, random_state=seed
+        ),
         _PROCESS: gaussian_process.GaussianProcessRegressor(noisy, random_state=seed),
     }
 

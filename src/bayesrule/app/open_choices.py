@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ from bayesrule.training.warm_start import beginning
 
 if TYPE_CHECKING:
     from bayesrule.app.recipe import Recipe
+
+    _Found = tuple[Recipe, Choice | None]
 
 HIDDEN = ((50,), (50, 50))
 """The hidden layers to choose from; a training of a given length has the first."""
@@ -45,26 +47,15 @@ class OpenChoices:
         If these rows ask for much less noise than was learned, its prior Gamma(shape, rate) is in
         the way: with a smaller rate everything but the layers is chosen again.
         """
-        best, choice = self._once()
-        for _ in range(_NARROWER):
-            rate = self._narrower(best, choice)
-            if rate is None:
-                break
+
+        def search(rate: float, best: Recipe) -> _Found:
             narrower = replace(self.recipe, noise_rate=rate, hidden=best.hidden)
-            recipe, new_choice = replace(self, recipe=narrower)._once()
-            if choice is None or new_choice is None or new_choice.score <= choice.score:
-                break
-            best, choice = recipe, new_choice
+            return replace(self, recipe=narrower)._once()
+
+        best, _ = _with_less_noise(self._once(), search)
         return best
 
-    def _narrower(self, recipe: Recipe, choice: Choice | None) -> float | None:
-        """A smaller rate of the noise's prior; None if held-out rows do not ask for less noise."""
-        if choice is None or choice.calibration is None or recipe.likelihood != "gaussian":
-            return None
-        factor = choice.calibration.noise
-        return factor * recipe.noise().rate if factor <= _MUCH_LESS else None
-
-    def _once(self) -> tuple[Recipe, Choice | None]:
+    def _once(self) -> _Found:
         """The recipe with all choices made, and the last choice; None where nothing was open."""
         recipe, num_data = self.recipe, len(self.y)
         size, lengths = recipe.for_data(num_data).batch_size, recipe.lengths(num_data)
@@ -76,7 +67,7 @@ class OpenChoices:
         start, course = None, recipe.course.start
         if course is not None and recipe.is_open(num_data):
             recipe, start = run._start(course, options[0], layers)
-            layers = [start.options["hidden"]]
+            layers = [recipe.hidden or ()]
         tried = [[{**values, "hidden": hidden} for values in options] for hidden in layers]
         starts = () if start is None else start.runs
         choice = replace(run, recipe=recipe)._choice(tried, lengths, starts)
@@ -88,28 +79,21 @@ class OpenChoices:
         )
         return chosen, choice
 
-    def _start(
-        self, course: Course, options: Options, layers: Sequence[tuple[int, ...]]
-    ) -> tuple[Recipe, Choice]:
+    def _start(self, course: Course, options: Options, layers: Sequence[tuple[int, ...]]) -> _Found:
         """The search for the most probable weights; a noise prior in the way is noticed here."""
         recipe, num_data = self.recipe, len(self.y)
         lengths = course.lengths(-(-num_data // (recipe.batch_size or num_data)))
 
-        def searched(recipe: Recipe, layers: Sequence[tuple[int, ...]]) -> Choice:
+        def searched(recipe: Recipe, layers: Sequence[tuple[int, ...]]) -> _Found:
             nets = [[{**options, "hidden": hidden}] for hidden in layers]
-            return replace(self, recipe=recipe)._choice(nets, lengths, start=True)
+            start = replace(self, recipe=recipe)._choice(nets, lengths, start=True)
+            found = replace(recipe, hidden=start.options["hidden"], warm_start=start.epochs)
+            return replace(found, members=len(start.runs)), start
 
-        start = searched(recipe, layers)
-        for _ in range(_NARROWER):
-            rate = self._narrower(recipe, start)
-            if rate is None:
-                break
-            narrower = replace(recipe, noise_rate=rate)
-            again = searched(narrower, [start.options["hidden"]])
-            if again.score <= start.score:
-                break
-            recipe, start = narrower, again
-        return replace(recipe, warm_start=start.epochs, members=len(start.runs)), start
+        def search(rate: float, best: Recipe) -> _Found:
+            return searched(replace(recipe, noise_rate=rate), [best.hidden or ()])
+
+        return _with_less_noise(searched(recipe, layers), search)
 
     def _choice(
         self,
@@ -162,6 +146,25 @@ class OpenChoices:
         if self.recipe.is_open(len(self.y)) and "learning_rate" not in fixed:
             tried += [{k: v for k, v in stay.items() if k not in fixed} for stay in course.stay]
         return [options for k, options in enumerate(tried) if options not in tried[:k]]
+
+
+def _with_less_noise(found: _Found, search: Callable[[float, Recipe], _Found]) -> _Found:
+    """What was found, or the result of another search if held-out rows ask for less noise.
+
+    `search(rate, best)` takes another rate of the noise's prior and the best recipe so far.
+    """
+    for _ in range(_NARROWER):
+        best, choice = found
+        if choice is None or choice.calibration is None or best.likelihood != "gaussian":
+            break
+        factor = choice.calibration.noise
+        if factor > _MUCH_LESS:
+            break
+        again = search(factor * best.noise().rate, best)
+        if again[1] is None or again[1].score <= choice.score:
+            break
+        found = again
+    return found
 
 
 def each_member(recipe: Recipe) -> list[Recipe]:

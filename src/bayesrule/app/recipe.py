@@ -226,7 +226,8 @@ class Recipe:
             return [replace(run, state=calibration.applied(run.state)) for run in runs]
 
         members, out = each_member(recipe), more.get("out")
-        if not self.patience and not any(more.get(name) for name in ("validation", "out", "log")):
+        asked = [name for name, value in more.items() if value and name != "callback"]
+        if not self.patience and not asked:
             runs = together(members, more.get("callback"))
             return runs[0] if len(runs) == 1 else Run.together(runs)
         run = fit(

@@ -86,9 +86,9 @@ class HeldOut:
             "epochs": epochs,
             "batch_size": self.batch_size,
             "progress": self.progress,
+            # Divergence of a candidate does not concern the caller, who trains another one.
+            "quiet": True,
         }
-        # Divergence of a candidate does not concern the caller, who trains another one.
-        common["quiet"] = True
         trained: Sequence[Run | None]
         try:
             trained = _together(tasks, common)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Protocol, TypeVar
@@ -77,7 +77,10 @@ class Meeting:
                     self._active -= 1
                     self._turn.notify_all()
 
-        threads = [Thread(target=attend, args=pair, daemon=True) for pair in enumerate(works)]
+        threads = [
+            Thread(target=copy_context().run, args=(attend, *pair), daemon=True)
+            for pair in enumerate(works)
+        ]
         self._active = len(threads)
         for thread in threads:
             thread.start()
